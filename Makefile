@@ -1,0 +1,34 @@
+# Every target sets up what it needs. `make setup` does only that.
+PYTHON ?= python3
+BIN := .venv/bin
+# The tests share two cores with the servers they start: one test process per core.
+JOBS ?= auto
+
+.PHONY: setup demo test check format clean
+
+setup: .venv/installed
+
+.venv/installed: pyproject.toml uv.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Nearcast needs Python 3.11 or later; set PYTHON=...")'
+	test -x $(BIN)/uv || { $(PYTHON) -m venv .venv && $(BIN)/python -m pip install --quiet --disable-pip-version-check uv; }
+	$(BIN)/uv sync --quiet --locked --all-extras --all-groups
+	touch $@
+
+demo: setup
+	$(BIN)/nearcast demo
+
+test: setup
+	$(BIN)/pytest -n $(JOBS) --dist loadgroup
+
+check: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,180 @@
+"""Tables in and out of the command line: CSV with a header row or Parquet, validated as they enter.
+
+A refusal is one line that names the file, the row (1 is the first row below the header) and the reason.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet
+
+from nearcast.domain.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+__all__ = ["Column", "Ids", "Table", "read_table", "write_table"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column a command reads. Numbers must be finite and, unless `minimum` says so, not negative."""
+
+    name: str
+    kind: Literal["text", "number", "integer"] = "number"
+    optional: bool = False
+    minimum: float | None = 0.0
+    choices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Table:
+    """A validated table: columns by name. Text is an array of str objects, numbers are float64 or int64."""
+
+    path: Path
+    rows: int
+    columns: Mapping[str, NDArray[Any]]
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        return self.columns[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.columns
+
+    def refuse(self, row: int, reason: str) -> NoReturn:
+        """Raise for a row, counted from 0 here and from 1 in the message."""
+        raise InputError(f"{self.path}, row {row + 1}: {reason}")
+
+
+@dataclass(frozen=True)
+class Ids:
+    """The identifiers that one table defines, so that others can refer to them by position."""
+
+    noun: str
+    source: Path
+    names: NDArray[Any]
+
+    def positions(self, table: Table, column: str) -> NDArray[np.int64]:
+        """Positions of the identifiers in a column of another table; refuses an unknown one."""
+        found = pc.index_in(pa.array(table[column]), value_set=pa.array(self.names))
+        if found.null_count:
+            row = int(np.flatnonzero(found.is_null().to_numpy(zero_copy_only=False))[0])
+            table.refuse(row, f"{column} {table[column][row]!r} is not a {self.noun} of {self.source}")
+        return np.asarray(found.to_numpy(), dtype=np.int64)
+
+
+def read_table(path: Path, columns: Sequence[Column], *, key: Sequence[str] = ()) -> Table:
+    """Read and validate a table; `key` names the columns that together must be unique."""
+    raw = _load(path)
+    missing = [c.name for c in columns if not c.optional and c.name not in raw.column_names]
+    if missing:
+        have = ", ".join(raw.column_names)
+        raise InputError(f"{path}, row 0 (header): column {missing[0]!r} is missing; the file has: {have}")
+    if raw.num_rows == 0:
+        raise InputError(f"{path}, row 1: the file has a header and no rows")
+    present = [c for c in columns if c.name in raw.column_names]
+    table = Table(path, raw.num_rows, {})
+    checked = {c.name: _convert(table, c, raw.column(c.name).combine_chunks()) for c in present}
+    table = Table(path, raw.num_rows, checked)
+    if key:
+        _refuse_duplicates(table, key)
+    return table
+
+
+def write_table(path: Path | None, columns: Mapping[str, Sequence[Any] | NDArray[Any]]) -> None:
+    """Write CSV to a file, or to standard output when there is none."""
+    names = list(columns)
+    if path is not None and path.suffix == ".parquet":
+        pa.parquet.write_table(pa.table({n: pa.array(columns[n]) for n in names}), path)
+        return
+    stream = sys.stdout if path is None else path.open("w", newline="")
+    try:
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(names)
+        writer.writerows(zip(*(columns[n] for n in names), strict=True))
+    finally:
+        if path is not None:
+            stream.close()
+
+
+def _load(path: Path) -> pa.Table:
+    try:
+        if path.suffix == ".parquet":
+            return pa.parquet.read_table(path)
+        with path.open(newline="") as stream:
+            names = next(csv.reader(stream), [])
+        # Everything is read as text, so that an identifier such as 007 stays what it is.
+        types = {name: pa.string() for name in names}
+        return pa.csv.read_csv(path, convert_options=pa.csv.ConvertOptions(column_types=types))
+    except FileNotFoundError:
+        raise InputError(f"{path}, row 0: there is no such file") from None
+    except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}, row 0: cannot be read as a table: {str(error).splitlines()[0]}") from None
+
+
+def _convert(table: Table, column: Column, values: pa.Array) -> NDArray[Any]:
+    text = pc.utf8_trim_whitespace(pc.cast(values, pa.string()))
+    empty = pc.or_kleene(pc.is_null(text), pc.equal(text, "")).fill_null(True)
+    if pc.any(empty).as_py():
+        table.refuse(_first(empty), f"{column.name} is empty")
+    if column.kind == "text":
+        if column.choices:
+            wrong = pc.invert(pc.is_in(text, value_set=pa.array(column.choices)))
+            if pc.any(wrong).as_py():
+                row = _first(wrong)
+                allowed = ", ".join(column.choices)
+                table.refuse(row, f"{column.name} is {text[row].as_py()!r}; allowed: {allowed}")
+        return np.asarray(text.to_numpy(zero_copy_only=False))
+    try:
+        numbers = np.asarray(pc.cast(text, pa.float64()).to_numpy(zero_copy_only=False))
+    except pa.ArrowInvalid:
+        row = next(i for i, cell in enumerate(text.to_pylist()) if not _is_number(cell))
+        table.refuse(row, f"{column.name} is {text[row].as_py()!r}, not a number")
+    wrong_rows = ~np.isfinite(numbers)
+    if wrong_rows.any():
+        row = int(np.flatnonzero(wrong_rows)[0])
+        table.refuse(row, f"{column.name} is {text[row].as_py()}; a finite number is needed")
+    if column.minimum is not None and (numbers < column.minimum).any():
+        row = int(np.flatnonzero(numbers < column.minimum)[0])
+        table.refuse(row, f"{column.name} is {text[row].as_py()}; at least {column.minimum:g} is needed")
+    if column.kind == "number":
+        return numbers
+    whole = numbers.astype(np.int64)
+    if (whole != numbers).any():
+        row = int(np.flatnonzero(whole != numbers)[0])
+        table.refuse(row, f"{column.name} is {text[row].as_py()}; a whole number is needed")
+    return whole
+
+
+def _refuse_duplicates(table: Table, key: Sequence[str]) -> None:
+    columns = pa.table({name: pa.array(table[name]) for name in key})
+    if columns.group_by(list(key)).aggregate([]).num_rows == table.rows:
+        return
+    seen: dict[tuple[Any, ...], int] = {}
+    for row, values in enumerate(zip(*(table[name] for name in key), strict=True)):
+        if (first := seen.setdefault(values, row)) != row:
+            what = ", ".join(f"{n} {v!r}" for n, v in zip(key, values, strict=True))
+            table.refuse(row, f"{what} is there twice, first in row {first + 1}")
+
+
+def _first(mask: pa.Array) -> int:
+    return int(pc.index(mask, True).as_py())
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True

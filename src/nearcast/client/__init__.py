@@ -1,0 +1,1 @@
+"""The SDK: connect, publish, subscribe, ask for history."""

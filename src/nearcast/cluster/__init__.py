@@ -1,0 +1,1 @@
+"""The data cluster: datasets and parameterised channels on Spark."""

@@ -1,0 +1,1 @@
+"""A wide area on one machine, workloads, and the papers' experiments."""

@@ -1,0 +1,1 @@
+"""A site: its broker, store and workers, started, watched and stopped."""
