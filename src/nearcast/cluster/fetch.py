@@ -60,7 +60,7 @@ class Link:
         self._inbox = ""
         self._requests = 0
         try:
-            self._connection: Connection = self.call(self._open())
+            self.connection: Connection = self.call(self._open())
         except NearcastError:
             self._loop.call_soon_threadsafe(self._loop.stop)
             raise
@@ -99,7 +99,7 @@ class Link:
 
     async def _ask(self, subject: str, payload: bytes) -> bytes:
         try:
-            return bytes((await self._connection.request(subject, payload, timeout=_TIMEOUT)).data)
+            return bytes((await self.connection.request(subject, payload, timeout=_TIMEOUT)).data)
         except (NatsError, TimeoutError) as error:
             why = "no store answers there" if type(error).__name__ == "NoRespondersError" else str(error) or "timed out"
             raise StreamError(f"{subject}: {why}") from error
@@ -114,7 +114,7 @@ class Link:
         try:
             async with asyncio.timeout(_TIMEOUT):
                 reply = f"{self._inbox}.{token}"
-                self._connection.send(f"{prefix}.DIRECT.GET.{stream}", b"", json.dumps(request).encode(), reply)
+                self.connection.send(f"{prefix}.DIRECT.GET.{stream}", b"", json.dumps(request).encode(), reply)
                 await batch.done.wait()
         except TimeoutError:
             raise StreamError(f"stream {stream}: no answer within {_TIMEOUT:g} s") from None
@@ -146,9 +146,9 @@ class Link:
                 reply = f"{self._inbox}.{token}"
                 for subject, message_id, payload in messages:
                     headers = header_block(message_id.encode()) if message_id else b""
-                    self._connection.send(subject, headers, payload, reply)
-                    if self._connection.crowded:
-                        await self._connection.room()
+                    self.connection.send(subject, headers, payload, reply)
+                    if self.connection.crowded:
+                        await self.connection.room()
                 await acks.done.wait()
         except TimeoutError:
             raise StreamError(
