@@ -352,7 +352,7 @@ async def memory() -> list[Figure]:
     topics, spool, size = 10, 10_000, 256
     async with city(("here",), (TopicSpec("echo.*", ("here",)),), spool) as sites:
         async with nearcast.connect(sites["here"].spec.url) as client:
-            for n in range(spool + 600):
+            for _ in range(spool + 600):
                 for topic in range(topics):
                     await client.publish(f"echo.{topic}", b"x" * size)
                 await asyncio.sleep(0.002)
