@@ -1,0 +1,22 @@
+"""Which broker hosts a topic, so that latency bounds hold and no broker is overloaded (ePulsar).
+
+`aggregates.py` shrinks a topic's clients to a constant size, `planners.py` is Algorithm 1 and its baselines,
+`exact.py` the optimum for small instances.
+"""
+
+from nearcast.placement.partitioning.aggregates import Brokers, Clients, Topics, aggregate, worst_latencies
+from nearcast.placement.partitioning.exact import exact
+from nearcast.placement.partitioning.planners import Partition, all_pairs, centroid, hashed
+
+__all__ = [
+    "Brokers",
+    "Clients",
+    "Partition",
+    "Topics",
+    "aggregate",
+    "all_pairs",
+    "centroid",
+    "exact",
+    "hashed",
+    "worst_latencies",
+]
