@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array, eye_array, hstack, kron
 
 from nearcast.domain.errors import NearcastError
@@ -26,6 +25,8 @@ def exact(topics: Topics, brokers: Brokers, latencies: NDArray[np.float64]) -> P
     `latencies` is the latency of every topic at every broker. Each of the four goals is one integer programme
     (HiGHS) that holds what those before it reached. Meant for up to some thousand topics × brokers.
     """
+    from scipy.optimize import Bounds, LinearConstraint, milp  # slow to import, and the others do not need it
+
     count, width = len(topics), len(brokers)
     placed, everywhere = count * width, np.ones((1, width))
     # Columns: topic t at broker b (row by row), then the rate by which each broker is above its limit.
