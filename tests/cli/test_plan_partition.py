@@ -38,7 +38,7 @@ def run(monkeypatch: pytest.MonkeyPatch, folder: Path, *words: object, **changed
     return int(ended.value.code or 0)
 
 
-@pytest.mark.parametrize("method", ["centroid", "allpairs", "exact"])
+@pytest.mark.parametrize("method", ["centroid", "allpairs", "refined", "exact"])
 def test_the_late_topic_moves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], method: str
 ) -> None:

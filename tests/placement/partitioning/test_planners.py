@@ -22,6 +22,7 @@ from nearcast.placement.partitioning import (
     exact,
     hashed,
     planners,
+    refined,
     worst_latencies,
 )
 from nearcast.placement.partitioning.aggregates import NOWHERE
@@ -54,13 +55,21 @@ def best(instance: literal.Instance) -> Planned:
     return planned(instance, exact(topics, instance.brokers, pairs))
 
 
+def better(instance: literal.Instance, start: Planned, seed: int = 0) -> Planned:
+    topics = instance.topics()
+    pairs = planners.pair_latencies(topics, instance.clients, instance.brokers)(np.arange(len(topics)))
+    return planned(instance, refined(topics, instance.brokers, pairs, start.partition))
+
+
 class TestPartitioning(PlannerContract):
-    instances = instances(max_topics=8)
+    instances = instances(max_topics=6)
     exact = staticmethod(best)
+    refine = staticmethod(better)
     tolerance = 1e-6
     planners = {  # noqa: RUF012
         "centroid": lambda i, seed: planned(i, centroid(i.topics(), i.brokers)),
         "all_pairs": lambda i, seed: planned(i, all_pairs(i.topics(), i.clients, i.brokers)),
+        "refined": lambda i, seed: better(i, planned(i, all_pairs(i.topics(), i.clients, i.brokers))),
         "hashed": lambda i, seed: planned(i, hashed(i.topics(), names(i), i.brokers)),
     }
 
@@ -198,6 +207,37 @@ def test_a_topic_stays_when_nowhere_is_room_and_the_overload_is_told() -> None:
     plan = centroid(topics, brokers)
     assert plan.broker.tolist() == [0, 0]
     assert plan.overloaded.tolist() == [0]
+
+
+def at_all_brokers(topics: Topics, brokers: Brokers) -> np.ndarray:
+    return planners.centroid_latencies(topics, brokers, np.arange(len(topics)))
+
+
+def test_refined_makes_room_for_a_late_topic() -> None:
+    """Broker 1 is full with a topic that can as well be at broker 0; Algorithm 1 gives up, refined swaps."""
+    topics, brokers = line([99.0, 50.0], broker=[0, 1], bound=[10.0, 150.0], limit=(1.0, 1.0))
+    start = centroid(topics, brokers)
+    assert start.broker.tolist() == [0, 1]
+    plan = refined(topics, brokers, at_all_brokers(topics, brokers), start)
+    assert plan.broker.tolist() == [1, 0]
+    assert plan.expected.tolist() == [2.0, 100.0]
+
+
+def test_refined_undoes_what_is_not_needed() -> None:
+    topics, brokers = line([1.0, 99.0], broker=[0, 0], bound=[500.0, 500.0])
+    start = hashed(topics, ["a", "b"], brokers)
+    assert start.moves > 0
+    assert refined(topics, brokers, at_all_brokers(topics, brokers), start).moves == 0
+
+
+def test_refined_ends_an_overload_that_algorithm_1_leaves() -> None:
+    """The topic may only be late at the other broker; capacity comes before latency."""
+    topics, brokers = line([0.0, 0.0], rate=[3.0, 3.0], bound=[10.0, 10.0], limit=(5.0, 5.0))
+    start = centroid(topics, brokers)
+    assert start.overloaded.tolist() == [0]
+    plan = refined(topics, brokers, at_all_brokers(topics, brokers), start)
+    assert plan.overloaded.size == 0
+    assert plan.moves == 1
 
 
 def test_new_topics_are_placed_and_do_not_count_as_moves() -> None:

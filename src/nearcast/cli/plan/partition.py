@@ -46,6 +46,7 @@ class Method(StrEnum):
     centroid = "centroid"
     allpairs = "allpairs"
     hash = "hash"
+    refined = "refined"
     exact = "exact"
 
 
@@ -110,13 +111,21 @@ def _plan(
             return partitioning.all_pairs(topics, clients, brokers, advance)
         case Method.hash:
             return partitioning.hashed(topics, names, brokers)
+        case Method.refined:
+            start = partitioning.all_pairs(topics, clients, brokers, advance)
+            return partitioning.refined(topics, brokers, _latencies(topics, clients, brokers), start)
         case Method.exact:
             if (size := len(topics) * len(brokers)) > EXACT_LIMIT:
                 raise InputError(
                     f"--method exact takes up to {EXACT_LIMIT} topics × brokers; these are {size}"
                 )
-            latencies = pair_latencies(topics, clients, brokers)(np.arange(len(topics)))
-            return partitioning.exact(topics, brokers, latencies)
+            return partitioning.exact(topics, brokers, _latencies(topics, clients, brokers))
+
+
+def _latencies(
+    topics: partitioning.Topics, clients: partitioning.Clients, brokers: partitioning.Brokers
+) -> NDArray[np.float64]:
+    return pair_latencies(topics, clients, brokers)(np.arange(len(topics)))
 
 
 def _positions(table: Table) -> NDArray[np.float64]:

@@ -1,12 +1,13 @@
 """Which broker hosts a topic, so that latency bounds hold and no broker is overloaded (ePulsar).
 
 `aggregates.py` shrinks a topic's clients to a constant size, `planners.py` is Algorithm 1 and its baselines,
-`exact.py` the optimum for small instances.
+`refined.py` improves its plan when brokers are full, `exact.py` is the optimum for small instances.
 """
 
 from nearcast.placement.partitioning.aggregates import Brokers, Clients, Topics, aggregate, worst_latencies
 from nearcast.placement.partitioning.exact import exact
 from nearcast.placement.partitioning.planners import Partition, all_pairs, centroid, hashed
+from nearcast.placement.partitioning.refined import refined
 
 __all__ = [
     "Brokers",
@@ -18,5 +19,6 @@ __all__ = [
     "centroid",
     "exact",
     "hashed",
+    "refined",
     "worst_latencies",
 ]
