@@ -28,7 +28,9 @@ from nearcast.placement.partitioning import (
 from nearcast.placement.partitioning.planners import pair_latencies
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from nearcast.placement.partitioning import Partition
 
 SIZES = (12_500, 25_000, 50_000, 100_000)
 BROKERS = 200
@@ -52,13 +54,16 @@ def speed() -> Iterator[Figure]:
     fast = median_seconds(lambda: centroid(topics, small.brokers))
     _, slow = timed(lambda: literal.algorithm_1(small, literal.centroid_estimate))
     yield Figure(
-        "60 topics × 10 brokers", f"{fast * 1e3:.2f} ms", f"{slow * 1e3:.0f} ms line by line", fast / slow
+        "60 topics × 10 brokers: line by line",
+        f"{slow * 1e3:.0f} ms",
+        f"columns {fast * 1e3:.2f} ms",
+        slow / fast,
     )
     seconds = {}
     for size in SIZES:
         instance = made_up(size, BROKERS)
         topics, summed = timed(instance.topics)
-        plan, seconds[size] = timed(partial(centroid, topics, instance.brokers))
+        plan, seconds[size] = best_of_three(partial(centroid, topics, instance.brokers))
         half = seconds.get(size // 2)
         yield Figure(
             f"{size:,} topics × {BROKERS} brokers, {plan.moves:,} moves",
@@ -68,7 +73,7 @@ def speed() -> Iterator[Figure]:
             "under 5 s" if size == SIZES[-1] else "",
         )
     yield Figure("  the aggregates of its 400,000 clients", f"{summed:.2f} s")
-    _, paired = timed(partial(all_pairs, topics, instance.clients, instance.brokers))
+    _, paired = best_of_three(partial(all_pairs, topics, instance.clients, instance.brokers))
     centroids = seconds[SIZES[-1]]
     yield Figure(
         "  AllPairs at that size", f"{paired:.2f} s", f"centroid {centroids:.2f} s", paired / centroids
@@ -87,14 +92,14 @@ def refinement() -> Iterator[Figure]:
     for size in (1_000, 2_000, 4_000, 8_000):
         instance = made_up(size, 50)
         topics, clients, brokers = instance.topics(), instance.clients, instance.brokers
-        plan, seconds = timed(partial(all_pairs, topics, clients, brokers))
+        plan, seconds = best_of_three(partial(all_pairs, topics, clients, brokers))
         latencies = pair_latencies(topics, clients, brokers)(np.arange(size))
-        better, more = timed(partial(refined, topics, brokers, latencies, plan))
+        better, more = best_of_three(partial(refined, topics, brokers, latencies, plan))
         before, after = (np.count_nonzero(p.expected > instance.bound) for p in (plan, better))
         yield Figure(
             f"refined, {size:,} topics × 50 brokers 80% full: late topics {before} → {after}",
-            f"{more:.2f} s",
-            f"AllPairs {seconds:.2f} s",
+            f"{more * 1e3:.0f} ms",
+            f"AllPairs {seconds * 1e3:.0f} ms",
             more / seconds,
         )
 
@@ -173,6 +178,12 @@ def game(folder: Path, bound_ms: float = 100.0, trials: int = 20) -> Iterator[Fi
             float(late["centroid"][1] / late["AllPairs"][1]),
             "as good as AllPairs (paper)",
         )
+
+
+def best_of_three(call: Callable[[], Partition]) -> tuple[Partition, float]:
+    """The plan and the least time: others use the machine too."""
+    runs = [timed(call) for _ in range(3)]
+    return runs[0][0], min(seconds for _, seconds in runs)
 
 
 def peak_megabytes(instance: literal.Instance) -> float:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["exact"]
 
+SECONDS_PER_GOAL = 60.0
+
 
 def exact(topics: Topics, brokers: Brokers, latencies: NDArray[np.float64]) -> Partition:
     """The least rate above the brokers' limits, then the fewest violations, then moves, then latency.
@@ -48,10 +50,10 @@ def exact(topics: Topics, brokers: Brokers, latencies: NDArray[np.float64]) -> P
             constraints=constraints,
             integrality=np.r_[np.ones(placed), np.zeros(width)],
             bounds=Bounds(0, np.r_[np.ones(placed), np.full(width, np.inf)]),
-            options={"mip_rel_gap": 0},
+            options={"mip_rel_gap": 0, "time_limit": SECONDS_PER_GOAL},
         )
-        if best.x is None:
-            raise NearcastError(f"the solver found no partitioning: {best.message}")
+        if best.status != 0:
+            raise NearcastError(f"the solver did not reach the optimum: {best.message}")
         constraints.append(LinearConstraint(goal[None, :], -np.inf, best.fun + 1e-6))
     broker = best.x[:placed].reshape(count, width).argmax(axis=1)
     return described(topics, brokers, broker, latencies[np.arange(count), broker])

@@ -76,7 +76,9 @@ def centroid_latencies(topics: Topics, brokers: Brokers, rows: NDArray[np.int64]
     """W(t, b) = d(N̄C_P(t), NC(b)) + d(N̄C_C(t), NC(b)) + W(t) of some topics at all brokers."""
     expected = np.repeat(topics.deviation[rows, None], len(brokers), axis=1)
     for centroids in (topics.producer_centroid[rows], topics.consumer_centroid[rows]):
-        expected += np.nan_to_num(cdist(centroids, brokers.position) + brokers.height, copy=False)
+        leg = cdist(centroids, brokers.position) + brokers.height
+        leg[np.isnan(centroids[:, 0])] = 0.0
+        expected += leg
     return expected
 
 

@@ -62,33 +62,41 @@ class _Search:
     def move(self, topic: int, broker: int) -> None:
         if self.broker[topic] != NOWHERE:
             self.load[self.broker[topic]] -= self.rate[topic]
-        self.load[broker] += self.rate[topic]
+        if broker != NOWHERE:
+            self.load[broker] += self.rate[topic]
         self.broker[topic] = broker
 
     def enter(self, topic: int, broker: int) -> bool:
-        """Put a topic at a broker, if need be in place of one that fits elsewhere and is no later there."""
-        host, need = self.broker[topic], self.load[broker] + self.rate[topic] - self.capacity[broker]
-        if need <= 0:
-            self.move(topic, broker)
-            return True
-        leaving = np.flatnonzero((self.broker == broker) & (self.rate >= need))
-        if not leaving.size:
-            return False
-        room = self.capacity - self.load
-        if host != NOWHERE:
-            room[host] += self.rate[topic]
-        room[broker] = -1.0
-        fits = self.rate[leaving, None] <= room
-        fits &= self.kept[leaving] | ~self.kept[leaving, broker][:, None]
-        if not fits.any():
-            return False
-        # Rather back home than away from it, then where it is nearest.
-        away = np.arange(len(room)) != self.home[leaving, None]
-        cost = np.where(fits, self.latencies[leaving] + away * 1e9, np.inf)
-        other, target = np.unravel_index(cost.argmin(), cost.shape)
-        self.move(int(leaving[other]), int(target))
+        """Put a topic at a broker, if need be in place of others; as it was if those have nowhere to go."""
+        undo = [(topic, int(self.broker[topic]))]
         self.move(topic, broker)
+        while self.load[broker] > self.capacity[broker]:
+            leaver = self.leaver(broker, staying=topic)
+            if leaver is None:
+                for one, back in reversed(undo):
+                    self.move(one, back)
+                return False
+            undo.append((leaver[0], broker))
+            self.move(*leaver)
         return True
+
+    def leaver(self, broker: int, staying: int) -> tuple[int, int] | None:
+        """A topic of an overfull broker and where it fits and is no later than here."""
+        hosted = np.flatnonzero((self.broker == broker) & (self.rate > 0))
+        hosted = hosted[hosted != staying]
+        rate, room = self.rate[hosted], self.capacity - self.load
+        room[broker] = -1.0
+        fits = (rate[:, None] <= room) & (self.kept[hosted] | ~self.kept[hosted, broker][:, None])
+        able = fits.any(axis=1)
+        if not able.any():
+            return None
+        # One that is enough alone, else the largest; rather back home than away from it; then the nearest.
+        enough = able & (rate >= self.load[broker] - self.capacity[broker])
+        fits &= (enough if enough.any() else able & (rate == rate[able].max()))[:, None]
+        away = np.arange(len(room)) != self.home[hosted, None]
+        cost = np.where(fits, self.latencies[hosted] + away * 1e9, np.inf)
+        which, target = np.unravel_index(cost.argmin(), cost.shape)
+        return int(hosted[which]), int(target)
 
     def relieve(self) -> None:
         """Take topics from overloaded brokers, largest first, even if they are late where there is room."""
