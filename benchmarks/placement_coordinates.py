@@ -24,8 +24,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    Floats = NDArray[np.float64]
+    Ints = NDArray[np.int64]
+
     # nodes, source, destination, round trip; sorted by source, every node with as many links
-    Links = tuple[int, NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]
+    Links = tuple[int, Ints, Ints, Floats]
 
 LOOK = 25  # rounds
 SMOOTH = 8  # looks: with few nodes the median jumps
@@ -35,19 +38,19 @@ KM_PER_MS = 299.792458
 class Serf(Simulation):
     """Serf's own arithmetic: the spring sees the adjustment, and height grows by the distance alone."""
 
-    def _spring_length(self, me: NDArray[np.int64], peer: NDArray[np.int64]) -> NDArray[np.float64]:
+    def _spring_length(self, me: Ints, peer: Ints) -> Floats:
         raw = super()._spring_length(me, peer)
         adjusted = raw + self.adjustment[me] + self.adjustment[peer]
         return np.where(adjusted > 0, adjusted, raw)
 
     def _pushed(
         self,
-        position: NDArray[np.float64],
-        height: NDArray[np.float64],
-        source: NDArray[np.float64],
-        source_height: NDArray[np.float64],
-        force: NDArray[np.float64],
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        position: Floats,
+        height: Floats,
+        source: Floats,
+        source_height: Floats,
+        force: Floats,
+    ) -> tuple[Floats, Floats]:
         away = position - source
         apart = np.linalg.norm(away, axis=1)
         scale = force / np.maximum(apart, 1e-300)
@@ -145,6 +148,14 @@ def accuracy(name: str, links: Links) -> Iterator[Figure]:
     what = f"{name}, {links[0]} nodes, {len(links[3]):,} pairs"
     beside = f"Serf's arithmetic {other_median:.1%} / {other_p90:.1%}"
     yield Figure(f"{what}: median / p90 error", f"{median:.1%} / {p90:.1%}", beside, p90 / other_p90)
+    found_here, close = errors(found[Simulation][3], links), links[3] < 30
+    (near, near_p90), (far, far_p90) = (np.percentile(found_here[at], [50, 90]) for at in (close, ~close))
+    yield Figure(
+        f"{name}: pairs under 30 ms, median / p90 error",
+        f"{near:.1%} / {near_p90:.1%}",
+        f"the others {far:.1%} / {far_p90:.1%}",
+        near / far,
+    )
     yield Figure(f"{name}: rounds until the median stays within 10 % of its end", f"{rounds}")
     folded = [float(np.median(errors(simulation, links, folded=True))) for *_, simulation in found.values()]
     yield Figure(
@@ -221,7 +232,7 @@ def walk_on(simulation: Simulation, links: Links, rounds: int, generator: np.ran
         simulation.step(chosen, rtt[chosen] * generator.lognormal(0, 0.05, nodes))
 
 
-def errors(simulation: Simulation, links: Links, *, folded: bool = False) -> NDArray[np.float64]:
+def errors(simulation: Simulation, links: Links, *, folded: bool = False) -> Floats:
     """Relative error of every pair; folded: as a table with a height of at least 0 keeps it."""
     height = simulation.height + simulation.adjustment
     return relative_errors(simulation.position, np.maximum(height, 0) if folded else height, *links[1:])

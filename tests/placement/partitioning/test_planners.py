@@ -15,8 +15,10 @@ from tests.placement.partitioning.instances import build, instances
 
 from nearcast.placement.partitioning import (
     Brokers,
+    Clients,
     Partition,
     Topics,
+    aggregate,
     all_pairs,
     centroid,
     exact,
@@ -207,6 +209,27 @@ def test_a_topic_stays_when_nowhere_is_room_and_the_overload_is_told() -> None:
     plan = centroid(topics, brokers)
     assert plan.broker.tolist() == [0, 0]
     assert plan.overloaded.tolist() == [0]
+
+
+def test_the_papers_swarms_are_followed_from_zone_to_zone() -> None:
+    """Section 5.1.1: zones 30 ms apart, 16 swarms of 8 with two topics each, 40 ms allowed."""
+    generator = np.random.default_rng(4)
+    zones = np.eye(4) * 30 / np.sqrt(2)
+    brokers = Brokers(zones, np.ones(4), np.full(4, np.inf))
+    topic = np.repeat(np.arange(32), 8)
+    leads = np.tile(np.arange(8) == 0, 32)
+    produces = np.where(topic % 2 == 0, leads, ~leads)  # follow_leader, then sensor_data
+    broker = np.zeros(32, dtype=int)
+    for _ in range(5):
+        zone = generator.integers(0, 4, 16)[topic // 2]  # a drone has the coordinate of its zone's gateway
+        clients = Clients(topic, produces, ~produces, zones[zone], np.ones(len(topic)))
+        topics = aggregate(clients, brokers, broker, np.full(32, 40.0), np.full(32, 1600.0))
+        away = broker != zone[::8]
+        assert ((topics.latency > 40) == away).all()
+        plan = centroid(topics, brokers)
+        assert plan.moves == away.sum()
+        assert (worst_latencies(clients, brokers, plan.broker) <= 40).all()
+        broker = plan.broker
 
 
 def at_all_brokers(topics: Topics, brokers: Brokers) -> np.ndarray:

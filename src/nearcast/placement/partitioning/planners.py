@@ -69,7 +69,8 @@ def hashed(topics: Topics, names: Sequence[str], brokers: Brokers) -> Partition:
     """Pulsar's way: the range of the hash of a topic's name is split evenly among the brokers."""
     hashes = np.fromiter((zlib.crc32(name.encode()) for name in names), np.int64, len(names))
     broker = hashes * len(brokers) >> 32
-    return described(topics, brokers, broker, _centroid_latency_at(topics, brokers, broker))
+    expected = _centroid_latency_at(topics, brokers, broker)
+    return described(topics, brokers, broker, np.where(broker == topics.broker, topics.latency, expected))
 
 
 def centroid_latencies(topics: Topics, brokers: Brokers, rows: NDArray[np.int64]) -> NDArray[np.float64]:
