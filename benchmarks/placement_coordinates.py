@@ -44,12 +44,7 @@ class Serf(Simulation):
         return np.where(adjusted > 0, adjusted, raw)
 
     def _pushed(
-        self,
-        position: Floats,
-        height: Floats,
-        source: Floats,
-        source_height: Floats,
-        force: Floats,
+        self, position: Floats, height: Floats, source: Floats, source_height: Floats, force: Floats
     ) -> tuple[Floats, Floats]:
         away = position - source
         apart = np.linalg.norm(away, axis=1)

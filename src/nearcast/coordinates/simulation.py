@@ -32,12 +32,7 @@ class Simulation:
     """The coordinates of all nodes as columns. `step` does for many nodes what `Node.update` does for one."""
 
     def __init__(
-        self,
-        nodes: int,
-        source: Ints,
-        destination: Ints,
-        seed: int = 0,
-        settings: Settings | None = None,
+        self, nodes: int, source: Ints, destination: Ints, seed: int = 0, settings: Settings | None = None
     ) -> None:
         self.settings = settings = settings or Settings()
         self.source, self.destination = source, destination
@@ -112,12 +107,7 @@ class Simulation:
         return np.asarray(np.sort(self._recent[links], axis=1)[np.arange(len(links)), middle])
 
     def _pushed(
-        self,
-        position: Floats,
-        height: Floats,
-        source: Floats,
-        source_height: Floats,
-        force: Floats,
+        self, position: Floats, height: Floats, source: Floats, source_height: Floats, force: Floats
     ) -> tuple[Floats, Floats]:
         away = position - source
         apart = np.linalg.norm(away, axis=1)
