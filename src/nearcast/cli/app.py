@@ -14,6 +14,7 @@ __all__ = ["main"]
 # noun -> module with a typer application named `app`. A module is imported only when its noun is used,
 # so that `nearcast site run` does not pay for the planners' libraries.
 NOUNS = {
+    "lab": ("nearcast.cli.lab", "A wide area on one machine: namespaces with delays between them."),
     "plan": ("nearcast.cli.plan", "Place clients, topics, replicas and subscribers: tables in, a plan out."),
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Unpack
 
 import msgspec
 
@@ -64,7 +65,7 @@ class Area:
         """The command line that runs a command at a node."""
         return ["ip", "netns", "exec", self.namespace(node), *command]
 
-    def set(self, a: str, b: str, **fields: float | bool | None) -> None:
+    def set(self, a: str, b: str, **fields: Unpack[control.Fields]) -> None:
         """Give both directions between two nodes other values of some fields of `Way`, from now on.
 
         `b` may be "all": the links to every other node, as when a client moves to another access network.

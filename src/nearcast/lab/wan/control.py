@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 import msgspec
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from nearcast.lab.wan.forwarder import Forwarder
 
-__all__ = ["Change", "LinkState", "ask_change", "ask_links", "serve"]
+__all__ = ["Change", "Fields", "LinkState", "ask_change", "ask_links", "serve"]
 
 # A reply about the links of a thousand nodes is about 100 kB; a message is read whole.
 MESSAGE_SIZE = 1 << 20
@@ -32,12 +32,22 @@ class LinkState(msgspec.Struct, frozen=True, omit_defaults=True):
     waiting: int = 0
 
 
+class Fields(TypedDict, total=False):
+    """Some fields of `Way`."""
+
+    delay_ms: float
+    jitter_ms: float
+    loss: float
+    mbit: float | None
+    cut: bool
+
+
 class Change(msgspec.Struct, frozen=True):
     """New values for some fields of the way from one node to another, by number."""
 
     source: int
     destination: int
-    fields: dict[str, float | bool | None]
+    fields: Fields
 
 
 class Request(msgspec.Struct, frozen=True, omit_defaults=True):

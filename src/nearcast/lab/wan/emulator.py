@@ -69,7 +69,7 @@ def _be_punctual() -> None:
     gc.freeze()
     gc.disable()
     with contextlib.suppress(PermissionError):
-        os.setpriority(os.PRIO_PROCESS, 0, -20)
+        os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
 
 
 if __name__ == "__main__":

@@ -26,7 +26,16 @@ from nearcast.domain.errors import NearcastError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["NamespaceError", "call_inside", "create", "delete", "missing_right", "names", "open_tun"]
+__all__ = [
+    "NamespaceError",
+    "call_inside",
+    "create",
+    "delete",
+    "missing_right",
+    "names",
+    "open_tun",
+    "start_inside",
+]
 
 T = TypeVar("T")
 
@@ -106,7 +115,13 @@ def open_tun(namespace: str, address: str) -> int:
 
 def call_inside(namespace: str, call: Callable[[], T]) -> T:
     """The result of a call made by a thread that is inside a namespace."""
+    return start_inside(namespace, call).result()
+
+
+def start_inside(namespace: str, call: Callable[[], T]) -> Future[T]:
+    """Start a thread that makes a call inside a namespace."""
     done: Future[T] = Future()
+    done.set_running_or_notify_cancel()
 
     def enter_and_call() -> None:
         try:
@@ -115,10 +130,8 @@ def call_inside(namespace: str, call: Callable[[], T]) -> T:
         except BaseException as error:
             done.set_exception(error)
 
-    thread = threading.Thread(target=enter_and_call, name=f"in {namespace}")
-    thread.start()
-    thread.join()
-    return done.result()
+    threading.Thread(target=enter_and_call, name=f"in {namespace}").start()
+    return done
 
 
 def _enter(namespace: str) -> None:

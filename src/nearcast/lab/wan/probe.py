@@ -38,7 +38,8 @@ def round_trips(
 
     An echo that does not come within `patience` seconds after the last was sent is missing from the list.
     """
-    sockets = {source: call_inside(area.namespace(source), _open) for source, _ in pairs}
+    sources = dict.fromkeys(source for source, _ in pairs)
+    sockets = {source: call_inside(area.namespace(source), _open) for source in sources}
     identifier = hash(time.monotonic()) & 0xFFFF
     sent: list[int] = []
     times: dict[tuple[str, str], list[float]] = {pair: [] for pair in pairs}

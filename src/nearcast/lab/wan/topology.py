@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 from typing import TYPE_CHECKING
@@ -121,13 +120,14 @@ def from_positions(positions: Mapping[str, Position], ms_per_km: float = MS_PER_
     >>> area.way("van", "paris").delay_ms
     15.0
     """
-    delays = {
-        (a, b): positions[a].access_ms
-        + positions[b].access_ms
-        + ms_per_km * distance_km(positions[a], positions[b])
-        for a, b in itertools.combinations(positions, 2)
-    }
-    return from_ways({pair: Way(delay) for pair, delay in delays.items()})
+
+    def way(a: str, b: str) -> Way:
+        if a == b:
+            return Way(0.0)
+        distance = distance_km(positions[a], positions[b])
+        return Way(positions[a].access_ms + ms_per_km * distance + positions[b].access_ms)
+
+    return Topology(tuple(positions), tuple(tuple(way(a, b) for b in positions) for a in positions))
 
 
 def distance_km(a: Position, b: Position) -> float:
