@@ -82,9 +82,7 @@ def test_commands_on_an_area_that_is_not_up_end_in_one_line(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setattr("nearcast.lab.wan.lifecycle.FOLDER", tmp_path / "areas")
-    monkeypatch.setattr(
-        sys, "argv", ["nearcast", "lab", "wan", arguments[0], "--name", "none", *arguments[1:]]
-    )
+    monkeypatch.setattr(sys, "argv", ["nearcast", "lab", "wan", arguments[0], "--name", "none", *arguments[1:]])
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2

@@ -111,9 +111,7 @@ async def test_round_trips_are_as_set_and_change_when_set() -> None:
         (times,) = (await asyncio.to_thread(round_trips, area, [("c", "a")])).values()
         assert close_enough(statistics.median(times), 60.0)
         area.cut("a", "b")
-        measured = await asyncio.to_thread(
-            round_trips, area, [("a", "b"), ("b", "a"), ("a", "c"), ("c", "b")]
-        )
+        measured = await asyncio.to_thread(round_trips, area, [("a", "b"), ("b", "a"), ("a", "c"), ("c", "b")])
         assert [len(times) for times in measured.values()] == [0, 0, 5, 5]
 
 
@@ -124,9 +122,7 @@ async def test_round_trips_are_as_set_under_load_and_a_flow_stays_in_order() -> 
             async with process_at(area, "a", *load, output=subprocess.PIPE) as loading:
                 # Wait for the load to flow.
                 await asyncio.to_thread(receiver.recv, 200)
-                measured = await asyncio.to_thread(
-                    round_trips, area, [("a", "b"), ("c", "a")], count=40, gap=0.02
-                )
+                measured = await asyncio.to_thread(round_trips, area, [("a", "b"), ("c", "a")], count=40, gap=0.02)
                 sent = int((await loading.communicate())[0])
             await wait_until(lambda: area.links("a")["b"].waiting == 0)
             numbers = read_numbers(receiver)
@@ -282,9 +278,7 @@ def run(*arguments: str, preexec_fn: Callable[[], None] | None = None) -> subpro
     return subprocess.run(command, capture_output=True, text=True, timeout=120, preexec_fn=preexec_fn)
 
 
-def test_the_commands(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     cities = tmp_path / "cities.csv"
     cities.write_text("source,destination,rtt_ms\ntokyo,osaka,10\ntokyo,seoul,34\nosaka,seoul,24\n")
     name = ["--name", new_name()]

@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import statistics
-from pathlib import Path  # noqa: TC003 (typer reads it)
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -86,9 +86,7 @@ def change(
     jitter: Annotated[str | None, typer.Option(help="The delay varies by at most this: 5ms.")] = None,
     loss: Annotated[str | None, typer.Option(help="The share of packets lost: 1%, 0.01.")] = None,
     bandwidth: Annotated[str | None, typer.Option(help="10mbit, 500kbit, 1gbit, or none: no limit.")] = None,
-    cut: Annotated[
-        bool | None, typer.Option("--cut/--heal", help="Let nothing through, or all again.")
-    ] = None,
+    cut: Annotated[bool | None, typer.Option("--cut/--heal", help="Let nothing through, or all again.")] = None,
     name: Name = DEFAULT_NAME,
 ) -> None:
     """Change the link between two nodes, both ways, from now on."""
@@ -119,9 +117,7 @@ def show(
     nodes = area.topology.nodes
     rows = {each: area.links(each) for each in nodes}
     one = None if node is None else area.topology.index(node)
-    pairs = [
-        (a, b) for i, a in enumerate(nodes) for j, b in enumerate(nodes) if i < j and one in (None, i, j)
-    ]
+    pairs = [(a, b) for i, a in enumerate(nodes) for j, b in enumerate(nodes) if i < j and one in (None, i, j)]
     measured = wan.round_trips(area, pairs, count=probes)
     screen = Screen("a", "b", box=None)
     for title in ("a to b", "b to a", "rtt", "measured", "jitter", "loss", "mbit", "sent", "lost"):

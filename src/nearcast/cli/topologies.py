@@ -61,9 +61,7 @@ def _positions(table: Table) -> dict[str, Position]:
     for row, node in enumerate(table["node"]):
         latitude, longitude = float(table["latitude"][row]), float(table["longitude"][row])
         if latitude > 90.0 or longitude > 180.0:
-            table.refuse(
-                row, f"{latitude:g}, {longitude:g} is no place: latitude ends at 90, longitude at 180"
-            )
+            table.refuse(row, f"{latitude:g}, {longitude:g} is no place: latitude ends at 90, longitude at 180")
         access = float(table["access_ms"][row]) if "access_ms" in table else 0.0
         positions[node] = Position(latitude, longitude, access)
     return positions

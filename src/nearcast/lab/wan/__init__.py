@@ -5,7 +5,7 @@ starts and stops it, `inside` is for tests.
 """
 
 from nearcast.lab.wan.areas import Area
-from nearcast.lab.wan.inside import call_at, process_at, wide_area
+from nearcast.lab.wan.inside import call_at, entered_at, process_at, sites_at, wide_area
 from nearcast.lab.wan.lifecycle import clear_leftovers, find, running, start, stop
 from nearcast.lab.wan.namespaces import missing_right
 from nearcast.lab.wan.probe import round_trips
@@ -18,6 +18,7 @@ __all__ = [
     "Way",
     "call_at",
     "clear_leftovers",
+    "entered_at",
     "find",
     "from_positions",
     "from_rtts",
@@ -26,6 +27,7 @@ __all__ = [
     "process_at",
     "round_trips",
     "running",
+    "sites_at",
     "start",
     "stop",
     "wide_area",

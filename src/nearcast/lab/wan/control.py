@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypedDict
 import msgspec
 
 from nearcast.domain.errors import InputError, NearcastError
-from nearcast.lab.wan.topology import Way  # noqa: TC001 (msgspec reads it)
+from nearcast.lab.wan.topology import Way
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -78,9 +78,7 @@ def answer(forwarder: Forwarder, request: Request) -> Reply:
     """Do what a request says."""
     links = forwarder.links
     try:
-        ways = [
-            msgspec.structs.replace(links[c.source][c.destination].way, **c.fields) for c in request.changes
-        ]
+        ways = [msgspec.structs.replace(links[c.source][c.destination].way, **c.fields) for c in request.changes]
     except InputError as error:
         return Reply(refused=str(error))
     for change, way in zip(request.changes, ways, strict=True):

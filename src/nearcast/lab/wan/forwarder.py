@@ -33,9 +33,7 @@ DESTINATION = slice(16, 20)
 class Forwarder:
     """Links between the devices of a topology's nodes, and whatever else wakes the loop."""
 
-    def __init__(
-        self, topology: Topology, devices: Sequence[int], addresses: Sequence[bytes], seed: int = 0
-    ) -> None:
+    def __init__(self, topology: Topology, devices: Sequence[int], addresses: Sequence[bytes], seed: int = 0) -> None:
         self.links = [
             [
                 Link(way, exit=device, number=source * len(devices) + destination, seed=seed)
@@ -50,9 +48,7 @@ class Forwarder:
         self._watched: dict[int, Callable[[], None]] = {}
         # device -> destination address -> link. What is not in it (IPv6, broadcasts) goes nowhere.
         self._routes = {
-            device: {
-                addresses[other]: self.links[own][other] for other in range(len(devices)) if other != own
-            }
+            device: {addresses[other]: self.links[own][other] for other in range(len(devices)) if other != own}
             for own, device in enumerate(devices)
         }
         for device in devices:

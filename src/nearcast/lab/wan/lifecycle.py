@@ -141,9 +141,7 @@ def _clear_leftovers() -> list[str]:
 def _clear(folder: Path) -> None:
     # Without a record no namespace was made yet, or all of them are gone.
     with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):
-        namespaces.delete(
-            msgspec.json.decode((folder / "record.json").read_bytes(), type=Record).namespaces()
-        )
+        namespaces.delete(msgspec.json.decode((folder / "record.json").read_bytes(), type=Record).namespaces())
     shutil.rmtree(folder, ignore_errors=True)
 
 

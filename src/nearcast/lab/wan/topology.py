@@ -41,9 +41,7 @@ class Way(msgspec.Struct, frozen=True, omit_defaults=True):
         if not 0.0 <= self.delay_ms <= 60_000.0:
             raise InputError(f"delay is {self.delay_ms:g} ms; 0 to 60000 is allowed")
         if not 0.0 <= self.jitter_ms <= self.delay_ms:
-            raise InputError(
-                f"jitter is {self.jitter_ms:g} ms; 0 to the delay ({self.delay_ms:g} ms) is allowed"
-            )
+            raise InputError(f"jitter is {self.jitter_ms:g} ms; 0 to the delay ({self.delay_ms:g} ms) is allowed")
         if not 0.0 <= self.loss <= 1.0:
             raise InputError(f"loss is {self.loss:g}; 0 to 1 is allowed")
         if self.mbit is not None and not 0.001 <= self.mbit <= 1e6:
@@ -134,8 +132,5 @@ def distance_km(a: Position, b: Position) -> float:
     """The great-circle distance (haversine)."""
     north_a, north_b = math.radians(a.latitude), math.radians(b.latitude)
     east = math.radians(b.longitude - a.longitude)
-    chord = (
-        math.sin((north_b - north_a) / 2) ** 2
-        + math.cos(north_a) * math.cos(north_b) * math.sin(east / 2) ** 2
-    )
+    chord = math.sin((north_b - north_a) / 2) ** 2 + math.cos(north_a) * math.cos(north_b) * math.sin(east / 2) ** 2
     return 2 * EARTH_RADIUS_KM * math.asin(math.sqrt(min(1.0, chord)))
