@@ -183,27 +183,35 @@ async def test_a_call_at_a_node_starts_there_and_is_cancelled_with_its_task() ->
             return address
 
         assert await call_at(area, "c", own_address) == area.address("c")
-        ended: list[str] = []
+        begun: list[int] = []
+        ended: list[int] = []
 
         async def forever() -> None:
+            begun.append(1)
             try:
                 await asyncio.Event().wait()
             finally:
-                ended.append("forever")
+                ended.append(1)
 
         async with asyncio.TaskGroup() as group:
             # More than the default executor has threads.
             tasks = [group.create_task(call_at(area, "b", forever)) for _ in range(40)]
-            await asyncio.sleep(0.1)
+            await wait_until(lambda: len(begun) == 40)
             for task in tasks:
                 task.cancel()
-        assert len(ended) <= 40
+        assert len(ended) == 40
         assert all(task.cancelled() for task in tasks)
+
+
+async def fail() -> None:
+    raise ZeroDivisionError
 
 
 async def test_leaving_the_block_ends_what_runs_inside() -> None:
     async with wide_area(THREE) as area:
         name = area.record.name
+        with pytest.raises(ZeroDivisionError):
+            await call_at(area, "a", fail)
         sleeper = await asyncio.create_subprocess_exec(*area.command("a", "sleep", "1000"))
         assert len(namespaces_of(name)) == 3
     assert await sleeper.wait() == -signal.SIGTERM

@@ -118,7 +118,8 @@ def show(
     rows = {each: area.links(each) for each in nodes}
     one = None if node is None else area.topology.index(node)
     pairs = [(a, b) for i, a in enumerate(nodes) for j, b in enumerate(nodes) if i < j and one in (None, i, j)]
-    measured = wan.round_trips(area, pairs, count=probes)
+    longest = max(state.way.delay_ms + state.way.jitter_ms for row in rows.values() for state in row.values())
+    measured = wan.round_trips(area, pairs, count=probes, patience=1.0 + 2 * longest / 1000)
     screen = Screen("a", "b", box=None)
     for title in ("a to b", "b to a", "rtt", "measured", "jitter", "loss", "mbit", "sent", "lost"):
         screen.add_column(title, justify="right")

@@ -37,6 +37,7 @@ class Link:
         "_random",
         "_redraw_at",
         "_seconds_per_byte",
+        "_seed",
         "_shift",
         "exit",
         "lost",
@@ -51,7 +52,9 @@ class Link:
         self.number = number
         self.packets: deque[tuple[float, bytes]] = deque()
         self.sent = self.lost = 0
-        self._random = random.Random(f"{seed}/{number}")
+        self._seed = f"{seed}/{number}"
+        # Made when needed: most links lose nothing, and a large area has a hundred thousand of them.
+        self._random: random.Random | None = None
         self._last_due = self._free_at = self._redraw_at = self._shift = 0.0
         self.change(way)
 
@@ -63,12 +66,15 @@ class Link:
         self._loss = 1.0 if way.cut else way.loss
         self._seconds_per_byte = 0.0 if way.mbit is None else 8e-6 / way.mbit
         self._plain = not (self._jitter or self._loss or self._seconds_per_byte)
+        if not self._plain and self._random is None:
+            self._random = random.Random(self._seed)
 
     def due(self, now: float, size: int) -> float | None:
         """When a packet that enters now leaves at the other end; nothing if it is lost."""
         if self._plain:
             due = now + self._delay
         else:
+            assert self._random is not None
             if self._loss and self._random.random() < self._loss:
                 return None
             leaves = now

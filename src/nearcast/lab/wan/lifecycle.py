@@ -34,6 +34,7 @@ __all__ = ["clear_leftovers", "emulator_process", "find", "running", "start", "s
 SECONDS_TO_START = 60.0
 SECONDS_TO_STOP = 15.0
 READY = b"ready\n"
+NOT_ALLOWED = "only root may look at wide areas and change them"
 
 
 def start(
@@ -155,6 +156,8 @@ def _held(folder: Path) -> bool:
         lock = os.open(folder / "lock", os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
+    except PermissionError:
+        raise NearcastError(NOT_ALLOWED) from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -167,7 +170,11 @@ def _held(folder: Path) -> bool:
 @contextlib.contextmanager
 def _exclusively() -> Iterator[None]:
     """One start or clearing at a time on this machine: none takes another's half-made area for dead."""
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    with (FOLDER / ".lock").open("wb") as lock:
+    try:
+        FOLDER.mkdir(parents=True, exist_ok=True)
+        lock = (FOLDER / ".lock").open("wb")
+    except PermissionError:
+        raise NearcastError(NOT_ALLOWED) from None
+    with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
