@@ -11,11 +11,11 @@ import socket
 import statistics
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.system.conftest import until
 
 from nearcast import InputError
 from nearcast.cli import main
@@ -124,7 +124,7 @@ async def test_round_trips_are_as_set_under_load_and_a_flow_stays_in_order() -> 
                 await asyncio.to_thread(receiver.recv, 200)
                 measured = await asyncio.to_thread(round_trips, area, [("a", "b"), ("c", "a")], count=40, gap=0.02)
                 sent = int((await loading.communicate())[0])
-            await wait_until(lambda: area.links("a")["b"].waiting == 0)
+            await until(lambda: area.links("a")["b"].waiting == 0)
             numbers = read_numbers(receiver)
         assert close_enough(statistics.median(measured["a", "b"]), 20.0)
         assert close_enough(statistics.median(measured["c", "a"]), 200.0)
@@ -138,7 +138,7 @@ async def test_loss_jitter_and_bandwidth_apply_and_order_is_kept() -> None:
         with open_datagrams(area, "b") as receiver:
             async with process_at(area, "a", *load, output=subprocess.PIPE) as loading:
                 sent = int((await loading.communicate())[0])
-            await wait_until(lambda: area.links("a")["b"].waiting == 0)
+            await until(lambda: area.links("a")["b"].waiting == 0)
             numbers = read_numbers(receiver)
         assert numbers == sorted(numbers)
         assert len(numbers) / sent == pytest.approx(0.9, abs=0.04)
@@ -147,7 +147,7 @@ async def test_loss_jitter_and_bandwidth_apply_and_order_is_kept() -> None:
         with open_datagrams(area, "b") as receiver:
             async with process_at(area, "a", *load, output=subprocess.PIPE) as loading:
                 sent = int((await loading.communicate())[0])
-            await wait_until(lambda: area.links("a")["b"].waiting == 0)
+            await until(lambda: area.links("a")["b"].waiting == 0)
             bits = 8 * 132 * len(read_numbers(receiver))
         # What fits in the second of sending and in the buffer.
         assert bits == pytest.approx(0.2e6 * 1.1, rel=0.15)
@@ -162,13 +162,6 @@ async def test_two_areas_do_not_meet() -> None:
                     sender.sendto(area.record.name.encode(), (area.address("b"), PORT))
             assert in_one.recv(100) == one.record.name.encode()
             assert in_other.recv(100) == other.record.name.encode()
-
-
-async def wait_until(condition: Callable[[], bool], limit: float = 20.0) -> None:
-    end = time.monotonic() + limit
-    while not condition():
-        assert time.monotonic() < end, "not in time"
-        await asyncio.sleep(0.01)
 
 
 async def test_a_call_at_a_node_starts_there_and_is_cancelled_with_its_task() -> None:
@@ -196,7 +189,7 @@ async def test_a_call_at_a_node_starts_there_and_is_cancelled_with_its_task() ->
         async with asyncio.TaskGroup() as group:
             # More than the default executor has threads.
             tasks = [group.create_task(call_at(area, "b", forever)) for _ in range(40)]
-            await wait_until(lambda: len(begun) == 40)
+            await until(lambda: len(begun) == 40)
             for task in tasks:
                 task.cancel()
         assert len(ended) == 40
@@ -265,7 +258,7 @@ async def test_a_killed_owner_leaves_nothing_behind() -> None:
     assert len(namespaces_of(name)) == 2
     owner.kill()
     await owner.communicate()
-    await wait_until(lambda: not namespaces_of(name) and name not in running())
+    await until(lambda: not namespaces_of(name) and name not in running())
 
 
 def test_a_namespace_of_somebody_else_is_left_alone() -> None:
