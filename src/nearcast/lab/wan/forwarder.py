@@ -70,36 +70,42 @@ class Forwarder:
 
     def run(self) -> None:
         """Forward until `running` is set to false by something watched."""
-        flight, routes, watched = self._flight, self._routes, self._watched
-        poll, read, write, clock = self._epoll.poll, os.read, os.write, time.monotonic
-        enter, leave = flight.enter, flight.leave
         while self.running:
-            for device, packet in leave(clock(), BATCH):
-                try:  # noqa: SIM105 (a context manager per packet would cost as much as the rest)
-                    write(device, packet)
-                except OSError:
-                    # Somebody took the device down: the packet is lost, as it would be on a real host.
-                    pass
-            ready = poll(0)
-            if not ready:
+            ready = self._epoll.poll(0)
+            if not ready and not self._write_due():
                 self._sleep()
-                continue
             for descriptor, _ in ready:
-                to = routes.get(descriptor)
-                if to is None:
-                    watched[descriptor]()
-                    continue
-                try:
-                    for _ in range(BATCH):
-                        packet = read(descriptor, READ_SIZE)
-                        link = to.get(packet[DESTINATION])
-                        if link is not None:
-                            enter(link, clock(), packet)
-                except BlockingIOError:
-                    pass
-                except OSError:
-                    # Somebody removed the device: nothing will come from it any more.
-                    self._epoll.unregister(descriptor)
+                # Between any two batches that come in: otherwise many busy devices would make what is due late.
+                self._write_due()
+                if descriptor in self._routes:
+                    self._read_from(descriptor)
+                else:
+                    self._watched[descriptor]()
+
+    def _read_from(self, device: int) -> None:
+        routes, read, enter, clock = self._routes[device], os.read, self._flight.enter, time.monotonic
+        try:
+            for _ in range(BATCH):
+                packet = read(device, READ_SIZE)
+                link = routes.get(packet[DESTINATION])
+                if link is not None:
+                    enter(link, clock(), packet)
+        except BlockingIOError:
+            pass
+        except OSError:
+            # Somebody removed the device: nothing will come from it any more.
+            self._epoll.unregister(device)
+
+    def _write_due(self) -> bool:
+        """Whether any packet was due."""
+        write, due = os.write, self._flight.leave(time.monotonic(), BATCH)
+        for device, packet in due:
+            try:  # noqa: SIM105 (a context manager per packet would cost as much as the rest)
+                write(device, packet)
+            except OSError:
+                # Somebody took the device down: the packet is lost, as it would be on a real host.
+                pass
+        return bool(due)
 
     def _sleep(self) -> None:
         """Until something can be read or a packet is due."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import select
 import socket
 import struct
@@ -40,7 +41,7 @@ def round_trips(
     """
     sources = dict.fromkeys(source for source, _ in pairs)
     sockets = {source: call_inside(area.namespace(source), _open) for source in sources}
-    identifier = hash(time.monotonic()) & 0xFFFF
+    identifier = secrets.randbits(16)
     sent: list[int] = []
     times: dict[tuple[str, str], list[float]] = {pair: [] for pair in pairs}
     missing = len(pairs) * count
