@@ -90,7 +90,7 @@ async def _clients(deployment: Deployment, number: int) -> AsyncIterator[list[Cl
     edges = [site for site in deployment.sites if site.kind == "edge"]
     async with AsyncExitStack() as stack:
         yield [
-            await stack.enter_async_context(connect(edges[n % len(edges)].url, name=f"{_kind(n)}-{n}", timeout=20))
+            await stack.enter_async_context(connect(edges[n // 2 % len(edges)].url, name=f"{_kind(n)}-{n}", timeout=20))
             for n in range(number)
         ]
 

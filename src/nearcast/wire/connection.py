@@ -74,6 +74,13 @@ class Connection(Client):
         if not self.is_closed:
             await subscription.unsubscribe()
 
+    async def close(self) -> None:
+        """Close; a server that has gone already is no error."""
+        try:
+            await super().close()
+        except OSError as error:
+            _log.debug("nats: %s", error)
+
     def send(self, subject: str, headers: bytes, payload: bytes, reply: str = "") -> None:
         """Queue one message; the caller awaits `room()` now and then. Subject and headers are trusted."""
         if not self.is_connected:
@@ -116,8 +123,11 @@ class Connection(Client):
         sink = self._sinks.get(sid)
         if sink is None:
             await super()._process_msg(sid, subject, reply, data, headers)
-        else:
+            return
+        try:
             sink(subject.decode(), reply.decode(), data, headers or b"")
+        except Exception:  # else nats-py would stop reading: one odd message must not end the connection
+            _log.exception("a message on %r could not be taken", subject)
 
 
 async def open_connection(
