@@ -98,7 +98,9 @@ class ChannelMember:
             subject = subjects.channels_service(home, verb)
             reply = await self._connection.request(subject, msgspec.json.encode(request), timeout=10.0)
         except NoRespondersError:
-            raise NearcastError(f"site {home} has no agent that knows channels; is there a site of kind cloud?") from None
+            raise NearcastError(
+                f"site {home} has no agent that knows channels; is there a site of kind cloud?"
+            ) from None
         except (NatsError, TimeoutError) as error:
             raise NearcastError(f"the agent of site {home} does not answer about channels") from error
         except (TypeError, msgspec.EncodeError) as error:

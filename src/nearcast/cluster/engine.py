@@ -130,14 +130,13 @@ class Engine:
         table = StreamTable(self._spark, spec, self._warehouse)
         self._views.tables[spec.name] = table
         results = ResultLog(self._warehouse, self._link, f"dataset-{spec.name}", self._prefix)
-        self._ingests[spec.name] = Ingest(
-            self._spark, table, self._views, self._matcher, results, self.progress
-        )
+        self._ingests[spec.name] = Ingest(self._spark, table, self._views, self._matcher, results, self.progress)
         self._start_query(spec)
 
     def _start_query(self, spec: DatasetSpec) -> None:
         from pyspark.errors import PySparkException
 
+        self._ingests[spec.name].begin_again()
         servers, prefix_domain, stream = self._where(spec)
         reader = self._spark.readStream.format("nats").option("servers", servers).option("stream", stream)
         if prefix_domain:

@@ -71,6 +71,10 @@ class Ingest:
         self.channels: Sequence[RunningChannel] = ()
         self._first = True
 
+    def begin_again(self) -> None:
+        """The query starts (again): its first batch may have been cut short before."""
+        self._first = True
+
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         start = time.perf_counter()
         batch = self._table.accept(frame.toArrow())
@@ -183,6 +187,4 @@ class Clockwork:
         return int(getattr(self._views.tables[self.channel.checked.spec.new], "position", 0))
 
     def _save(self) -> None:
-        self._warehouse.save_state(
-            self._results.folder, {"execution": self._execution, "position": self._position}
-        )
+        self._warehouse.save_state(self._results.folder, {"execution": self._execution, "position": self._position})

@@ -1,4 +1,4 @@
-"""Who subscribes to what, as the registry tells: a row for each distinct set of values, held by sites that are there."""
+"""Who subscribes to what, as the registry tells: a row for each distinct set of values, held by live sites."""
 
 from __future__ import annotations
 

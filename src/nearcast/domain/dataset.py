@@ -42,9 +42,7 @@ def check_dataset(spec: DatasetSpec) -> DatasetSpec:
     if not _NAME.fullmatch(spec.name):
         raise InputError(f"dataset name {spec.name!r}: small letters, digits and _ are allowed, starting with a letter")
     if spec.source and spec.source != f"fed.{spec.name}" and not spec.source.startswith("pub."):
-        raise InputError(
-            f"dataset {spec.name}: source is {spec.source!r}; allowed: fed.{spec.name} or pub.<topic>"
-        )
+        raise InputError(f"dataset {spec.name}: source is {spec.source!r}; allowed: fed.{spec.name} or pub.<topic>")
     for field in ("keep_seconds", "late_after"):
         value = getattr(spec, field)
         if value is not None and not value > 0:

@@ -56,7 +56,8 @@ class Advertisement(msgspec.Struct, frozen=True):
 class HistoryRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     """One page of past messages, please.
 
-    results: of a channel, with `<channel>.<key>` for the topic. cursor: where the page before ended. notifications: what subscribers were told, instead of what was published.
+    results: of a channel, with `<channel>.<key>` for the topic. cursor: where the page before ended.
+    notifications: what subscribers were told, instead of what was published.
     before: where the backward search for the `last` messages had got to.
     Times are microseconds since 1970, by the clock of the store.
     """
