@@ -179,9 +179,10 @@ class Clockwork:
     def _attempt(self, number: int) -> None:
         try:
             self.execute(number)
-        except NearcastError as error:  # the next execution takes the records of this one, too
-            _log.error("channel %s, execution %d: %s", self.channel.name, number, error)
-            self._failed(self.channel.name, str(error))
+        except Exception as error:  # whatever it is, the next execution comes and takes the records of this one, too
+            if not isinstance(error, NearcastError):
+                _log.exception("channel %s, execution %d", self.channel.name, number)
+            self._failed(self.channel.name, str(error).splitlines()[0])
 
     def _new_position(self) -> int:
         return int(getattr(self._views.tables[self.channel.checked.spec.new], "position", 0))

@@ -59,8 +59,10 @@ def gather(rows: pa.Table, execution: int, at_us: int) -> pa.Table:
         for part, some in enumerate(_parts(mine)):
             payload = f'{{"channel":"{channel}","key":"{key}","execution":{execution},"rows":[{",".join(some)}]}}'
             out.append((channel, key, execution, at_us, part, payload))
+    if not out:
+        return RESULTS.empty_table()
     arrays = [pa.array(column, field.type) for column, field in zip(zip(*out, strict=True), RESULTS, strict=True)]
-    return pa.Table.from_arrays(arrays, schema=RESULTS) if out else RESULTS.empty_table()
+    return pa.Table.from_arrays(arrays, schema=RESULTS)
 
 
 class ResultLog:

@@ -45,6 +45,7 @@ _SHORT_BATCHES = {
     "spark.sql.ui.retainedExecutions": "20",
     "spark.sql.codegen.cache.maxEntries": "2000",
     "spark.cleaner.periodicGC.interval": "5min",
+    "spark.python.authenticate.socketTimeout": "60s",  # a busy machine starts a worker slowly
 }
 
 

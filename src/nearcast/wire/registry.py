@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -9,7 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from nats.errors import Error as NatsError
 from nats.js.api import KeyValueConfig, RetentionPolicy, StorageType, StreamConfig
-from nats.js.errors import BucketNotFoundError, KeyNotFoundError, KeyWrongLastSequenceError, NoKeysError, NotFoundError
+from nats.js.errors import (
+    BucketNotFoundError,
+    KeyNotFoundError,
+    KeyWrongLastSequenceError,
+    NoKeysError,
+    NoStreamResponseError,
+    NotFoundError,
+)
 
 from nearcast.domain.channel import ChannelSpec
 from nearcast.domain.dataset import DatasetSpec
@@ -25,6 +33,7 @@ __all__ = ["CHANNELS", "DATASETS", "SUBSCRIPTIONS", "Registry", "bucket_stream"]
 
 DATASETS, CHANNELS, SUBSCRIPTIONS = "nearcast-datasets", "nearcast-channels", "nearcast-subscriptions"
 _HOUR = 3600.0
+_TRIES, _TRY_AGAIN = 30, 0.1
 T = TypeVar("T", DatasetSpec, ChannelSpec)
 
 
@@ -88,7 +97,7 @@ class Registry:
         users = [c.name for c in (await self.channels()).values() if re.search(rf"\b{name}\b", c.query, re.IGNORECASE)]
         if users:
             raise InputError(f"dataset {name!r} is read by channel {', '.join(sorted(users))}; drop that first")
-        await (await self._bucket(DATASETS)).purge(name)
+        await self._remove(DATASETS, name)
         await self._drop_stream(subjects.feed_stream(name))
 
     async def add_channel(self, spec: ChannelSpec) -> None:
@@ -103,16 +112,16 @@ class Registry:
         """Drop a channel with its results; its subscribers get no more."""
         if await self.channel(name) is None:
             raise InputError(f"there is no channel {name!r}; there are: {', '.join(await self.channels()) or 'none'}")
-        await (await self._bucket(CHANNELS)).purge(name)
+        await self._remove(CHANNELS, name)
         await self._drop_stream(subjects.channel_stream(name))
 
     async def subscribe(self, channel: str, key: str, site: str, values: Mapping[str, Any]) -> None:
         """A site has subscribers for these values."""
-        await (await self._bucket(SUBSCRIPTIONS)).put(f"{channel}.{key}.{site}", msgspec.json.encode(values))
+        await self._store_value(SUBSCRIPTIONS, f"{channel}.{key}.{site}", msgspec.json.encode(values))
 
     async def unsubscribe(self, channel: str, key: str, site: str) -> None:
         """A site has no more subscribers for these values."""
-        await (await self._bucket(SUBSCRIPTIONS)).purge(f"{channel}.{key}.{site}")
+        await self._remove(SUBSCRIPTIONS, f"{channel}.{key}.{site}")
 
     async def held_by(self, site: str) -> list[str]:
         """The subscriptions of a site, as `<channel>.<key>`."""
@@ -124,7 +133,7 @@ class Registry:
 
     async def renew(self, site: str) -> None:
         """A site is there and answers for its subscriptions."""
-        await (await self._bucket(SUBSCRIPTIONS)).put(f"lease.{site}", b"")
+        await self._store_value(SUBSCRIPTIONS, f"lease.{site}", b"")
 
     async def _bucket(self, name: str) -> KeyValue:
         if name not in self._buckets:
@@ -157,9 +166,29 @@ class Registry:
 
     async def _put(self, bucket: str, name: str, spec: DatasetSpec | ChannelSpec) -> None:
         try:
-            await (await self._bucket(bucket)).put(name, msgspec.json.encode(spec))
+            await self._store_value(bucket, name, msgspec.json.encode(spec))
         except (KeyWrongLastSequenceError, NatsError, TimeoutError) as error:
             raise NearcastError(f"the registry cannot be changed for {name!r}: {error or 'timed out'}") from error
+
+    async def _store_value(self, bucket: str, key: str, value: bytes) -> None:
+        await self._publish(bucket, key, value, {})
+
+    async def _remove(self, bucket: str, key: str) -> None:
+        await self._publish(bucket, key, b"", {"KV-Operation": "PURGE", "Nats-Rollup": "sub"})
+
+    async def _publish(self, bucket: str, key: str, value: bytes, headers: dict[str, str]) -> None:
+        """Change an entry. Plain $KV subjects do not cross into a store's domain; below its API prefix they do.
+        A bucket that was just made may take a moment to be known at the broker."""
+        await self._bucket(bucket)
+        subject = f"{subjects.store_api(self._store)}.$KV.{bucket}.{key}"
+        for left in range(_TRIES - 1, -1, -1):
+            try:
+                await self._js.publish(subject, value, headers=headers or None)
+                return
+            except NoStreamResponseError:
+                if not left:
+                    raise
+                await asyncio.sleep(_TRY_AGAIN)
 
     async def _make_stream(self, name: str, pattern: str, keep: float | None) -> None:
         config = StreamConfig(
