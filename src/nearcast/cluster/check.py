@@ -81,8 +81,8 @@ def check_query(spark: SparkSession, channel: ChannelSpec, datasets: Mapping[str
             raise QueryError(channel.name, query, None, f"two columns are named {column!r}; rename one with AS")
     _check_casts(channel, query, analysed, types, used)
     _check_new(channel, query, named, datasets, analysed)
-    subscription = ", ".join(["_key STRING", *(f"_p_{name} {kind}" for name, kind in types.items())])
-    _empty_view(session, SUBSCRIPTIONS, subscription)
+    columns_of = [f"_p_{n} {kind}, _l_{n} BIGINT, _h_{n} DOUBLE" for n, kind in types.items()]
+    _empty_view(session, SUBSCRIPTIONS, ", ".join(["_key STRING", *columns_of]))
     how = _choose(session, channel, query, types, analysed)
     return CheckedChannel(channel, how, tuple(named), columns)
 

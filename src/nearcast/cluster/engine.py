@@ -106,6 +106,10 @@ class Engine:
         """The last sequence of a dataset that is kept."""
         return int(getattr(self._views.tables.get(dataset), "position", 0))
 
+    def subscribed(self) -> dict[str, int]:
+        """The rows of each channel's subscription table."""
+        return {name: len(channel.rows) for name, channel in self._running.items()}
+
     def _follow_datasets(self) -> bool:
         changes = self._tails[DATASETS].changes()
         for name, value in changes:

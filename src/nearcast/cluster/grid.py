@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-__all__ = ["DISTANCE", "FUNCTION", "cell", "cells_around", "level_of"]
+__all__ = ["DISTANCE", "FUNCTION", "cell", "cells_around", "height_of", "level_of"]
 
 FUNCTION = "distance"
 _RADIUS = 6_371_008.8
@@ -34,28 +34,28 @@ def level_of(radius: float) -> int:
     return min(math.ceil(math.log2(radius / _SMALLEST)), _LEVELS)
 
 
-def cell(lat: str, lon: str, radius: str) -> str:
-    """SQL: the cell of a point, at the level of a radius."""
-    level = (
-        f"CASE WHEN {radius} <= {_SMALLEST}D THEN 0"
-        f" ELSE least(cast(ceil(log2({radius} / {_SMALLEST}D)) AS INT), {_LEVELS}) END"
-    )
-    height = f"({_SMALLEST}D * pow(2D, {level}) / {_METRES_PER_DEGREE}D)"
+def height_of(level: int) -> float:
+    """The height of a level's rows, in degrees."""
+    return _SMALLEST * 2.0**level / _METRES_PER_DEGREE
+
+
+def cell(lat: str, lon: str, level: str, height: str) -> str:
+    """SQL: the cell of a point at a level, of which the height of rows is given, too."""
     row = f"floor(({lat} + 90D) / {height})"
-    return _id(level, row, _column(lon, row, height))
+    return _id(level, row, f"floor(pmod({lon} + 180D, 360D) * {_count(row, height)} / 360D)")
 
 
 def cells_around(lat: str, lon: str, levels: Iterable[int]) -> str:
     """SQL: an array of the cells around a point, at each of some levels."""
     parts = []
     for level in sorted(set(levels)):
-        height = repr(_SMALLEST * 2.0**level / _METRES_PER_DEGREE) + "D"
-        row = f"(floor(({lat} + 90D) / {height}) + dr)"
-        column = f"pmod({_column(lon, row, height)} + dx, {_count(row, height)})"
-        parts.append(
-            f"flatten(transform(array(-1L, 0L, 1L), dr -> transform(array(-1L, 0L, 1L),"
-            f" dx -> {_id(str(level), row, column)})))"
-        )
+        height = f"{height_of(level)!r}D"
+        # The inner arrays have one element each: they only give a name to what is used more than once.
+        columns = f"pmod(floor(pmod({lon} + 180D, 360D) * n / 360D) + dx, n)"
+        cells = f"transform(array(-1L, 0L, 1L), dx -> {_id(str(level), 'row', columns)})"
+        counted = f"flatten(transform(array({_count('row', height)}), n -> {cells}))"
+        first = f"floor(({lat} + 90D) / {height})"
+        parts.append(f"flatten(transform(array({first} - 1L, {first}, {first} + 1L), row -> {counted}))")
     if not parts:
         return "array(cast(NULL AS BIGINT))"
     return f"array_distinct(concat({', '.join(parts)}))"
@@ -67,10 +67,6 @@ def _count(row: str, height: str) -> str:
     edge = f"least(90D, greatest(abs({row} * {height} - 90D), abs(({row} + 1) * {height} - 90D)) + {height})"
     count = f"floor(360D * cos(radians({edge})) / ({height} * 1.05D))"
     return f"(CASE WHEN {count} < {_FEWEST} THEN 1L ELSE {count} END)"
-
-
-def _column(lon: str, row: str, height: str) -> str:
-    return f"floor(pmod({lon} + 180D, 360D) * {_count(row, height)} / 360D)"
 
 
 def _id(level: str, row: str, column: str) -> str:

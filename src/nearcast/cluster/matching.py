@@ -63,7 +63,12 @@ class Matcher:
         parameters = channel.checked.spec.parameters
         columns: dict[str, pa.Array] = {"_key": pa.array(list(rows), pa.string())}
         for p in parameters:
-            columns[f"_p_{p.name}"] = pa.array([row[p.name] for row in rows.values()], _ARROW[p.type])
+            values = [row[p.name] for row in rows.values()]
+            columns[f"_p_{p.name}"] = pa.array(values, _ARROW[p.type])
+            if p.type in ("int", "bigint", "double"):  # it may be a radius: its level on the grid
+                levels = [grid.level_of(value) for value in values]
+                columns[f"_l_{p.name}"] = pa.array(levels, pa.int64())
+                columns[f"_h_{p.name}"] = pa.array([grid.height_of(level) for level in levels], pa.float64())
         frame = self._spark.createDataFrame(pa.table(columns))
         if rows:
             frame = frame.repartition(int(self._spark.conf.get("spark.sql.shuffle.partitions") or "2")).cache()

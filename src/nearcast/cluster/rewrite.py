@@ -110,7 +110,7 @@ def _radius(
         if table is None or table.start in copied:
             continue
         lat, lon = (_columns_only(part) for part in here)
-        other = grid.cell(_text(there[0]), _text(there[1]), bound.text)
+        other = grid.cell(_text(there[0]), _text(there[1]), *_level(bound))
         return table, grid.cells_around(lat, lon, levels), f"({{e}} = {other} AND {text})"
     return None
 
@@ -137,6 +137,15 @@ def bound_levels(bound: Token, values: Mapping[str, Collection[float]]) -> list[
     if bound.kind == "number":
         return [grid.level_of(float(bound.text.rstrip("DdLlFf")))]
     return sorted({grid.level_of(value) for value in values.get(bound.text[1:], ())})
+
+
+def _level(bound: Token) -> tuple[str, str]:
+    """Level and row height as SQL: of a number, or from the columns that the subscription table has for a parameter."""
+    if bound.kind == "parameter":
+        name = bound.text[1:]
+        return f"_p._l_{name}", f"_p._h_{name}"
+    level = grid.level_of(float(bound.text.rstrip("DdLlFf")))
+    return str(level), f"{grid.height_of(level)!r}D"
 
 
 def _threshold(
