@@ -62,6 +62,7 @@ class Engine:
         self._refused: dict[str, ChannelSpec] = {}
         self._ingests: dict[str, Ingest] = {}
         self._queries: dict[str, Any] = {}
+        self._to_start: list[DatasetSpec] = []
         self._clocks: dict[str, Clockwork] = {}
         self._again: dict[str, float] = {}
         self._tidied = time.monotonic()
@@ -97,6 +98,9 @@ class Engine:
             touched |= self._arrange_channels()
         for name in touched & self._running.keys():
             self._matcher.load(self._running[name], self._subscribers.rows(name))
+        # Only now: a record that came before the channels and their subscribers were known would be lost to them.
+        while self._to_start:
+            self._start_query(self._to_start.pop())
         self._watch_queries()
         if time.monotonic() - self._tidied > _TIDY_EVERY:
             self._tidied = time.monotonic()
@@ -117,7 +121,7 @@ class Engine:
             spec = None if value is None else msgspec.json.decode(value, type=DatasetSpec)
             if spec == before:
                 continue
-            if before is not None and (spec is None or spec.source != before.source or spec.schema != before.schema):
+            if before is not None and (spec is None or spec.created != before.created):
                 self._stop_dataset(name)
             if spec is not None:
                 self._datasets[name] = spec
@@ -133,9 +137,9 @@ class Engine:
             return
         table = StreamTable(self._spark, spec, self._warehouse)
         self._views.tables[spec.name] = table
-        results = ResultLog(self._warehouse, self._link, f"dataset-{spec.name}", self._prefix)
+        results = ResultLog(self._warehouse, self._link, f"dataset-{spec.name}-{spec.created}", self._prefix)
         self._ingests[spec.name] = Ingest(self._spark, table, self._views, self._matcher, results, self.progress)
-        self._start_query(spec)
+        self._to_start.append(spec)
 
     def _start_query(self, spec: DatasetSpec) -> None:
         from pyspark.errors import PySparkException
@@ -150,7 +154,7 @@ class Engine:
         reader = reader.option("startingSequence", str(self.position(spec.name) + 1))
         frame = reader.option("valueSchema", spec.schema).option("maxRowsPerBatch", self._spec.batch_rows).load()
         writer = frame.writeStream.queryName(f"dataset {spec.name}").foreachBatch(self._ingests[spec.name])
-        writer = writer.option("checkpointLocation", f"{self._checkpoints}/{spec.name}")
+        writer = writer.option("checkpointLocation", f"{self._checkpoints}/{spec.name}-{spec.created}")
         try:
             self._queries[spec.name] = writer.start()
         except PySparkException as error:
@@ -168,6 +172,7 @@ class Engine:
         return self._cloud.url, topic.replicas[0], subjects.stream_name(topic.name)
 
     def _stop_dataset(self, name: str) -> None:
+        self._to_start = [spec for spec in self._to_start if spec.name != name]
         if query := self._queries.pop(name, None):
             query.stop()
         self._ingests.pop(name, None)
@@ -205,7 +210,7 @@ class Engine:
             self._running[name] = channel = RunningChannel(checked)
             fresh.add(name)
             if not spec.continuous:
-                results = ResultLog(self._warehouse, self._link, f"channel-{name}", self._prefix)
+                results = ResultLog(self._warehouse, self._link, f"channel-{name}-{spec.created}", self._prefix)
                 self._clocks[name] = Clockwork(
                     channel, self._views, self._matcher, results, self._warehouse, self.progress, self._failed
                 )

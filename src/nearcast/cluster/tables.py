@@ -47,6 +47,9 @@ class StreamTable:
         self._schema = parse_ddl(dataset_ddl(spec), f"dataset {spec.name}")
         self.arrow = arrow_schema(self._schema)
         state = warehouse.load_state(self._folder)
+        if state.get("created", spec.created) != spec.created:  # of a dataset of this name that was dropped
+            warehouse.remove(self._folder)
+            state = {}
         self.position = int(state.get("position", 0))
         self.watermark = int(state.get("watermark", 0))
         self._lock = threading.Lock()
@@ -86,7 +89,8 @@ class StreamTable:
         self._warehouse.write_by_day(self._data, batch.last, batch.good, batch.times)
         if batch.refused.num_rows:
             self._warehouse.write(f"{self._folder}/quarantine", batch.last, batch.refused)
-        self._warehouse.save_state(self._folder, {"position": batch.last, "watermark": batch.watermark})
+        state = {"position": batch.last, "watermark": batch.watermark, "created": self.spec.created}
+        self._warehouse.save_state(self._folder, state)
         with self._lock:
             if self._latest is not None and batch.good.num_rows:
                 self._latest = self._last_of_each(pa.concat_tables([self._latest, batch.good]))

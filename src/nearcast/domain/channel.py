@@ -33,7 +33,8 @@ class ChannelSpec:
 
     period: seconds between executions; None means continuous: as soon as records come.
     new: the dataset of which each record is looked at once, by the execution after it came; empty when every execution
-    looks at all that is kept. keep_seconds: how long results can be asked for again.
+    looks at all that is kept. keep_seconds: how long results can be asked for again. created: when
+    it was added, which tells it from one before it of the same name.
     """
 
     name: str
@@ -42,6 +43,7 @@ class ChannelSpec:
     period: float | None = None
     new: str = ""
     keep_seconds: float = 3600.0
+    created: int = 0
 
     @property
     def continuous(self) -> bool:

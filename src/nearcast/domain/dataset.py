@@ -19,7 +19,8 @@ class DatasetSpec:
     schema: its columns, as Spark DDL. source: `fed.<name>` or `pub.<topic>`; nothing for a static dataset.
     key: with one, queries see the latest record of each key. time: the column that says when a record happened; without
     one it is the time of arrival. late_after: records this many seconds behind the latest one are refused.
-    version: counts the loads of a static dataset.
+    version: counts the loads of a static dataset. created: when it was added, which tells it from one before it of the
+    same name.
     """
 
     name: str
@@ -30,6 +31,7 @@ class DatasetSpec:
     keep_seconds: float | None = None
     late_after: float | None = None
     version: int = 0
+    created: int = 0
 
     @property
     def static(self) -> bool:

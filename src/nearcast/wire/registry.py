@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -84,7 +86,7 @@ class Registry:
             raise InputError(f"dataset {spec.name!r} is there already; drop it first, or choose another name")
         if spec.source == subjects.feed(spec.name):
             await self._make_stream(subjects.feed_stream(spec.name), subjects.feed(spec.name), spec.keep_seconds)
-        await self._put(DATASETS, spec.name, spec)
+        await self._put(DATASETS, spec.name, replace(spec, created=time.time_ns() // 1000))
 
     async def replace_dataset(self, spec: DatasetSpec) -> None:
         """Change a dataset's entry, for example to its next version."""
@@ -106,7 +108,7 @@ class Registry:
             raise InputError(f"channel {spec.name!r} is there already; drop it first, or choose another name")
         pattern = subjects.channel_results(spec.name, "*")
         await self._make_stream(subjects.channel_stream(spec.name), pattern, spec.keep_seconds)
-        await self._put(CHANNELS, spec.name, spec)
+        await self._put(CHANNELS, spec.name, replace(spec, created=time.time_ns() // 1000))
 
     async def drop_channel(self, name: str) -> None:
         """Drop a channel with its results; its subscribers get no more."""
