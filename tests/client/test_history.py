@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from datetime import UTC, datetime
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -20,7 +21,7 @@ trips = st.dictionaries(st.sampled_from("abcdefgh"), st.floats(0.0001, 0.5), min
 def test_every_store_is_ranked_once_and_clearly_nearer_ones_come_first(near: dict[str, float], seed: int) -> None:
     ranked = rank_stores(near, random.Random(seed))
     assert sorted(ranked) == sorted(near)
-    for one, later in zip(ranked, ranked[1:], strict=False):
+    for one, later in pairwise(ranked):
         assert near[one] <= near[later] * 1.2 + 0.0005
 
 
