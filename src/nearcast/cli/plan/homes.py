@@ -121,6 +121,8 @@ def _delays(from_table: Table, to_table: Table, ms_per_km: float) -> NDArray[np.
 def _instance(
     sites: Table, clients: Table, topics: Path, members: Path, cloud_ms: float, ms_per_km: float
 ) -> planners.HomesInstance:
+    client_ms, site_ms = _delays(clients, sites, ms_per_km), _delays(sites, sites, ms_per_km)
+    np.fill_diagonal(site_ms, 0.0)  # the globe's formula may leave a rounding there
     topic_table = read_table(topics, [Column("topic", "text"), Column("spool_size")], key=["topic"])
     columns = [Column("topic", "text"), Column("client", "text"), Column("role", "text", choices=ROLES)]
     member_table = read_table(members, columns, key=["topic", "client"])
@@ -129,10 +131,8 @@ def _instance(
     role = member_table["role"]
     shape = (topic_table.rows, clients.rows)
     publishes, subscribes = role != "sub", role != "pub"
-    site_ms = _delays(sites, sites, ms_per_km)
-    np.fill_diagonal(site_ms, 0.0)  # the globe's formula may leave a rounding there
     return planners.HomesInstance(
-        client_site_ms=_delays(clients, sites, ms_per_km),
+        client_site_ms=client_ms,
         site_site_ms=site_ms,
         cloud_ms=cloud_ms,
         storage=sites["storage"],
