@@ -32,7 +32,7 @@ from nearcast.placement.homes.city import CityParameters, city, random_members
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SEEDS = range(5)
+SEEDS = range(3)
 METHODS: dict[str, Callable[[HomesInstance, int], HomesPlan]] = {
     "random": lambda instance, seed: random(instance, seed),
     "nearest": lambda instance, seed: nearest(instance),

@@ -21,6 +21,8 @@ __all__ = ["Ledger", "place_in_order"]
 
 # Spool sizes are added and taken away again: a site filled to the brim must not look overfull by rounding.
 ROUNDING = 1e-9
+# Stands for a limit of 0: whatever is divided by it is infinite, but 0 is 0.
+NOTHING = 5e-324
 
 
 class Ledger:
@@ -32,7 +34,8 @@ class Ledger:
     def __init__(self, instance: HomesInstance) -> None:
         self.sites = instance.sites
         self.spool_size: list[float] = instance.spool_size.tolist()
-        self.limits = list(zip(instance.storage.tolist(), instance.compute.tolist(), strict=True))
+        self.storage_limit: list[float] = np.maximum(instance.storage, NOTHING).tolist()
+        self.compute_limit: list[float] = np.maximum(instance.compute, NOTHING).tolist()
         self.storage = [0.0] * instance.sites
         self.compute = [0.0] * instance.sites
         self.usage = [0.0] * instance.sites
@@ -63,16 +66,10 @@ class Ledger:
         self._use(site, 0.0 if count else -size, -size)
 
     def _use(self, site: int, storage: float, compute: float) -> None:
-        self.storage[site] += storage
-        self.compute[site] += compute
-        limits = self.limits[site]
-        self.usage[site] = max(_ratio(self.storage[site], limits[0]), _ratio(self.compute[site], limits[1]))
-
-
-def _ratio(used: float, limit: float) -> float:
-    if limit > 0:
-        return used / limit
-    return float("inf") if used > 0 else 0.0
+        held = self.storage[site] = self.storage[site] + storage
+        computed = self.compute[site] = self.compute[site] + compute
+        by_storage, by_compute = held / self.storage_limit[site], computed / self.compute_limit[site]
+        self.usage[site] = by_storage if by_storage > by_compute else by_compute
 
 
 def place_in_order(

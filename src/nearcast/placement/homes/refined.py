@@ -32,7 +32,7 @@ class RefineParameters:
 
     rounds: int = 100
     swap_trials: int = 400
-    kicks: int = 10
+    kicks: int = 40
     kick_work: int = 20_000
     seed: int = 0
 

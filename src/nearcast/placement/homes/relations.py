@@ -58,13 +58,14 @@ def strongest_relations(members: Any, count: int, rank: int, topic_limit: int, s
     found, kept = [], []
     for rows in _blocks(members):
         block = relation_matrix(members, rows)
+        block.sort_indices()
         client = np.repeat(np.arange(rows.start, rows.stop), np.diff(block.indptr))
         other = block.indices
         client, other = client[client != other], other[client != other]
         score = np.zeros(len(client))
         for column in strength.T:
             score += column[client] * column[other]
-        order = np.lexsort((other, -score, client))
+        order = np.lexsort((-score, client))  # stable: equals stay in the order of their numbers
         client, other = client[order], other[order]
         per_client = np.bincount(client - rows.start, minlength=rows.stop - rows.start)
         place = np.arange(len(client)) - np.repeat(np.cumsum(per_client) - per_client, per_client)
