@@ -21,29 +21,28 @@ FOUR_CLUSTERS = RelocParameters(clusters=4)
 
 def figures() -> Iterator[Figure]:
     yield from _paper_size()
+    yield from _large()
+
+
+def _large() -> Iterator[Figure]:
+    """Processor time is what grows with the work; the clock also counts waiting for others."""
     before = 0.0
-    for doubling in range(4):
-        share = 2 ** (3 - doubling)
-        (inner, delay), _, megabytes = in_fresh_process(large_reloc, share, 16)
+    for share in (8, 4, 2, 1):
+        (clock, processor, delay), _, megabytes = in_fresh_process(large_reloc, share, 16)
         yield Figure(
             f"reloc, K = 16, {100_000 // share:,} clients, {20_000 // share:,} topics, 100 sites",
-            f"{inner:.1f} s, {megabytes:.0f} MB, {delay:.2f} ms",
-            f"half of it: {before:.1f} s" if before else "",
-            inner / before if before else None,
+            f"{processor:.1f} s of processor, {clock:.1f} s, {megabytes:.0f} MB, {delay:.2f} ms",
+            f"half of it: {before:.1f} s of processor" if before else "",
+            processor / before if before else None,
             "60 s, 2 GB" if share == 1 else "",
         )
-        before = inner
-    (inner, delay), _, megabytes = in_fresh_process(large_reloc, 1, None)
-    yield Figure(
-        "the same, K chosen", f"{inner:.1f} s, {megabytes:.0f} MB, {delay:.2f} ms", target="60 s, 2 GB"
-    )
-    (inner, start, delay), _, megabytes = in_fresh_process(large_refine)
-    yield Figure(
-        "refine from there, 5 rounds",
-        f"{inner:.1f} s, {megabytes:.0f} MB, {delay:.2f} ms",
-        f"start: {start:.2f} ms",
-        delay / start,
-    )
+        before = processor
+    (clock, processor, delay), _, megabytes = in_fresh_process(large_reloc, 1, None)
+    measured = f"{processor:.1f} s of processor, {clock:.1f} s, {megabytes:.0f} MB, {delay:.2f} ms"
+    yield Figure("the same, K chosen", measured, target="60 s, 2 GB")
+    (clock, processor, start, delay), _, megabytes = in_fresh_process(large_refine)
+    measured = f"{processor:.1f} s of processor, {clock:.1f} s, {megabytes:.0f} MB, {delay:.2f} ms"
+    yield Figure("refine from reloc, K = 16, 5 rounds", measured, f"start: {start:.2f} ms", delay / start)
 
 
 def _paper_size() -> Iterator[Figure]:
@@ -86,17 +85,19 @@ def large_city(share: int) -> HomesInstance:
     return city(members, size, seed=2)
 
 
-def large_reloc(share: int, clusters: int | None) -> tuple[float, float]:
-    """Seconds and delay; the libraries are loaded before the clock starts."""
+def large_reloc(share: int, clusters: int | None) -> tuple[float, float, float]:
+    """Seconds by the clock and of processor, and the delay; the libraries are loaded before."""
     reloc(city(random_members(4, 20, seed=0)), FOUR_CLUSTERS)
     instance = large_city(share)
-    plan, seconds = timed(lambda: reloc(instance, RelocParameters(clusters=clusters)))
-    return seconds, plan.delay_ms
+    began = time.process_time()
+    plan, clock = timed(lambda: reloc(instance, RelocParameters(clusters=clusters)))
+    return clock, time.process_time() - began, plan.delay_ms
 
 
-def large_refine() -> tuple[float, float, float]:
+def large_refine() -> tuple[float, float, float, float]:
+    """The same for a few rounds of `refine`, and the delay before and after."""
     instance = large_city(1)
     start = reloc(instance, RelocParameters(clusters=16))
-    began = time.perf_counter()
-    plan = refine(instance, start.home, RefineParameters(rounds=5))
-    return time.perf_counter() - began, start.delay_ms, plan.delay_ms
+    began = time.process_time()
+    plan, clock = timed(lambda: refine(instance, start.home, RefineParameters(rounds=5)))
+    return clock, time.process_time() - began, start.delay_ms, plan.delay_ms

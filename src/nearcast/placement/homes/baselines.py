@@ -21,7 +21,7 @@ def random(instance: HomesInstance, seed: int = 0) -> HomesPlan:
 
 
 def nearest(instance: HomesInstance) -> HomesPlan:
-    """NS: the site with the smallest d^H. Best while no site overflows."""
+    """NS: the site with the smallest d^H: the smallest Y1 there is, and the first to overflow."""
     return evaluate(instance, instance.client_site_ms.argmin(axis=1))
 
 
