@@ -218,7 +218,8 @@ def test_progress_is_told() -> None:
     reloc(instance, advance=told.append)
     refined(instance, advance=told.append)
     assert told
-    assert all(0 < fraction <= 1 for fraction in told)
+    assert all(0 <= fraction <= 1 for fraction in told)
+    assert max(told) > 0
 
 
 def test_clients_without_topics_go_to_the_nearest_site() -> None:
@@ -239,3 +240,13 @@ def test_clients_without_topics_go_to_the_nearest_site() -> None:
     ):
         assert plan.home.tolist() == [1, 0]
         assert plan.delay_ms == evaluate(instance, plan.home).delay_ms == 0.0
+
+
+def test_nobody_there_is_a_plan_too() -> None:
+    nobody = membership([], [], (1, 0))
+    empty = HomesInstance(
+        np.zeros((0, 2)), np.zeros((2, 2)), 5.0, np.ones(2), np.ones(2), np.ones(1), nobody, nobody
+    )
+    for plan in (random(empty), nearest(empty), one_topic_one_site(empty), reloc(empty), refined(empty)):
+        assert plan.home.shape == (0,)
+        assert plan.delay_ms == 0.0

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 __all__ = ["exact"]
 
 LARGEST = 100  # clients × sites; beyond, proofs take hours
-SCALE = 10**6  # integers per unit of θ and, about, per unit of the objective
+SCALE = 10**6  # θ = 1 in integers
 
 
 def exact(instance: HomesInstance, seconds: float = 300.0, seed: int = 0) -> HomesPlan:
     """Optimal up to the rounding of CP-SAT's integers, about one in a million.
 
-    θ_l, the storage and the sum X_l of each site are integer variables; θ_l X_l is their product. Raises when
-    the optimum is not proven within the time.
+    A site's cost is what keeping everything costs, plus 1 - θ_l times what the cloud costs more: a product of
+    two integer variables. Raises when the optimum is not proven within the time.
     """
     from ortools.sat.python import cp_model
 
@@ -69,9 +69,10 @@ def _model(model: Any, instance: HomesInstance) -> tuple[list[list[Any]], Any]:
     published = np.asarray(weights.publishing.sum(axis=0)).ravel()
     to_home = weights.distance[:, None] * instance.client_site_ms
     cloud = 2 * instance.cloud_ms * published
-    # Objective units: the largest total there can be is about SCALE * 1000.
-    worst = to_home.max(axis=1).sum() + cloud.sum() + pair.sum() * instance.site_site_ms.max()
-    unit = SCALE * 100 / worst
+    # Delays in whole units, such that the largest total there can be is 100 * SCALE of them.
+    farthest = pair.sum() * instance.site_site_ms.max()
+    unit = 100 * SCALE / (to_home.max(axis=1).sum() + cloud.sum() + farthest)
+    delay = unit * instance.site_site_ms
     objective: list[Any] = [
         SCALE * round(unit * to_home[m, site]) * at[m][site] for m in clients for site in sites
     ]
@@ -88,24 +89,22 @@ def _model(model: Any, instance: HomesInstance) -> tuple[list[list[Any]], Any]:
             for here in sites:
                 for there in sites:
                     if here != there:
-                        delay = unit * instance.site_site_ms
                         between[here].append(round(pair[m, other] * delay[here, there]) * both[here][there])
                         between[there].append(round(pair[other, m] * delay[there, here]) * both[here][there])
-    dearest = round(unit * cloud.sum())
-    lowest = (
-        0
-        if instance.site_site_ms.max() <= 2 * instance.cloud_ms
-        else -round(unit * pair.sum() * instance.site_site_ms.max())
-    )
+    # Bounds of what the cloud costs more; each rounded term may be off by half a unit.
+    rounding = instance.clients**2
+    most = round(unit * cloud.sum()) + rounding
+    cloud_is_farther = instance.site_site_ms.max() <= 2 * instance.cloud_ms
+    least = -rounding if cloud_is_farther else -round(unit * farthest) - rounding
     for site in sites:
         # Eq. 6 at one site: what it costs to keep everything, plus 1 - θ times what the cloud costs more.
         objective += [SCALE * term for term in between[site]]
         if delegated[site] is None:
             continue
         by_cloud = sum(round(unit * cloud[m]) * at[m][site] for m in clients)
-        more = model.new_int_var(lowest, dearest, "")
+        more = model.new_int_var(least, most, "")
         model.add(more == by_cloud - sum(between[site]))
-        product = model.new_int_var(lowest * SCALE, dearest * SCALE, "")
+        product = model.new_int_var(least * SCALE, most * SCALE, "")
         model.add_multiplication_equality(product, [more, delegated[site]])
         objective.append(product)
     return at, sum(objective)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,7 +30,7 @@ class RefineParameters:
     fewer where kicks × clients × sites would exceed `kick_work`.
     """
 
-    rounds: int = 100
+    rounds: int = 50
     swap_trials: int = 400
     kicks: int = 40
     kick_work: int = 20_000
@@ -55,17 +55,14 @@ def refined(
     parameters: RefineParameters = DEFAULTS,
     advance: Callable[[float], None] = lambda fraction: None,
 ) -> HomesPlan:
-    """The best of `refine` from nearest, one topic one site, and RELOC with the K it chooses."""
-    starts = [nearest(instance), one_topic_one_site(instance)]
-    starts.append(reloc(instance, RelocParameters(seed=parameters.seed)))
-    searched = []
-    for number, start in enumerate(starts, 1):
-        homes = Homes(instance, start.home)
-        _search(homes, parameters)
-        searched.append(homes)
-        advance(number / (len(starts) + 1))
-    best = min(searched, key=Homes.total_ms)
-    return min(refine(instance, best.home, parameters), *starts, key=lambda plan: plan.delay_ms)
+    """`refine` from nearest, one topic one site and RELOC with its own K; if large, from the best of them."""
+    plans = [nearest(instance), one_topic_one_site(instance)]
+    plans.append(reloc(instance, RelocParameters(seed=parameters.seed)))
+    best = min(plans, key=lambda plan: plan.delay_ms)
+    if _kicks(instance, parameters):  # small enough to search from each of them
+        plans = [refine(instance, plan.home, replace(parameters, kicks=0)) for plan in plans]
+        best = min(plans, key=lambda plan: plan.delay_ms)
+    return refine(instance, best.home, parameters, advance)
 
 
 def refine(
@@ -77,16 +74,15 @@ def refine(
     """Improve homes until no move and no likely trade lowers the total delay. Never worse than `start`."""
     rng = np.random.default_rng(parameters.seed)
     homes = Homes(instance, start)
-    _search(homes, parameters)
+    _search(homes, parameters, advance)
     best = homes.home.copy()
-    kicks = min(parameters.kicks, parameters.kick_work // max(instance.clients * instance.sites, 1))
+    kicks = _kicks(instance, parameters)
     for number in range(kicks):
         before = homes.total_ms()
-        for client in rng.choice(
-            instance.clients, size=min(KICKED, instance.clients), replace=False
-        ).tolist():
+        kicked = rng.choice(instance.clients, size=min(KICKED, instance.clients), replace=False)
+        for client in kicked.tolist():
             homes.move(client, int(rng.integers(instance.sites)))
-        _search(homes, parameters)
+        _search(homes, parameters, advance=lambda fraction: None)
         if homes.total_ms() < before:
             best = homes.home.copy()
         else:
@@ -95,8 +91,13 @@ def refine(
     return min(evaluate(instance, start), evaluate(instance, best), key=lambda plan: plan.delay_ms)
 
 
-def _search(homes: Homes, parameters: RefineParameters) -> None:
-    for _ in range(parameters.rounds):
+def _kicks(instance: HomesInstance, parameters: RefineParameters) -> int:
+    return min(parameters.kicks, parameters.kick_work // max(instance.clients * instance.sites, 1))
+
+
+def _search(homes: Homes, parameters: RefineParameters, advance: Callable[[float], None]) -> None:
+    for number in range(parameters.rounds):
+        advance(number / parameters.rounds)
         homes.recompute()
         change, relaxed = _changes(homes)
         if not _take_moves(homes, change) and not _take_swaps(homes, relaxed, parameters):
@@ -106,7 +107,7 @@ def _search(homes: Homes, parameters: RefineParameters) -> None:
 def _changes(homes: Homes) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     blocks = [
         homes.move_changes(np.arange(first, min(first + BLOCK_CLIENTS, homes.instance.clients)))
-        for first in range(0, homes.instance.clients, BLOCK_CLIENTS)
+        for first in range(0, max(homes.instance.clients, 1), BLOCK_CLIENTS)
     ]
     return np.concatenate([b[0] for b in blocks]), np.concatenate([b[1] for b in blocks])
 
