@@ -2,9 +2,11 @@
 
 import typer
 
+from nearcast.cli.plan.homes import homes
 from nearcast.cli.plan.partition import partition
 
 __all__ = ["app"]
 
 app = typer.Typer()
-app.command()(partition)
+for command in (homes, partition):
+    app.command()(command)
