@@ -68,13 +68,9 @@ class Feasibility:
     model: LatencyModel
     topics: Topics
     features: NDArray[np.float64]  # topics × (p, r, d)
+    load: NDArray[np.float64]  # d of each topic
     log_limit: NDArray[np.float64]
     isolated: NDArray[np.float64]  # log p90 of each topic alone
-
-    @property
-    def load(self) -> NDArray[np.float64]:
-        """d of each topic."""
-        return self.features[:, 2]
 
     def sets(self, sets: NDArray[np.int64]) -> NDArray[np.bool_]:
         """F of each row."""
@@ -92,7 +88,7 @@ class Feasibility:
     def newcomer_may_join(self, members: NDArray[np.int64], newcomers: NDArray[np.int64]) -> NDArray[np.bool_]:
         """False where the newcomer itself would be too slow among the members: one prediction per newcomer."""
         own = self.features[newcomers]
-        background = np.broadcast_to(self.features[members].sum(axis=0), own.shape)
+        background = self.features[members].sum(axis=0, keepdims=True)
         log_latency = self.model.log_latency(len(members) + 1, own, background)
         return np.asarray(log_latency <= self.log_limit[newcomers])
 
@@ -142,4 +138,4 @@ def feasibility(model: LatencyModel, topics: Topics, margin: float) -> Feasibili
         alone, bound = np.exp(isolated[topic]), topics.bound_ms[topic]
         needs = f"p90 is predicted at {alone:.0f} ms even alone on a broker, its bound is {bound:g} ms"
         raise InfeasibleTopicError(topic, f"{needs} less a margin of {margin:.0%}; split the topic")
-    return Feasibility(model, topics, features, log_limit, isolated)
+    return Feasibility(model, topics, features, features[:, 2].copy(), log_limit, isolated)

@@ -51,21 +51,24 @@ class IsolatedModel:
 @dataclass(frozen=True)
 class Network:
     """log p90 of a topic among others: two hidden layers of rectified linear units on the paper's six features,
-    p_f, r_f, d_f, Σp_b, Σr_b, Σd_b. The scaling of the features is part of the first layer's weights."""
+    p_f, r_f, d_f, Σp_b, Σr_b, Σd_b. The scaling of the features is part of the first layer's weights.
 
-    weights: tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
-    biases: tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
+    Single precision: two to three times as fast, and its error is far below the model's.
+    """
+
+    weights: tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]
+    biases: tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]
 
     def log_latency(self, own: NDArray[np.float64], background: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Rows p, r, d of the foreground topics, and of their backgrounds or of one they all share."""
         first, second, last = self.weights
-        hidden = own @ first[:3]
-        hidden += background @ first[3:]
-        hidden += self.biases[0]
+        hidden = own.astype(np.float32) @ first[:3]
+        hidden += background.astype(np.float32) @ first[3:] + self.biases[0]
         np.maximum(hidden, 0, out=hidden)
         hidden = hidden @ second
         hidden += self.biases[1]
         np.maximum(hidden, 0, out=hidden)
-        return np.asarray((hidden @ last)[:, 0] + self.biases[2][0])
+        return (hidden @ last + self.biases[2])[:, 0].astype(np.float64)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 from nearcast.placement.colocation.feasibility import MAX_LOAD
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
 
     from numpy.typing import NDArray
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["FirstSets", "feasible_pairs", "fill"]
 
-LARGEST_BLOCK = 20_000
+FIRST_BATCH = 4
+LARGEST_BLOCK = 4096  # what the layers of a network make of it still fits the processor's cache
 
 
 def feasible_pairs(possible: Feasibility, topics: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -35,41 +36,41 @@ def feasible_pairs(possible: Feasibility, topics: NDArray[np.int64]) -> NDArray[
 def fill(possible: Feasibility, members: list[int], waiting: NDArray[np.int64], k: int) -> list[int]:
     """First fit on one broker: go once through the waiting topics and take each that still fits, up to k.
 
-    Newcomers are asked in growing batches, first by their own prediction only: once a broker is nearly full,
-    that turns nearly all of them away. A refusal stays one, since members only get more.
+    Subsets are asked about once, when the broker is done: if it is feasible, so was every step to it. Only
+    if it is not, where the learned model is not monotone, the broker is filled again with all questions asked.
     """
-    members = list(members)
-    batch = 8
-    left = waiting
-    while len(members) < k:
-        room = MAX_LOAD - possible.load[members].sum()
-        left = left[possible.load[left] <= room]
-        if not len(left):
-            break
-        asked = left[:batch]
-        now = np.array(members)
-        hopeful = np.flatnonzero(possible.newcomer_may_join(now, asked))
-        taken = next(_joining(possible, now, asked, hopeful), None)
-        if taken is None:
-            left, batch = left[batch:], min(batch * 4, LARGEST_BLOCK)
+    quick = _filled(possible, members, waiting, k, possible.may_be)
+    if possible.sets(np.array([quick]))[0]:
+        return quick
+    return _filled(possible, members, waiting, k, possible.extended)
+
+
+def _filled(
+    possible: Feasibility,
+    members: list[int],
+    waiting: NDArray[np.int64],
+    k: int,
+    feasible: Callable[[NDArray[np.int64]], NDArray[np.bool_]],
+) -> list[int]:
+    """Newcomers are asked in growing batches; large ones first by the newcomer's own prediction only, which
+    turns nearly all of them away once a broker is nearly full. A refusal stays one: members only get more."""
+    now = np.array(members)
+    start, batch = 0, FIRST_BATCH
+    while len(now) < k and start < len(waiting):
+        asked = waiting[start : start + batch]
+        hopeful = np.flatnonzero(possible.load[asked] <= MAX_LOAD - possible.load[now].sum())
+        if batch > FIRST_BATCH and len(hopeful):
+            hopeful = hopeful[possible.newcomer_may_join(now, asked[hopeful])]
+        if len(hopeful):
+            sets = np.empty((len(hopeful), len(now) + 1), dtype=np.int64)
+            sets[:, :-1], sets[:, -1] = now, asked[hopeful]
+            hopeful = hopeful[feasible(sets)]
+        if len(hopeful):
+            now = np.append(now, asked[hopeful[0]])
+            start, batch = start + int(hopeful[0]) + 1, FIRST_BATCH
         else:
-            members.append(int(asked[taken]))
-            left, batch = left[taken + 1 :], 8
-    return members
-
-
-def _joining(
-    possible: Feasibility, members: NDArray[np.int64], asked: NDArray[np.int64], hopeful: NDArray[np.int64]
-) -> Iterator[int]:
-    """Which of the hopeful may join, in order. The first mostly may, so it is asked alone before all others."""
-    for group in (hopeful[:1], hopeful[1:]):
-        sets = np.empty((len(group), len(members) + 1), dtype=np.int64)
-        sets[:, :-1] = members
-        sets[:, -1] = asked[group]
-        candidates = possible.may_be(sets) if len(group) > 1 else np.ones(len(group), dtype=bool)
-        for row in np.flatnonzero(candidates):
-            if possible.extended(sets[row : row + 1])[0]:
-                yield int(group[row])
+            start, batch = start + batch, min(batch * 4, LARGEST_BLOCK)
+    return [int(topic) for topic in now]
 
 
 class FirstSets:

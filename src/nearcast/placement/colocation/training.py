@@ -180,10 +180,11 @@ def _fit_network(
         # Stopping at the limit of iterations is meant: it overfits less than running to convergence.
         warnings.simplefilter("ignore", ConvergenceWarning)
         learner.fit((features - centre) / spread, target)
-    first, second, last = learner.coefs_
-    biases = learner.intercepts_
-    folded = first / spread[:, None]
-    return Network((folded, second, last), (biases[0] - centre @ folded, biases[1], biases[2]))
+    (first, second, last), (bias, *biases) = learner.coefs_, learner.intercepts_
+    first = first / spread[:, None]
+    layers = (first, second, last, bias - centre @ first, *biases)
+    weights = [layer.astype(np.float32) for layer in layers]
+    return Network((weights[0], weights[1], weights[2]), (weights[3], weights[4], weights[5]))
 
 
 def _r2(part: IsolatedModel | Network, topics: NDArray[np.float64], target: NDArray[np.float64]) -> float:
