@@ -11,6 +11,8 @@ from nearcast.domain.errors import InputError
 from nearcast.placement.colocation.model import subset_columns, topic_features
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from nearcast.placement.colocation.model import LatencyModel
@@ -79,6 +81,15 @@ class Feasibility:
     def extended(self, sets: NDArray[np.int64]) -> NDArray[np.bool_]:
         """F of each row, known to be feasible without its last column: only subsets with it are new."""
         return self._subsets(sets, range(sets.shape[1], 1, -1), newest_only=True)
+
+    def groups(self, groups: Sequence[Sequence[int]]) -> NDArray[np.bool_]:
+        """F of groups that are not all of one size."""
+        size = np.array([len(group) for group in groups])
+        good = np.zeros(len(groups), dtype=bool)
+        for count in np.unique(size):
+            same = np.flatnonzero(size == count)
+            good[same] = self.sets(np.array([groups[i] for i in same], dtype=np.int64))
+        return good
 
     def may_be(self, sets: NDArray[np.int64]) -> NDArray[np.bool_]:
         """False where the set itself fails, whatever its subsets do. Cheap, and enough to cut a search:
