@@ -15,6 +15,7 @@ __all__ = ["main"]
 # so that `nearcast site run` does not pay for the planners' libraries.
 NOUNS = {
     "plan": ("nearcast.cli.plan", "Place clients, topics, replicas and subscribers: tables in, a plan out."),
+    "model": ("nearcast.cli.model", "Learn how slow topics make each other when they share a worker."),
 }
 
 

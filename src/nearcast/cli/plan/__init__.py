@@ -2,6 +2,9 @@
 
 import typer
 
+from nearcast.cli.plan.colocation import colocation
+
 __all__ = ["app"]
 
 app = typer.Typer()
+app.command()(colocation)

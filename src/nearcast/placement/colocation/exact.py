@@ -33,8 +33,8 @@ def lower_bound(possible: Feasibility, k: int) -> int:
 def exact(possible: Feasibility, k: int) -> Plan:
     """k-TCP solved (Equations 1–4), as set covering: choose the fewest feasible sets that cover all topics.
 
-    Only sets that no feasible set contains are needed: a topic covered twice is left out of the second, and by
-    Property 1(b) the second stays feasible. The number of sets grows as n^k; too many are refused.
+    Only sets that no feasible set contains are needed: a topic covered twice is left out of the second, and
+    by Property 1(b) the second stays feasible. The number of sets grows as n^k; too many are refused.
     """
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import csr_array

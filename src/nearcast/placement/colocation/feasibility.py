@@ -88,7 +88,7 @@ class Feasibility:
         good = np.zeros(len(groups), dtype=bool)
         for count in np.unique(size):
             same = np.flatnonzero(size == count)
-            good[same] = self.sets(np.array([groups[i] for i in same], dtype=np.int64))
+            good[same] = self.sets(np.array([groups[int(i)] for i in same], dtype=np.int64))
         return good
 
     def may_be(self, sets: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -96,8 +96,10 @@ class Feasibility:
         nothing that contains such a set is feasible."""
         return self._subsets(sets, range(sets.shape[1], sets.shape[1] - 1, -1), newest_only=False)
 
-    def newcomer_may_join(self, members: NDArray[np.int64], newcomers: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """False where the newcomer itself would be too slow among the members: one prediction per newcomer."""
+    def newcomer_may_join(
+        self, members: NDArray[np.int64], newcomers: NDArray[np.int64]
+    ) -> NDArray[np.bool_]:
+        """False where the newcomer itself would be too slow among the members: one prediction each."""
         own = self.features[newcomers]
         background = self.features[members].sum(axis=0, keepdims=True)
         log_latency = self.model.log_latency(len(members) + 1, own, background)
@@ -131,9 +133,9 @@ class Feasibility:
 
 
 def feasibility(model: LatencyModel, topics: Topics, margin: float) -> Feasibility:
-    """F for these topics; `margin` is the share of each bound kept free for the model's error (0.1: 100 ms of 1 s).
+    """F for these topics; `margin` is the share of each bound kept free for the model's error.
 
-    Refuses a topic that does not meet its bound alone: it has to be split first (Property 1(a), Equation (5)).
+    Refuses a topic that does not meet its bound alone, which has to be split: Property 1(a), Equation (5).
     """
     features = topic_features(topics.rate, topics.processing_ms)
     isolated = model.log_latency(1, features, features)

@@ -28,7 +28,8 @@ def adjusted(
     `current`: the broker of each topic so far, -1 for a new one; topics that are gone are simply not among
     the topics any more. `changed`: topics whose rate, processing time or bound is not what it was (None: any
     may be). A broker that is no longer feasible loses changed topics, heaviest first, and others only when
-    those are not enough. What has no place goes, slowest first, to the fullest broker that takes it, or to a new one.
+    those are not enough. What has no place goes, slowest first, to the fullest broker that takes it, or to
+    a new one.
     """
     check_k(possible, k)
     suspect = np.ones(len(current), dtype=bool) if changed is None else changed
@@ -41,10 +42,10 @@ def adjusted(
         members[number] = kept
     unused = int(current.max(initial=NEW)) + 1
     for topic in (t for t in slowest_first(possible).tolist() if t in waiting):
-        number = _fullest(possible, members, topic, k)
-        if number is None:
-            number, unused = unused, unused + 1
-        members.setdefault(number, []).append(topic)
+        found = _fullest(possible, members, topic, k)
+        if found is None:
+            found, unused = unused, unused + 1
+        members.setdefault(found, []).append(topic)
     for number, topics in members.items():
         broker[topics] = number
     return possible.plan(broker)

@@ -24,9 +24,9 @@ ASKED_AT_ONCE = 10
 def mixed(possible: Feasibility, k: int) -> list[list[int]]:
     """Sets of k topics while there are any, then of k - 1, …, as LFS makes them, at the cost of FFD.
 
-    A set starts with the heaviest topic that could be in one of its size and takes, slot by slot, the heaviest
-    that leaves enough load for the lightest in the slots after it. The total load aimed at falls until the model
-    agrees. That is LFS with a search in one dimension: a few predictions per broker.
+    A set starts with the heaviest topic that could be in one of its size and takes, slot by slot, the
+    heaviest that leaves enough load for the lightest in the slots after it. The total load aimed at falls
+    until the model agrees. That is LFS with a search in one dimension: a few predictions per broker.
     """
     order = np.argsort(possible.load, kind="stable")
     waiting: list[int] = order.tolist()

@@ -50,8 +50,8 @@ class IsolatedModel:
 
 @dataclass(frozen=True)
 class Network:
-    """log p90 of a topic among others: two hidden layers of rectified linear units on the paper's six features,
-    p_f, r_f, d_f, Σp_b, Σr_b, Σd_b. The scaling of the features is part of the first layer's weights.
+    """log p90 of a topic among others: two hidden layers of rectified linear units on the paper's six
+    features, p_f, r_f, d_f, Σp_b, Σr_b, Σd_b. Their scaling is part of the first layer's weights.
 
     Single precision: two to three times as fast, and its error is far below the model's.
     """
@@ -86,7 +86,7 @@ class LatencyModel:
     def log_latency(
         self, size: int, own: NDArray[np.float64], background: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """log p90 (ms) of foreground topics (rows p, r, d) among `size` - 1 others that sum to `background`."""
+        """log p90 (ms) of topics (rows p, r, d) among `size` - 1 others that sum to `background`."""
         alone = size == 1
         learned = (
             self.isolated.log_latency(own) if alone else self.networks[size - 2].log_latency(own, background)
@@ -114,12 +114,12 @@ class LatencyModel:
             learned = self.log_latency_of_sets(topics[:, columns].reshape(-1, smaller, 3))
             per_member = learned.reshape(sets, -1)[:, of_member]
             np.maximum(highest, per_member.max(axis=2), out=highest)
-        return np.exp(highest)
+        return np.asarray(np.exp(highest))
 
 
 @cache
 def subset_columns(size: int, smaller: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """All subsets of `smaller` columns out of `size`, and for each column where it stands in that flat list."""
+    """All subsets of `smaller` columns out of `size`; for each column, where it stands in that flat list."""
     columns = np.array(list(combinations(range(size), smaller)))
     of_member = np.stack([np.flatnonzero(columns.ravel() == member) for member in range(size)])
     return columns, of_member

@@ -78,7 +78,12 @@ def _exchange(
     topics = np.array(lighter + fuller)
     given = _divisions(len(topics))
     load, size = given @ possible.load[topics], given.sum(axis=1)
-    fits = (load > possible.load[fuller].sum() + 1e-9) & (load <= MAX_LOAD) & (size <= k) & (len(topics) - size <= k)
+    fits = (
+        (load > possible.load[fuller].sum() + 1e-9)
+        & (load <= MAX_LOAD)
+        & (size <= k)
+        & (len(topics) - size <= k)
+    )
     ways = np.flatnonzero(fits)
     ways = ways[np.argsort(-load[ways], kind="stable")][:EXCHANGES]
     feasible = np.zeros(len(ways), dtype=bool)
@@ -95,5 +100,5 @@ def _exchange(
 
 @cache
 def _divisions(topics: int) -> NDArray[np.int64]:
-    """All ways to divide topics between two brokers: one row per way, 1 where the second one gets the topic."""
+    """All ways to divide topics between two brokers, one per row; 1: the second one gets the topic."""
     return np.arange(2**topics)[:, None] >> np.arange(topics) & 1

@@ -36,8 +36,8 @@ def feasible_pairs(possible: Feasibility, topics: NDArray[np.int64]) -> NDArray[
 def fill(possible: Feasibility, members: list[int], waiting: NDArray[np.int64], k: int) -> list[int]:
     """First fit on one broker: go once through the waiting topics and take each that still fits, up to k.
 
-    Subsets are asked about once, when the broker is done: if it is feasible, so was every step to it. Only
-    if it is not, where the learned model is not monotone, the broker is filled again with all questions asked.
+    Subsets are asked about once, when the broker is done: if it is feasible, so was every step to it. If not,
+    since the learned model is not monotone there, it is filled again with all questions asked.
     """
     quick = _filled(possible, members, waiting, k, possible.may_be)
     if possible.sets(np.array([quick]))[0]:
@@ -146,7 +146,7 @@ class FirstSets:
         return children[good], their_mates[good]
 
     def _lightest_sums(self) -> NDArray[np.float64]:
-        """lightest[m, i]: the load of the m lightest waiting topics behind position i; infinite if there are fewer."""
+        """lightest[m, i]: the load of the m lightest waiting topics behind i; infinite if fewer wait."""
         load = np.where(self.waiting, self.possible.load[self.topics], np.inf)
         sums = np.zeros((self.size, len(load)))
         kept: list[float] = []

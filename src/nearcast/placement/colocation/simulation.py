@@ -1,4 +1,4 @@
-"""Samples to learn from without a testbed: a simulated worker that serves k topics, first come, first served."""
+"""Samples to learn from without a testbed: a simulated worker serves k topics, first come, first served."""
 
 from __future__ import annotations
 

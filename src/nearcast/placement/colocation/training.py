@@ -18,7 +18,16 @@ if TYPE_CHECKING:
 
     from nearcast.placement.colocation.simulation import Samples
 
-__all__ = ["Accuracy", "CurvePoint", "Training", "Validation", "learning_curve", "runs_of_size", "train", "validate"]
+__all__ = [
+    "Accuracy",
+    "CurvePoint",
+    "Training",
+    "Validation",
+    "learning_curve",
+    "runs_of_size",
+    "train",
+    "validate",
+]
 
 DEGREE = 4
 LEAST_RUNS = 10
@@ -26,7 +35,7 @@ LEAST_RUNS = 10
 
 @dataclass(frozen=True)
 class Training:
-    """The paper's settings: ReLU, L-BFGS, L2 factor 0.1, two layers of 40 (100 from six topics on), 5 % held out."""
+    """The paper's settings: ReLU, L-BFGS, two layers of 40 (100 for six topics), 5 % of the runs held out."""
 
     neurons: int = 40
     neurons_from_six: int = 100
@@ -132,7 +141,9 @@ def _usable(samples: Samples, size: int) -> tuple[NDArray[np.float64], NDArray[n
     good = np.isfinite(target).all(axis=1) & ((size > 1) | (topics[:, :, 2].sum(axis=1) <= 1))
     if good.sum() < LEAST_RUNS:
         what = "of one topic and a load of at most 1" if size == 1 else f"of {size} topics"
-        raise InputError(f"only {good.sum()} usable runs {what}; at least {LEAST_RUNS} are needed to learn from")
+        raise InputError(
+            f"only {good.sum()} usable runs {what}; at least {LEAST_RUNS} are needed to learn from"
+        )
     return topics[good], target[good]
 
 
@@ -142,13 +153,17 @@ def _split(runs: int, settings: Training) -> tuple[NDArray[np.int64], NDArray[np
     return order[held_out:], order[:held_out]
 
 
-def _fit(topics: NDArray[np.float64], target: NDArray[np.float64], settings: Training) -> IsolatedModel | Network:
+def _fit(
+    topics: NDArray[np.float64], target: NDArray[np.float64], settings: Training
+) -> IsolatedModel | Network:
     size = topics.shape[1]
     if size == 1:
         return _fit_isolated(topics[:, 0], target[:, 0])
     background = topics.sum(axis=1, keepdims=True) - topics
     features = np.concatenate([topics, background], axis=2).reshape(-1, 6)
-    return _fit_network(features, target.ravel(), settings.neurons_from_six if size >= 6 else settings.neurons, settings)
+    return _fit_network(
+        features, target.ravel(), settings.neurons_from_six if size >= 6 else settings.neurons, settings
+    )
 
 
 def _fit_isolated(own: NDArray[np.float64], target: NDArray[np.float64]) -> IsolatedModel:
@@ -156,8 +171,9 @@ def _fit_isolated(own: NDArray[np.float64], target: NDArray[np.float64]) -> Isol
     high = np.where(high > low, high, low + 1)  # all topics alike in one of them: nothing to scale
     powers = np.array([(p, r) for p in range(DEGREE + 1) for r in range(DEGREE + 1 - p)])
     empty = IsolatedModel(low, high, powers, np.zeros(len(powers)))
-    # The smallest coefficients that fit: processing times may take fewer values than the polynomial has powers.
-    return replace(empty, coefficients=np.linalg.lstsq(empty.terms(own), target, rcond=1e-10)[0])
+    # The smallest coefficients that fit: processing times may take fewer values than there are powers.
+    coefficients = np.linalg.lstsq(empty.terms(own), target, rcond=1e-10)[0]
+    return replace(empty, coefficients=coefficients.astype(np.float64))
 
 
 def _fit_network(
@@ -165,6 +181,7 @@ def _fit_network(
 ) -> Network:
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.neural_network import MLPRegressor
+    from threadpoolctl import threadpool_limits
 
     centre, spread = features.mean(axis=0), features.std(axis=0)
     spread = np.where(spread > 0, spread, 1)
@@ -176,7 +193,8 @@ def _fit_network(
         max_iter=settings.iterations,
         random_state=settings.seed,
     )
-    with warnings.catch_warnings():
+    # Matrices this small are slower on several threads, many times so when the cores are shared.
+    with threadpool_limits(1), warnings.catch_warnings():
         # Stopping at the limit of iterations is meant: it overfits less than running to convergence.
         warnings.simplefilter("ignore", ConvergenceWarning)
         learner.fit((features - centre) / spread, target)
