@@ -89,7 +89,7 @@ def first_set(possible: Feasibility, waiting: list[int], size: int) -> list[int]
 
 
 def literal_lfs(possible: Feasibility, waiting: list[int], k: int) -> tuple[set[frozenset[int]], int]:
-    """Algorithm 2, line by line, all subsets enumerated: the sets of three or more, and how many topics are left."""
+    """Algorithm 2, all subsets enumerated: the sets of three or more, and how many topics are left."""
     brokers = set()
     for size in range(k, 2, -1):
         while (found := first_set(possible, waiting, size)) is not None:

@@ -30,6 +30,7 @@ __all__ = [
 ]
 
 DEGREE = 4
+ISOLATED_L2 = 1e-4
 LEAST_RUNS = 10
 
 
@@ -171,8 +172,11 @@ def _fit_isolated(own: NDArray[np.float64], target: NDArray[np.float64]) -> Isol
     high = np.where(high > low, high, low + 1)  # all topics alike in one of them: nothing to scale
     powers = np.array([(p, r) for p in range(DEGREE + 1) for r in range(DEGREE + 1 - p)])
     empty = IsolatedModel(low, high, powers, np.zeros(len(powers)))
-    # The smallest coefficients that fit: processing times may take fewer values than there are powers.
-    coefficients = np.linalg.lstsq(empty.terms(own), target, rcond=1e-10)[0]
+    # A trace of L2 on all but the constant: without it a few dozen runs, or processing times of few values,
+    # make a polynomial that fits them and nothing between them.
+    penalty = np.sqrt(ISOLATED_L2) * np.eye(len(powers))[1:]
+    terms = np.concatenate([empty.terms(own), penalty])
+    coefficients = np.linalg.lstsq(terms, np.concatenate([target, np.zeros(len(penalty))]), rcond=None)[0]
     return replace(empty, coefficients=coefficients.astype(np.float64))
 
 
