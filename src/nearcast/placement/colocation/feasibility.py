@@ -76,11 +76,11 @@ class Feasibility:
 
     def sets(self, sets: NDArray[np.int64]) -> NDArray[np.bool_]:
         """F of each row."""
-        return self._subsets(sets, range(sets.shape[1], 1, -1), newest_only=False)
+        return self._subsets(sets, newest_only=False)
 
     def extended(self, sets: NDArray[np.int64]) -> NDArray[np.bool_]:
         """F of each row, known to be feasible without its last column: only subsets with it are new."""
-        return self._subsets(sets, range(sets.shape[1], 1, -1), newest_only=True)
+        return self._subsets(sets, newest_only=True)
 
     def groups(self, groups: Sequence[Sequence[int]]) -> NDArray[np.bool_]:
         """F of groups that are not all of one size."""
@@ -94,7 +94,9 @@ class Feasibility:
     def may_be(self, sets: NDArray[np.int64]) -> NDArray[np.bool_]:
         """False where the set itself fails, whatever its subsets do. Cheap, and enough to cut a search:
         nothing that contains such a set is feasible."""
-        return self._subsets(sets, range(sets.shape[1], sets.shape[1] - 1, -1), newest_only=False)
+        topics = self.features[sets]
+        met = (self.model.log_latency_of_sets(topics) <= self.log_limit[sets]).all(axis=1)
+        return np.asarray(met & (topics[:, :, 2].sum(axis=1) <= MAX_LOAD))
 
     def newcomer_may_join(
         self, members: NDArray[np.int64], newcomers: NDArray[np.int64]
@@ -115,10 +117,10 @@ class Feasibility:
             predicted[members] = self.model.predict_ms(self.features[members])
         return Plan(broker, predicted, int((predicted > self.topics.bound_ms).sum()))
 
-    def _subsets(self, sets: NDArray[np.int64], sizes: range, *, newest_only: bool) -> NDArray[np.bool_]:
-        """No subset of the given sizes fails. A set that failed at one size is not asked at the next."""
+    def _subsets(self, sets: NDArray[np.int64], *, newest_only: bool) -> NDArray[np.bool_]:
+        """No subset of two or more fails. A set that failed at one size is not asked at the next."""
         good = self.load[sets].sum(axis=1) <= MAX_LOAD
-        for size in sizes:
+        for size in range(sets.shape[1], 1, -1):
             asked = np.flatnonzero(good)
             if not len(asked):
                 break

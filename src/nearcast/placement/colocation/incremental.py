@@ -40,12 +40,14 @@ def adjusted(
         kept = _kept(possible, topics, suspect, k)
         waiting.update(set(topics) - set(kept))
         members[number] = kept
+    load = {number: float(possible.load[topics].sum()) for number, topics in members.items()}
     unused = int(current.max(initial=NEW)) + 1
     for topic in (t for t in slowest_first(possible).tolist() if t in waiting):
-        found = _fullest(possible, members, topic, k)
+        found = _fullest(possible, members, load, topic, k)
         if found is None:
             found, unused = unused, unused + 1
         members.setdefault(found, []).append(topic)
+        load[found] = load.get(found, 0.0) + float(possible.load[topic])
     for number, topics in members.items():
         broker[topics] = number
     return possible.plan(broker)
@@ -67,9 +69,10 @@ def _kept(possible: Feasibility, topics: list[int], suspect: NDArray[np.bool_], 
     return kept
 
 
-def _fullest(possible: Feasibility, members: dict[int, list[int]], topic: int, k: int) -> int | None:
+def _fullest(
+    possible: Feasibility, members: dict[int, list[int]], load: dict[int, float], topic: int, k: int
+) -> int | None:
     """The broker with the highest load among those that take the topic."""
-    load = {number: float(possible.load[topics].sum()) for number, topics in members.items()}
     room = MAX_LOAD - possible.load[topic]
     places = [number for number, topics in members.items() if len(topics) < k and load[number] <= room]
     places.sort(key=lambda number: -load[number])

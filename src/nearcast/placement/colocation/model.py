@@ -87,11 +87,9 @@ class LatencyModel:
         self, size: int, own: NDArray[np.float64], background: NDArray[np.float64]
     ) -> NDArray[np.float64]:
         """log p90 (ms) of topics (rows p, r, d) among `size` - 1 others that sum to `background`."""
-        alone = size == 1
-        learned = (
-            self.isolated.log_latency(own) if alone else self.networks[size - 2].log_latency(own, background)
-        )
-        return np.maximum(learned, np.log(own[:, 0]))  # no message is faster than its own processing
+        if size > 1:
+            return self.networks[size - 2].log_latency(own, background)
+        return np.maximum(self.isolated.log_latency(own), np.log(own[:, 0]))  # no faster than its processing
 
     def log_latency_of_sets(self, topics: NDArray[np.float64]) -> NDArray[np.float64]:
         """log p90 of each member of each set as learned; topics: sets × members × (p, r, d)."""
