@@ -127,6 +127,17 @@ def test_mistakes_are_one_line_and_write_nothing(
     assert not out.exists()
 
 
+def test_a_run_that_did_not_measure_every_topic_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    out = tmp_path / "s.csv"
+    words = ("--runs", 60, "--k", 3, "--seconds", 1, "--out", out)
+    assert run(monkeypatch, "model", "simulate", *words) == 0
+    rows = [line.split(",")[0] for line in out.read_text().splitlines()[1:]]
+    assert 0 < len(set(rows)) < 60
+    assert all(rows.count(number) == int(number) % 3 + 1 for number in rows)
+
+
 def test_a_model_of_another_version_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], model: Path, topics: Path
 ) -> None:
