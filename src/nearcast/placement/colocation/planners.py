@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from nearcast.placement.colocation.feasibility import Feasibility, Plan
 
-__all__ = ["as_plan", "check_k", "ffd", "hybrid", "lfs", "matching", "slowest_first"]
+__all__ = ["as_plan", "check_k", "ffd", "fill_in_order", "hybrid", "lfs", "matching", "slowest_first"]
 
 
 def ffd(possible: Feasibility, k: int) -> Plan:
