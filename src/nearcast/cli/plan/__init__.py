@@ -2,11 +2,12 @@
 
 import typer
 
+from nearcast.cli.plan.colocation import colocation
 from nearcast.cli.plan.homes import homes
 from nearcast.cli.plan.partition import partition
 
 __all__ = ["app"]
 
 app = typer.Typer()
-for command in (homes, partition):
+for command in (homes, colocation, partition):
     app.command()(command)
