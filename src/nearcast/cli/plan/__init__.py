@@ -2,6 +2,11 @@
 
 import typer
 
+from nearcast.cli.plan.balance import balance
+from nearcast.cli.plan.stores import stores
+
 __all__ = ["app"]
 
 app = typer.Typer()
+app.command()(stores)
+app.command()(balance)

@@ -4,6 +4,7 @@ Nguyen et al., "Multistage Adaptive Load Balancing for Big Active Data Publish S
 """
 
 from nearcast.placement.balance import initial
+from nearcast.placement.balance.bound import lower_bound
 from nearcast.placement.balance.groups import group_shuffle, grouped, similar_groups
 from nearcast.placement.balance.migration import ldm, sdm
 from nearcast.placement.balance.model import (
@@ -12,7 +13,6 @@ from nearcast.placement.balance.model import (
     cov,
     from_pairs,
     loads,
-    lower_bound,
     report,
 )
 from nearcast.placement.balance.refined import refined

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy.cluster.vq import kmeans2
 from scipy.sparse import csr_array
+from scipy.sparse.linalg import svds
 
 from nearcast.placement.balance.migration import sdm
 from nearcast.placement.balance.model import Balance, BalanceProblem, report
@@ -13,7 +16,7 @@ from nearcast.placement.balance.model import Balance, BalanceProblem, report
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["grouped", "group_shuffle", "similar_groups"]
+__all__ = ["group_shuffle", "grouped", "similar_groups"]
 
 # Groups per broker: enough that one is a small part of a broker's load.
 _PER_BROKER = 16
@@ -60,20 +63,26 @@ def group_shuffle(problem: BalanceProblem, seed: int = 0) -> NDArray[np.int64]:
 
 def similar_groups(problem: BalanceProblem, count: int, seed: int) -> NDArray[np.int64]:
     """At most `count` groups of subscribers with similar subscriptions, heavy subscriptions counting more."""
-    from sklearn.cluster import MiniBatchKMeans
-    from sklearn.decomposition import TruncatedSVD
-
     weighted = csr_array(problem.subscriptions * np.sqrt(problem.rates)[None, :])
-    dimensions = min(_DIMENSIONS, min(weighted.shape) - 1)
-    if dimensions < 1:
-        return np.zeros(problem.subscribers, dtype=np.int64)
-    place = TruncatedSVD(dimensions, random_state=seed).fit_transform(weighted)
+    place = _principal_places(weighted)
     length = np.linalg.norm(place, axis=1, keepdims=True)
     # Rounded, so that equal subscribers are equal and more clusters than places are never asked for.
-    place = np.round(place / np.where(length > 0, length, 1.0), 6)
-    distinct = len(np.unique(place, axis=0))
-    clusters = MiniBatchKMeans(min(count, distinct), random_state=seed, n_init=1, batch_size=4096)
-    return np.unique(clusters.fit_predict(place), return_inverse=True)[1].astype(np.int64)
+    place = np.round(place / np.where(length > 1e-9, length, 1.0), 6)
+    clusters = min(count, len(np.unique(place, axis=0)))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "One of the clusters is empty")  # fewer groups are fine
+        labels = kmeans2(place, clusters, iter=20, minit="++", rng=np.random.default_rng(seed))[1]
+    return np.unique(labels, return_inverse=True)[1].astype(np.int64)
+
+
+def _principal_places(weighted: csr_array) -> NDArray[np.float64]:
+    """Subscribers in the few dimensions in which they differ most."""
+    smaller = min(weighted.shape)
+    if smaller <= 2 * _DIMENSIONS:
+        left, scale, _ = np.linalg.svd(weighted.toarray(), full_matrices=False)
+        return np.asarray((left * scale)[:, :_DIMENSIONS])
+    left, scale, _ = svds(weighted, k=_DIMENSIONS, v0=np.random.default_rng(0).random(smaller))
+    return np.asarray(left * scale)
 
 
 def _merged(problem: BalanceProblem, member: NDArray[np.int64], groups: int) -> BalanceProblem:

@@ -1,4 +1,4 @@
-"""Stage 1: the broker of a subscriber that has just joined, before its subscriptions are known (Section 5.1)."""
+"""Stage 1: a broker for who has just joined and has no subscriptions yet (Section 5.1)."""
 
 from __future__ import annotations
 

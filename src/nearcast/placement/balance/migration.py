@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ldm", "sdm"]
 
+
 def ldm(
     problem: BalanceProblem, current: NDArray[np.int64], *, alpha: float = 0.0, beta: float = 0.0
 ) -> Balance:
@@ -33,7 +34,7 @@ def sdm(
 
     def below_mean(load: NDArray[np.float64]) -> NDArray[np.int64]:
         lightest_first = np.argsort(load, kind="stable")
-        return lightest_first[load[lightest_first] < load.mean()]
+        return np.asarray(lightest_first[load[lightest_first] < load.mean()])
 
     return _migrate(problem, current, alpha, beta, below_mean)
 

@@ -1,4 +1,4 @@
-"""Who subscribes to what, what load that puts on each broker (Eq. 1-8), and the least it could be."""
+"""Who subscribes to what, what load that puts on each broker (Eq. 1-8)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     Assignment = NDArray[np.int64]
 
-__all__ = ["Balance", "BalanceProblem", "cov", "from_pairs", "loads", "lower_bound", "report"]
+__all__ = ["Balance", "BalanceProblem", "cov", "from_pairs", "loads", "report"]
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def from_pairs(
 
 
 def loads(problem: BalanceProblem, assignment: Assignment) -> NDArray[np.float64]:
-    """F_j: each subscription a broker holds comes in once and goes out to each of its subscribers (Eq. 1-5)."""
+    """F_j: each subscription a broker holds comes in once and goes out to each who has it (Eq. 1-5)."""
     at_broker = csr_array(
         (np.ones(problem.subscribers), (assignment, np.arange(problem.subscribers))),
         shape=(problem.brokers, problem.subscribers),
@@ -69,41 +69,6 @@ def cov(load: NDArray[np.float64]) -> float:
     """Coefficient of variation of the brokers' loads (Eq. 6-8)."""
     mean = float(load.mean())
     return float(load.std()) / mean if mean > 0 else 0.0
-
-
-def lower_bound(problem: BalanceProblem) -> float:
-    """No assignment has a smaller maximum load.
-
-    Three reasons, the strongest counts: the heaviest subscriber must be somewhere; of the m+1 heaviest two
-    must share a broker; and all brokers together must send everything and fetch each subscription once per
-    broker that holds it - more than once where its subscribers do not fit into one broker.
-    """
-    outgoing, rates, brokers = problem.outgoing, problem.rates, problem.brokers
-    single = problem.subscriptions.copy()
-    single.data = np.minimum(single.data, 1)
-    alone = single @ rates  # what a subscriber's own subscriptions bring in
-    floor = float((outgoing + alone).max(initial=0.0))
-    if problem.subscribers > brokers:
-        heaviest = np.sort(outgoing)[::-1]
-        floor = max(floor, float(heaviest[brokers - 1] + heaviest[brokers] + np.sort(alone)[::-1][brokers]))
-    demand = single.T @ outgoing  # what the subscribers of k are sent in all
-    wanted = demand > 0
-    demand, rates = demand[wanted], rates[wanted]
-
-    def enough(maximum: float) -> bool:
-        spare = maximum - rates
-        if (spare <= 0).any():
-            return False
-        holders = np.maximum(1, np.ceil(demand / spare * (1 - 1e-12)))
-        return bool((holders <= brokers).all()) and float(outgoing.sum() + rates @ holders) <= brokers * maximum
-
-    low, high = floor, float(outgoing.sum() + rates.sum())
-    if not len(rates) or enough(low):
-        return low
-    for _ in range(100):
-        middle = (low + high) / 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return low
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
+from nearcast.placement.balance.bound import lower_bound
 from nearcast.placement.balance.groups import group_shuffle
 from nearcast.placement.balance.migration import ldm
-from nearcast.placement.balance.model import Balance, BalanceProblem, lower_bound, report
+from nearcast.placement.balance.model import Balance, BalanceProblem, loads, report
 from nearcast.placement.balance.shuffle import gsh
 from nearcast.placement.balance.state import State
 
@@ -30,28 +31,30 @@ def refined(
     problem: BalanceProblem,
     current: NDArray[np.int64],
     *,
+    tolerance: float = 0.0001,
     seed: int = 0,
     advance: Callable[[float], None] | None = None,
 ) -> Balance:
     """The maximum load of the better shuffle (of subscribers or of similar groups), with few moves.
 
-    The goal is what a shuffle reaches. From the current assignment, brokers above it give away just enough
-    subscribers, heavy ones first, to brokers that stay below it. Where that fails, the shuffle itself is
-    taken, its brokers renamed so that most subscribers stay. Never a higher maximum than before.
+    The goal is what a shuffle reaches, within the tolerance. From the current assignment, brokers above it
+    give away just enough subscribers, heavy ones first, to brokers that stay below it. Where that fails, the
+    shuffle itself is taken, its brokers renamed so that most subscribers stay. Never a higher maximum than
+    the current one.
     """
     shuffled = _renamed(problem, current, gsh(problem, current, advance).assignment)
     if shuffled.max_load > _CLOSE * lower_bound(problem):
-        by_group = ldm(problem, group_shuffle(problem, seed)).assignment
-        shuffled = min(shuffled, _renamed(problem, current, by_group), key=lambda plan: plan.max_load)
-    goal = shuffled.max_load
-    if shuffled.loads_before.max() <= goal:
-        return report(problem, current, current)
+        by_group = group_shuffle(problem, seed)
+        # Worth levelling only where keeping groups together has saved load.
+        if loads(problem, by_group).mean() < shuffled.max_load:
+            levelled = _renamed(problem, current, ldm(problem, by_group).assignment)
+            shuffled = min(shuffled, levelled, key=lambda plan: plan.max_load)
+    goal = (1 + tolerance) * shuffled.max_load
     state = State(problem, current)
-    relieved = all(_relieve(state, int(broker), goal) for broker in np.argsort(-state.load))
-    if relieved:
-        plan = report(problem, current, state.assignment())
-        if plan.moves < shuffled.moves and plan.max_load <= goal + state.tiny:
-            return plan
+    if all(_relieve(state, int(broker), goal) for broker in np.argsort(-state.load, kind="stable")):
+        relieved = report(problem, current, state.assignment())
+        if relieved.moves < shuffled.moves or shuffled.max_load > shuffled.loads_before.max():
+            return relieved
     return shuffled
 
 
@@ -80,14 +83,16 @@ def _relieve(state: State, source: int, goal: float) -> bool:
 
 
 def _move_away(state: State, mine: NDArray[np.int64], excess: float, goal: float) -> tuple[int, int] | None:
-    """The lightest subscriber that is enough alone, else the heaviest there is room for; and where it goes."""
+    """Who goes, and where: the lightest that is enough alone, else the heaviest there is room for."""
     outgoing = state.outgoing[mine]
     destinations = np.argsort(state.load, kind="stable")
     destinations = destinations[state.load[destinations] < goal]
     if not len(destinations) or not len(mine):
         return None
     room = goal - state.load[destinations]
-    enough = int(np.searchsorted(-outgoing, -excess, side="right"))  # mine[:enough] are sent at least the excess
+    enough = int(
+        np.searchsorted(-outgoing, -excess, side="right")
+    )  # mine[:enough] are sent at least the excess
     fits = int(np.searchsorted(-outgoing, -room[0]))  # mine[fits:] are sent no more than the widest room
     trial = np.concatenate([np.arange(fits, enough)[::-1], np.arange(max(enough, fits), len(mine))])
     for start in range(0, len(trial), _TRIED_TOGETHER):

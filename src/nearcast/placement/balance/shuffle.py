@@ -22,7 +22,7 @@ _REPORT_EVERY = 4096
 def gsh(
     problem: BalanceProblem, current: NDArray[np.int64], advance: Callable[[float], None] | None = None
 ) -> Balance:
-    """Greedy shuffle: heaviest subscriber first, each to the broker with the least load F_j so far (Eq. 5)."""
+    """Greedy shuffle: heaviest subscriber first, each to the broker with the least load F_j (Eq. 5)."""
     assignment = np.empty(problem.subscribers, dtype=np.int64)
     indptr, indices = problem.subscriptions.indptr, problem.subscriptions.indices
     outgoing = problem.outgoing.tolist()

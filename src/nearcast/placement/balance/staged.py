@@ -26,10 +26,13 @@ class Thresholds:
     theta: float = 0.0
 
 
+DEFAULT = Thresholds()
+
+
 def staged(
     problem: BalanceProblem,
     current: NDArray[np.int64],
-    thresholds: Thresholds = Thresholds(),
+    thresholds: Thresholds = DEFAULT,
     scheme: Literal["ldm", "sdm"] = "ldm",
 ) -> Balance:
     """Both later stages in one plan; a subscriber appears in it once, with its last broker."""
