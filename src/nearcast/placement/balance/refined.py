@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,7 +24,6 @@ __all__ = ["refined"]
 
 # A shuffle this close to the lower bound leaves nothing worth searching for.
 _CLOSE = 1.01
-_TRIED_TOGETHER = 16
 _SWAPS_TRIED = 64
 
 
@@ -74,7 +74,8 @@ def _relieve(state: State, source: int, goal: float) -> bool:
         if move is not None:
             position, to = move
             state.move(int(mine[position]), to)
-            mine = np.delete(mine, position)
+            # Nearly always the first: a view, where deleting would copy all the others.
+            mine = mine[1:] if position == 0 else np.delete(mine, position)
         elif not _swap(state, source, goal):
             return False
         else:
@@ -84,24 +85,25 @@ def _relieve(state: State, source: int, goal: float) -> bool:
 
 def _move_away(state: State, mine: NDArray[np.int64], excess: float, goal: float) -> tuple[int, int] | None:
     """Who goes, and where: the lightest that is enough alone, else the heaviest there is room for."""
-    outgoing = state.outgoing[mine]
     destinations = np.argsort(state.load, kind="stable")
     destinations = destinations[state.load[destinations] < goal]
     if not len(destinations) or not len(mine):
         return None
     room = goal - state.load[destinations]
-    enough = int(
-        np.searchsorted(-outgoing, -excess, side="right")
-    )  # mine[:enough] are sent at least the excess
-    fits = int(np.searchsorted(-outgoing, -room[0]))  # mine[fits:] are sent no more than the widest room
-    trial = np.concatenate([np.arange(fits, enough)[::-1], np.arange(max(enough, fits), len(mine))])
-    for start in range(0, len(trial), _TRIED_TOGETHER):
-        positions = trial[start : start + _TRIED_TOGETHER]
-        incoming = state.incoming(mine[positions], destinations)
-        added = np.where(outgoing[positions] + incoming <= room[:, None], incoming, np.inf)
-        possible = np.flatnonzero(np.isfinite(added).any(axis=0))
-        if len(possible):
-            return int(positions[possible[0]]), int(destinations[added[:, possible[0]].argmin()])
+    # mine[:enough] are sent at least the excess, mine[fits:] no more than the widest room.
+    enough = bisect_right(mine, -excess, key=lambda rank: -state.outgoing[rank])
+    fits = bisect_left(mine, -room[0], key=lambda rank: -state.outgoing[rank])
+    for some in (range(enough - 1, fits - 1, -1), range(max(enough, fits), len(mine))):
+        tried = 0
+        while tried < len(some):
+            positions = np.array(some[tried : 2 * tried + 2])  # the first is nearly always the one
+            tried += len(positions)
+            incoming = state.incoming(mine[positions], destinations)
+            within = state.outgoing[mine[positions]] + incoming <= room[:, None]
+            added = np.where(within, incoming, np.inf)
+            possible = np.flatnonzero(within.any(axis=0))
+            if len(possible):
+                return int(positions[possible[0]]), int(destinations[added[:, possible[0]].argmin()])
     return None
 
 

@@ -101,10 +101,11 @@ def fail(problem: StorageProblem, placed: NDArray[np.bool_], failed: Iterable[in
     online = placed.copy()
     online[:, np.asarray(list(failed), dtype=np.int64)] = False
     network = problem.network
-    traffic = hops = served = 0.0
+    traffic = hops = served = lost = 0.0
     for demand, row in zip(problem.demand, online, strict=True):
         holders = np.flatnonzero(row)
         if not len(holders):
+            lost += float(demand.sum())
             continue
         # Eq. 2: every node l asks its closest replica n.
         nearest = network.distance[holders].argmin(axis=0)
@@ -112,5 +113,5 @@ def fail(problem: StorageProblem, placed: NDArray[np.bool_], failed: Iterable[in
         traffic += float(demand @ network.distance[holders[nearest], nodes])
         hops += float(demand @ network.hops[holders[nearest], nodes])
         served += float(demand.sum())
-    total = float(problem.demand.sum())
-    return Failure(traffic, hops / served if served else 0.0, 1 - served / total if total else 0.0)
+    unserved = lost / (served + lost) if lost else 0.0
+    return Failure(traffic, hops / served if served else 0.0, unserved)
