@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from nearcast.placement.storage.network import Network
 
-__all__ = ["Failure", "StoragePlan", "StorageProblem", "evaluate", "fail", "nearest_distance"]
+__all__ = ["Failure", "StoragePlan", "StorageProblem", "evaluate", "fail"]
 
 
 @dataclass(frozen=True)
@@ -81,11 +81,6 @@ class Failure:
     traffic: float
     mean_hops: float
     unserved: float
-
-
-def nearest_distance(network: Network, holders: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Distance from every node to the closest of the holders."""
-    return np.asarray(network.distance[holders].min(axis=0))
 
 
 def evaluate(
