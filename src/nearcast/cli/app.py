@@ -21,6 +21,7 @@ NOUNS = {
     "coordinates": ("nearcast.cli.coordinates", "Network coordinates from measured round trips."),
     "dataset": ("nearcast.cli.dataset", "What the data cluster keeps: add, load, drop, list."),
     "lab": ("nearcast.cli.lab", "A wide area on one machine: namespaces with delays between them."),
+    "model": ("nearcast.cli.model", "Learn how slow topics make each other when they share a worker."),
     "plan": ("nearcast.cli.plan", "Place clients, topics, replicas and subscribers: tables in, a plan out."),
     "site": ("nearcast.cli.site", "Run one site on this machine."),
 }
