@@ -16,12 +16,13 @@ import threading
 import time
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
 import pyarrow as pa
-from benchmarks.measure import Figure, print_table, timed
+from benchmarks.measure import Figure, median_seconds, print_table, timed
 
 import nearcast
 from nearcast.cluster.admin import Admin
@@ -181,12 +182,12 @@ def matching(spark: SparkSession) -> Iterator[Figure]:
     datasets = {"reports": REPORTS, "shelters": SHELTERS}
     equal = [{"kind": f"k{n % 100}", "area": f"a{n // 100 % 100}"} for n in range(10_000)]
     # 100,000 different rows need a third value; a key is made of all of them, the query uses two.
-    many = {f"{n:06d}": equal[n % 10_000] for n in range(100_000)}
+    many: dict[str, dict[str, Any]] = {f"{n:06d}": equal[n % 10_000] for n in range(100_000)}
     places = [
         {"lat": 33.6 + rng.uniform(-0.5, 0.5), "lon": -117.8 + rng.uniform(-0.5, 0.5), "radius": 500.0}
         for _ in range(100_000)
     ]
-    near = {f"{n:06d}": place for n, place in enumerate(places)}
+    near: dict[str, dict[str, Any]] = {f"{n:06d}": place for n, place in enumerate(places)}
     duck = duckdb.connect()
     duck.execute("SET threads = 2")
     duck.register("reports", batch)
@@ -202,7 +203,7 @@ def matching(spark: SparkSession) -> Iterator[Figure]:
         channel = RunningChannel(check_query(spark, spec, datasets))
         matcher.load(channel, rows)
         found = matcher.match([channel], views)
-        seconds = statistics.median(timed(lambda c=channel: matcher.match([c], views))[1] for _ in range(5))  # type: ignore[misc]
+        seconds = median_seconds(partial(matcher.match, [channel], views))
         subs = pa.Table.from_pylist([{"key": key, **row} for key, row in rows.items()])
         duck.register("plain_subs", subs)
         if spec is NEAR:
@@ -218,12 +219,9 @@ def matching(spark: SparkSession) -> Iterator[Figure]:
             )
         else:
             duck.execute("CREATE OR REPLACE TABLE subs AS SELECT * FROM plain_subs")
-        other = duck.execute(text).fetch_arrow_table()
+        other = _ask(duck, text)
         assert other.num_rows == found.num_rows, (other.num_rows, found.num_rows)
-        baseline = statistics.median(
-            timed(lambda t=text: duck.execute(t).fetch_arrow_table())[1]
-            for _ in range(5)  # type: ignore[misc]
-        )
+        baseline = median_seconds(partial(_ask, duck, text))
         what = "a radius" if spec is NEAR else "two equalities"
         yield Figure(
             f"100,000 subscriptions × 10,000 reports, {what}: {found.num_rows:,} matches, rows as JSON",
@@ -239,6 +237,10 @@ def matching(spark: SparkSession) -> Iterator[Figure]:
             f"the same, one query for each subscription (from {len(small)})",
             f"{seconds * 1000:,.0f} ms", f"{each * 100_000:,.0f} s", each * 100_000 / seconds, "≥ 1,000",
         )  # fmt: skip
+
+
+def _ask(duck: Any, text: str) -> Any:
+    return duck.execute(text).to_arrow_table()
 
 
 async def latency_at(
@@ -317,7 +319,8 @@ def sharing(spark: SparkSession) -> Iterator[Figure]:
         async with two_sites() as (deployment, _):
             cloud = deployment.cloud()
             found, first = [], 0
-            async with await open_connection([cloud.url], name="results") as publisher:
+            publisher = await open_connection([cloud.url], name="results")
+            try:
                 for subscribers in (1, 10, 100, 1000):
                     async with nearcast.connect(deployment.sites[0].url) as client:
                         connection = client._live()
@@ -341,6 +344,8 @@ def sharing(spark: SparkSession) -> Iterator[Figure]:
                                 "1.0",
                             )
                         )
+            finally:
+                await publisher.close()
             return found
 
     yield from asyncio.run(run())

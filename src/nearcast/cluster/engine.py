@@ -23,6 +23,7 @@ from nearcast.cluster.subscribers import Subscribers
 from nearcast.cluster.tables import StaticTable, StreamTable
 from nearcast.cluster.tail import Tail
 from nearcast.cluster.warehouse import Warehouse
+from nearcast.cluster.workload import workload_tables, write_tables
 from nearcast.domain.channel import ChannelSpec
 from nearcast.domain.dataset import DatasetSpec
 from nearcast.domain.errors import NearcastError
@@ -41,6 +42,7 @@ _log = logging.getLogger(__name__)
 _LOOK_EVERY = 0.1
 _TIDY_EVERY = 30.0
 _START_AGAIN_AFTER = 2.0
+_WORKLOAD_SECONDS = 3600.0
 
 
 class Engine:
@@ -66,6 +68,8 @@ class Engine:
         self._clocks: dict[str, Clockwork] = {}
         self._again: dict[str, float] = {}
         self._tidied = time.monotonic()
+        self._tidying: threading.Thread | None = None
+        self._analysed = time.monotonic()
         self.progress = Progress()
         self._matcher = Matcher(spark)
         self._views = Views(spark)
@@ -101,10 +105,13 @@ class Engine:
         # Only now: a record that came before the channels and their subscribers were known would be lost to them.
         while self._to_start:
             self._start_query(self._to_start.pop())
+        for clock in self._clocks.values():
+            clock.start()
         self._watch_queries()
-        if time.monotonic() - self._tidied > _TIDY_EVERY:
+        if time.monotonic() - self._tidied > _TIDY_EVERY and not (self._tidying and self._tidying.is_alive()):
             self._tidied = time.monotonic()
-            threading.Thread(target=self._tidy, name="tidy", daemon=True).start()
+            self._tidying = threading.Thread(target=self._tidy, name="tidy", daemon=True)
+            self._tidying.start()
 
     def position(self, dataset: str) -> int:
         """The last sequence of a dataset that is kept."""
@@ -113,6 +120,14 @@ class Engine:
     def subscribed(self) -> dict[str, int]:
         """The rows of each channel's subscription table."""
         return {name: len(channel.rows) for name, channel in self._running.items()}
+
+    def analyse(self) -> None:
+        """Write the workload tables of the last hour, for the planners."""
+        held = self._subscribers.held()
+        write_tables(
+            self._warehouse,
+            workload_tables(self._spark, self._deployment, self._warehouse, held, _WORKLOAD_SECONDS),
+        )
 
     def _follow_datasets(self) -> bool:
         changes = self._tails[DATASETS].changes()
@@ -214,7 +229,6 @@ class Engine:
                 self._clocks[name] = Clockwork(
                     channel, self._views, self._matcher, results, self._warehouse, self.progress, self._failed
                 )
-                self._clocks[name].start()
         for name, ingest in self._ingests.items():
             ingest.channels = [
                 c for c in self._running.values() if c.checked.spec.continuous and c.checked.spec.new == name
@@ -248,6 +262,9 @@ class Engine:
                     servers, domain, stream = self._where(table.spec)
                     prefix = subjects.store_api(domain) if domain else "$JS.API"
                     self.progress.note(name, lag=link_to([servers]).state(stream, prefix).last - table.position)
+            if self._spec.analyse_every and time.monotonic() - self._analysed > self._spec.analyse_every:
+                self._analysed = time.monotonic()
+                self.analyse()
         except NearcastError as error:
             _log.warning("not tidied: %s", error)
 

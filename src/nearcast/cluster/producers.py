@@ -129,7 +129,9 @@ class Clockwork:
         self._thread = threading.Thread(target=self._run, name=f"channel {channel.name}", daemon=True)
 
     def start(self) -> None:
-        """Begin with the next multiple of the period."""
+        """Begin with the next multiple of the period. Once begun, nothing changes."""
+        if self._thread.ident is not None:
+            return
         if self._position is None and self.channel.checked.spec.new:
             # Records from before the channel was added are not new to it.
             self._position = self._new_position()

@@ -61,6 +61,12 @@ class Subscribers:
             if name == channel and sites - self._gone
         }
 
+    def held(self) -> list[tuple[str, str]]:
+        """(site, "<channel>.<key>") for all that live sites hold."""
+        return sorted(
+            (site, f"{channel}.{key}") for (channel, key), sites in self._sites.items() for site in sites - self._gone
+        )
+
     def _lapse(self, now: float) -> set[str]:
         gone = {site for site, heard in self._heard.items() if now - heard > _LEASE_SECONDS}
         if gone == self._gone:

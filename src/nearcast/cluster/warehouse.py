@@ -131,6 +131,11 @@ class Warehouse:
         """A file of its own name."""
         self._write(path, table)
 
+    def write_text(self, path: str, content: Any) -> None:
+        """Bytes under a name, whole or not at all."""
+        self._make(str(PurePosixPath(path).parent))
+        self._replace(path, content)
+
     def save_state(self, folder: str, state: Mapping[str, Any]) -> None:
         """A small document, replaced as a whole."""
         self._make(folder)

@@ -57,6 +57,7 @@ class _Cluster(msgspec.Struct):
     checkpoints: str = ""
     master: str = "local[*]"
     batch_rows: int = 10_000
+    analyse_every: float = 60.0
     spark: dict[str, str] = {}
 
 
@@ -162,9 +163,10 @@ class _Checks:
             return None
         self.that(bool(cluster.warehouse), "cluster.warehouse", "", "a folder, or a URI such as s3://bucket/nearcast")
         self.at_least("cluster.batch_rows", cluster.batch_rows, 1)
+        self.at_least("cluster.analyse_every", cluster.analyse_every, 0)
         return ClusterSpec(
             self.folder(cluster.warehouse), self.folder(cluster.checkpoints) if cluster.checkpoints else "",
-            cluster.master, cluster.batch_rows, dict(cluster.spark),
+            cluster.master, cluster.batch_rows, cluster.analyse_every, dict(cluster.spark),
         )  # fmt: skip
 
     def folder(self, text: str) -> str:
