@@ -28,6 +28,7 @@ import nearcast
 from nearcast.cluster.admin import Admin
 from nearcast.cluster.check import check_query
 from nearcast.cluster.engine import Engine
+from nearcast.cluster.fetch import link_to
 from nearcast.cluster.matching import Matcher, RunningChannel
 from nearcast.cluster.session import spark_session
 from nearcast.cluster.source import NatsSource
@@ -128,11 +129,8 @@ def source(spark: SparkSession) -> Iterator[Figure]:
     async def fill(url: str) -> None:
         connection = await open_connection([url], name="fill")
         await connection.jetstream().add_stream(name="bench", subjects=["bench"], allow_direct=True)
-        for _ in range(MESSAGES):
-            connection.send("bench", b"", body)
-            if connection.crowded:
-                await connection.room()
-        await connection.flush(timeout=120)
+        # With acknowledgements: a store drops what it is sent faster than it can write.
+        await asyncio.to_thread(link_to([url]).publish, [("bench", "", body)] * MESSAGES)
         await connection.close()
 
     async def run() -> tuple[float, float]:
