@@ -12,7 +12,6 @@ import random
 import statistics
 import sys
 import tempfile
-import threading
 import time
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -26,8 +25,8 @@ from benchmarks.measure import Figure, median_seconds, print_table, timed
 
 import nearcast
 from nearcast.cluster.admin import Admin
+from nearcast.cluster.background import running_engine
 from nearcast.cluster.check import check_query
-from nearcast.cluster.engine import Engine
 from nearcast.cluster.fetch import link_to
 from nearcast.cluster.matching import Matcher, RunningChannel
 from nearcast.cluster.session import spark_session
@@ -86,26 +85,6 @@ async def two_sites() -> AsyncIterator[tuple[Deployment, Path]]:
         deployment = Deployment(tuple(sites), cluster=ClusterSpec(str(folder / "warehouse")))
         async with run_sites(deployment, folder / "run"):
             yield deployment, folder
-
-
-@contextlib.asynccontextmanager
-async def running(spark: SparkSession, deployment: Deployment) -> AsyncIterator[Engine]:
-    """The data cluster in a thread of this process."""
-    assert deployment.cluster is not None
-    engine = await asyncio.to_thread(Engine, spark, deployment.cluster, deployment)
-    stop = threading.Event()
-
-    def work() -> None:
-        with engine:
-            engine.run(stop)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield engine
-    finally:
-        stop.set()
-        await asyncio.to_thread(thread.join)
 
 
 def source(spark: SparkSession) -> Iterator[Figure]:
@@ -279,7 +258,7 @@ def latency(spark: SparkSession) -> Iterator[Figure]:
             (folder / "s.csv").write_text("area,shelter\n" + "".join(f"a{n},s{n}\n" for n in range(100)))
             await asyncio.to_thread(office.load_dataset, "shelters", folder / "s.csv", spark)
             await asyncio.to_thread(office.add_channel, KIND_AND_AREA, spark)
-            async with running(spark, deployment) as engine, nearcast.connect(deployment.sites[0].url) as client:
+            async with running_engine(spark, deployment) as engine, nearcast.connect(deployment.sites[0].url) as client:
                 values = [{"kind": f"k{n % 100}", "area": f"a{n // 100}"} for n in range(10_000)]
                 for start in range(0, 10_000, 500):
                     some = values[start : start + 500]
@@ -365,7 +344,7 @@ def memory(spark: SparkSession, minutes: float = 3.0) -> Iterator[Figure]:
         async with two_sites() as (deployment, _):
             office = await asyncio.to_thread(Admin, deployment)
             await asyncio.to_thread(office.add_dataset, REPORTS, spark)
-            async with running(spark, deployment) as engine, nearcast.connect(deployment.sites[0].url) as client:
+            async with running_engine(spark, deployment) as engine, nearcast.connect(deployment.sites[0].url) as client:
                 end, fed = time.monotonic() + 60 * minutes, 0
                 next_look = time.monotonic() + 20
                 while time.monotonic() < end:

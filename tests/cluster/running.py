@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
 from tests.ports import free_block
 
 import nearcast
-from nearcast.cluster.admin import Admin
-from nearcast.cluster.engine import Engine
 from nearcast.domain.cluster import ClusterSpec
 from nearcast.domain.deployment import Deployment
 from nearcast.domain.site import SiteSpec, StoreSpec
@@ -28,26 +23,6 @@ def two_sites(folder: Path) -> Deployment:
         (folder / "stores" / name).mkdir(parents=True, exist_ok=True)
         specs.append(SiteSpec(name, kind, port=free_block(), store=StoreSpec(folder / "stores" / name)))  # type: ignore[arg-type]
     return Deployment(tuple(specs), cluster=ClusterSpec(str(folder / "warehouse"), batch_rows=500))
-
-
-@contextlib.asynccontextmanager
-async def engine(spark: SparkSession, deployment: Deployment) -> AsyncIterator[Engine]:
-    """A running data cluster in this process."""
-    assert deployment.cluster is not None
-    running = await asyncio.to_thread(Engine, spark, deployment.cluster, deployment)
-    stop = threading.Event()
-
-    def work() -> None:
-        with running:
-            running.run(stop)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield running
-    finally:
-        stop.set()
-        await asyncio.to_thread(thread.join)
 
 
 async def until(condition: Callable[[], Any], what: str, limit: float = 150.0) -> None:
@@ -89,7 +64,3 @@ async def subscribe_all(client: nearcast.Client, wanted: list[tuple[str, dict[st
         await client.subscribe(channel=name, params=params, callback=inbox.take)
         inboxes.append(inbox)
     return inboxes
-
-
-def admin(deployment: Deployment) -> Admin:
-    return Admin(deployment)

@@ -11,9 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from tests.cluster.emergency import CHANNELS, DATASETS, counted, expected, make_world
-from tests.cluster.running import Inbox, admin, engine, feed_all, subscribe_all, two_sites, until
+from tests.cluster.running import Inbox, feed_all, subscribe_all, two_sites, until
 
 import nearcast
+from nearcast.cluster.admin import Admin
+from nearcast.cluster.background import running_engine
 from nearcast.domain.errors import InputError
 from nearcast.site.site import run_sites
 
@@ -31,14 +33,14 @@ async def test_no_notification_is_missing_extra_or_twice(spark: SparkSession, tm
     world = make_world(seed=4, reports=300, now=now, old=old)
     (tmp_path / "shelters.jsonl").write_text("\n".join(json.dumps(shelter) for shelter in world.shelters))
     async with run_sites(deployment, tmp_path / "run"):
-        office = await asyncio.to_thread(admin, deployment)
+        office = await asyncio.to_thread(Admin, deployment)
         for dataset in DATASETS:
             await asyncio.to_thread(office.add_dataset, dataset, spark)
         await asyncio.to_thread(office.load_dataset, "shelters", tmp_path / "shelters.jsonl", spark)
         for channel in CHANNELS:
             await asyncio.to_thread(office.add_channel, channel, spark)
         edge, cloud = (site.url for site in deployment.sites)
-        async with engine(spark, deployment) as running, nearcast.connect(edge) as client:
+        async with running_engine(spark, deployment) as running, nearcast.connect(edge) as client:
             # The same subscriptions twice at one site and once at another: each gets all results, the table one row.
             inboxes = await subscribe_all(client, world.subscriptions)
             inboxes += await subscribe_all(client, world.subscriptions[:8])
@@ -86,11 +88,8 @@ def latest(inbox: Inbox) -> dict[str, int]:
     return {row["kind"]: row["n"] for row in inbox.results[-1]["rows"]}
 
 
-async def refusals(client: nearcast.Client, office: object) -> None:
+async def refusals(client: nearcast.Client, office: Admin) -> None:
     """What users get wrong is refused in one clear sentence, and nothing is disturbed."""
-    from nearcast.cluster.admin import Admin
-
-    assert isinstance(office, Admin)
     with pytest.raises(InputError, match="there is no channel 'nowhere'; there are: by_period, counts"):
         await client.subscribe(channel="nowhere", params={})
     with pytest.raises(InputError, match="channel of_kind, parameter kind is 5; string is needed"):

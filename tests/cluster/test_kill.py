@@ -73,6 +73,7 @@ async def registry(deployment: Deployment) -> None:
     await connection.close()
 
 
+@pytest.mark.timeout(300 + 200 * KILLS)  # each kill costs a start of Spark
 async def test_every_result_comes_exactly_once(tmp_path: Path) -> None:
     deployment, rng = two_sites(tmp_path), random.Random(11)
     fed: list[dict[str, str]] = []
@@ -100,7 +101,7 @@ async def test_every_result_comes_exactly_once(tmp_path: Path) -> None:
                 feeding = asyncio.create_task(load())
                 for _ in range(KILLS):
                     before = told()
-                    await until(lambda before=before: told() > before, "results")  # type: ignore[misc]
+                    await until(lambda before=before: told() > before, "results", 400)  # type: ignore[misc]
                     await asyncio.sleep(rng.uniform(0.0, 3.0))
                     driver.kill()
                     driver.start()
@@ -108,7 +109,7 @@ async def test_every_result_comes_exactly_once(tmp_path: Path) -> None:
                 await asyncio.gather(feeding, return_exceptions=True)
                 # What was under way when feeding was cancelled is fed as well; a last record tells where the end is.
                 await client.feed("reports", {"id": "end", "kind": "none"}, timeout=30)
-                await until(lambda: told() >= 2 * len(fed), "the end")
+                await until(lambda: told() >= 2 * len(fed), "the end", 400)
                 await asyncio.sleep(2)
             finally:
                 driver.kill()

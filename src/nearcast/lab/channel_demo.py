@@ -6,16 +6,16 @@ import asyncio
 import contextlib
 import json
 import random
-import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import nearcast
 from nearcast.cluster.admin import Admin
-from nearcast.cluster.engine import Engine
+from nearcast.cluster.background import running_engine
 from nearcast.cluster.session import spark_session
 from nearcast.domain.channel import ChannelSpec, Parameter
 from nearcast.domain.cluster import ClusterSpec
@@ -24,6 +24,9 @@ from nearcast.domain.deployment import Deployment
 from nearcast.domain.errors import NearcastError
 from nearcast.domain.site import SiteSpec, StoreSpec
 from nearcast.site.site import run_sites
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 __all__ = ["ChannelDemoResult", "run_channel_demo"]
 
@@ -66,7 +69,7 @@ async def run_channel_demo(
     try:
         async with run_sites(deployment, folder / "run"):
             await asyncio.to_thread(_prepare, deployment, folder, spark)
-            async with _running(deployment, spark) as engine, contextlib.AsyncExitStack() as stack:
+            async with running_engine(spark, deployment) as engine, contextlib.AsyncExitStack() as stack:
                 homes = [await stack.enter_async_context(nearcast.connect(site.url)) for site in deployment.sites]
                 for n, (kind, area) in enumerate(wanted):
                     await homes[n % 2].subscribe(
@@ -109,33 +112,14 @@ def _deployment(folder: Path, first_port: int) -> Deployment:
     return Deployment(tuple(sites), cluster=ClusterSpec(str(folder / "warehouse"), analyse_every=0))
 
 
-def _prepare(deployment: Deployment, folder: Path, spark: object) -> None:
+def _prepare(deployment: Deployment, folder: Path, spark: SparkSession) -> None:
     admin = Admin(deployment)
     for dataset in _DATASETS:
-        admin.add_dataset(dataset, spark)  # type: ignore[arg-type]
+        admin.add_dataset(dataset, spark)
     rows = [json.dumps({"area": area, "shelter": f"shelter {area}"}) for area in range(_AREAS)]
     (folder / "shelters.jsonl").write_text("\n".join(rows))
-    admin.load_dataset("shelters", folder / "shelters.jsonl", spark)  # type: ignore[arg-type]
-    admin.add_channel(_CHANNEL, spark)  # type: ignore[arg-type]
-
-
-@contextlib.asynccontextmanager
-async def _running(deployment: Deployment, spark: object) -> AsyncIterator[Engine]:
-    assert deployment.cluster is not None
-    engine = await asyncio.to_thread(Engine, spark, deployment.cluster, deployment)  # type: ignore[arg-type]
-    stop = threading.Event()
-
-    def work() -> None:
-        with engine:
-            engine.run(stop)
-
-    thread = threading.Thread(target=work, name="data cluster")
-    thread.start()
-    try:
-        yield engine
-    finally:
-        stop.set()
-        await asyncio.to_thread(thread.join)
+    admin.load_dataset("shelters", folder / "shelters.jsonl", spark)
+    admin.add_channel(_CHANNEL, spark)
 
 
 async def _until(holds: Callable[[], bool], what: str, limit: float = 120.0) -> None:
