@@ -153,8 +153,8 @@ def matching(spark: SparkSession) -> Iterator[Figure]:
     batch = batch.append_column("_sequence", pa.array(range(10_000), pa.int64()))
     batch = batch.append_column("_arrived", pa.array([0] * 10_000, pa.timestamp("us", "UTC")))
     shelters = pa.table({"area": [f"a{n}" for n in range(100)], "shelter": [f"s{n}" for n in range(100)]})
-    spark.createDataFrame(batch).createOrReplaceTempView("_bench_reports")
-    spark.createDataFrame(shelters).cache().createOrReplaceTempView("_bench_shelters")
+    spark.createDataFrame(batch).hint("broadcast").createOrReplaceTempView("_bench_reports")
+    spark.createDataFrame(shelters).createOrReplaceTempView("_bench_shelters")
     views = {"reports": "_bench_reports", "shelters": "_bench_shelters"}
     datasets = {"reports": REPORTS, "shelters": SHELTERS}
     equal = [{"kind": f"k{n % 100}", "area": f"a{n // 100 % 100}"} for n in range(10_000)]

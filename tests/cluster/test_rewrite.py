@@ -42,12 +42,13 @@ def write(query: str, how: Rewriting = PLAIN, **values: list[float]) -> str:
 def test_an_equality_parameter_becomes_a_column_of_the_subscription_table() -> None:
     text = write("SELECT r.id FROM reports r WHERE r.kind = :kind")
     assert text == (
-        "SELECT _p._key, _q.* FROM _subscriptions AS _p JOIN LATERAL "
+        "SELECT _p._key AS _subscription, _q.* FROM _subscriptions AS _p JOIN LATERAL "
         "(SELECT r.id FROM v_reports r WHERE r.kind = _p._p_kind) AS _q"
     )
     inline = write("SELECT id FROM reports WHERE kind = :kind", Rewriting(inline=True))
     assert inline == (
-        "SELECT _p._key AS _key, id FROM _subscriptions AS _p CROSS JOIN v_reports AS reports WHERE kind = _p._p_kind"
+        "SELECT _p._key AS _subscription, id FROM _subscriptions AS _p CROSS JOIN v_reports AS reports "
+        "WHERE kind = _p._p_kind"
     )
 
 

@@ -264,7 +264,7 @@ def _choose(
     simple = _joins_first(analysed._jdf.queryExecution().analyzed())
     values = {name: [1.0, 1000.0] if kind == "double" else [1, 1000] for name, kind in types.items()}
     reasons: list[str] = []
-    for how in (Rewriting(), Rewriting(inline=True), Rewriting(thresholds=True), Rewriting(True, True)):
+    for how in (Rewriting(True), Rewriting(), Rewriting(True, True), Rewriting(False, True)):
         if how.inline and not simple:
             continue
         try:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from nearcast.cluster import grid
 from nearcast.cluster.check import CheckedChannel
 from nearcast.cluster.records import first_line
-from nearcast.cluster.rewrite import rewrite
+from nearcast.cluster.rewrite import KEY, rewrite
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -111,6 +111,6 @@ class Matcher:
         text = rewrite(query, checked.how, view_of=view_of.__getitem__, values=values, subscriptions=channel.view)
         columns = ", ".join(f"`{name}`" for name in checked.columns)
         json = f"to_json(struct({columns}), map('ignoreNullFields', 'false'))"
-        text = f"SELECT '{channel.name}' AS channel, _key AS key, {json} AS row FROM ({text})"
+        text = f"SELECT '{channel.name}' AS channel, {KEY} AS key, {json} AS row FROM ({text})"
         channel.texts[str(view_of)] = text
         return text

@@ -100,7 +100,9 @@ class Ingest:
         name = self._table.spec.name
         view_of = {}
         if channels and good.num_rows:
-            view_of[name] = self._views.part(name, "batch", self._spark.createDataFrame(good))
+            # The records are the small side: they go to the subscriptions, which stay where they are.
+            records = self._spark.createDataFrame(good).hint("broadcast")
+            view_of[name] = self._views.part(name, "batch", records)
             for dataset in {other for channel in channels for other in channel.checked.datasets} - {name}:
                 view_of[dataset] = self._views.whole(dataset)
         matches = self._matcher.match(channels if good.num_rows else [], view_of)

@@ -16,16 +16,18 @@ from dataclasses import dataclass
 from nearcast.cluster import grid
 from nearcast.cluster.tokens import Condition, Table, Token, conditions, split_arguments, tables, tokenize
 
-__all__ = ["Rewriting", "parameters_used", "rewrite"]
+__all__ = ["KEY", "SUBSCRIPTIONS", "Rewriting", "parameters_used", "rewrite"]
 
 SUBSCRIPTIONS = "_subscriptions"
+KEY = "_subscription"
 _FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
 @dataclass(frozen=True)
 class Rewriting:
-    """How to write the query. inline: the subscription table joins the query's own FROM, instead of standing before a
-    LATERAL subquery. thresholds: conditions such as `severity > :least` become equalities, too."""
+    """How to write the query. inline: the subscription table joins the query's own FROM, which is the cheaper plan,
+    instead of standing before a LATERAL subquery, which any query can be.
+    thresholds: conditions such as `severity > :least` become equalities, too."""
 
     inline: bool = False
     thresholds: bool = False
@@ -48,7 +50,7 @@ def rewrite(
     values: Mapping[str, Collection[float]],
     subscriptions: str = SUBSCRIPTIONS,
 ) -> str:
-    """The query for all subscriptions, with a first column `_key`.
+    """The query for all subscriptions, with a first column `_subscription`, the key.
 
     view_of: the view that stands for a dataset. values: the distinct values that subscriptions have for a parameter.
     """
@@ -72,10 +74,12 @@ def rewrite(
             edits.put(table.end, table.end, ")" * len(columns))
     if how.inline:
         select, origin = _outer_clauses(tokens)
-        edits.put(select.end, select.end, " _p._key AS _key,")
+        edits.put(select.end, select.end, f" _p._key AS {KEY},")
         edits.put(origin.end, origin.end, f" {subscriptions} AS _p CROSS JOIN")
     text = edits.text(lambda piece: _bind(piece))
-    return text if how.inline else f"SELECT _p._key, _q.* FROM {subscriptions} AS _p JOIN LATERAL ({text}) AS _q"
+    if how.inline:
+        return text
+    return f"SELECT _p._key AS {KEY}, _q.* FROM {subscriptions} AS _p JOIN LATERAL ({text}) AS _q"
 
 
 def _equalities(

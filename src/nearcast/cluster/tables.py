@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from nearcast.cluster.warehouse import Warehouse
     from nearcast.domain.dataset import DatasetSpec
 
-__all__ = ["Accepted", "StaticTable", "StreamTable"]
+__all__ = ["Accepted", "StaticTable", "StreamTable", "static_path"]
+
+# A table up to this size travels with the plan: joining it costs no job of its own.
+_KEEP_WITH_THE_PLAN = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -144,7 +147,10 @@ class StaticTable:
             self._frame = spark.createDataFrame(arrow_schema(schema).empty_table(), schema)
             return
         path = static_path(warehouse, spec.name, spec.version)
-        self._frame = spark.createDataFrame(warehouse.read(path).cast(arrow_schema(schema)), schema).cache()
+        table = warehouse.read(path).cast(arrow_schema(schema))
+        self._frame = spark.createDataFrame(table, schema)
+        if table.nbytes > _KEEP_WITH_THE_PLAN:
+            self._frame = self._frame.cache()
 
     def frame(self) -> DataFrame:
         return self._frame
