@@ -15,6 +15,10 @@ __all__ = ["main"]
 # so that `nearcast site run` does not pay for the planners' libraries.
 NOUNS = {
     "plan": ("nearcast.cli.plan", "Place clients, topics, replicas and subscribers: tables in, a plan out."),
+    "workload": (
+        "nearcast.cli.workload",
+        "Make the papers' workloads, from real files or made up, and look at them.",
+    ),
 }
 
 
