@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.lab.workloads.literal import play_literally
 
 from nearcast.domain.errors import InputError
 from nearcast.lab.workloads import ScheduleBuilder, Workload
 from nearcast.lab.workloads.content import ContentParameters, content
 from nearcast.lab.workloads.schedule import JOIN, PUBLISH, SUBSCRIBE, UNSUBSCRIBE, ticks
-from tests.lab.workloads.literal import play_literally
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -84,7 +84,7 @@ def test_a_workload_survives_its_folder(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_workload_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="workload.json is missing"):
+    with pytest.raises(InputError, match=r"workload\.json is missing"):
         Workload.load(tmp_path)
     (tmp_path / "workload.json").write_text("{}")
     with pytest.raises(InputError, match="does not hold a workload"):

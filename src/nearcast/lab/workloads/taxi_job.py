@@ -165,7 +165,8 @@ class Analysis:
 def analyse(spark: SparkSession, path: str, out: str, p: TaxiParameters) -> Analysis:
     """Write the load per region and window as Parquet to `out`, count rows by reason, sum up.
 
-    One pass over the trips: rows are counted while the load is computed.
+    One pass over the trips: rows are counted while the load is computed. When a cluster loses a machine and
+    Spark runs its tasks again, their rows may count twice; the load never does.
     """
     from pyspark.errors import AnalysisException
     from pyspark.sql import Observation
@@ -173,24 +174,26 @@ def analyse(spark: SparkSession, path: str, out: str, p: TaxiParameters) -> Anal
 
     if p.window_s % p.step_s:
         raise InputError(f"window_s is {p.window_s}; a multiple of step_s ({p.step_s}) is needed")
-    counted = Observation("rows")
     counts = [F.count_if(F.col("reason") == reason).alias(reason) for reason in REASONS]
+    counts.insert(0, F.count(F.lit(1)).alias("rows"))
     try:
-        trips = read_trips(spark, path, p).observe(counted, F.count(F.lit(1)).alias("rows"), *counts)
+        trips = read_trips(spark, path, p)
     except AnalysisException as error:
         missing = error.getCondition() == "PATH_NOT_FOUND"
         reason = "there is no such file" if missing else str(error).splitlines()[0]
         raise InputError(f"{path}, row 0: {reason}") from None
-    region_load(trips, p).write.mode("overwrite").parquet(out)
+    counted = Observation("rows")
+    region_load(trips.observe(counted, *counts), p).write.mode("overwrite").parquet(out)
     load = spark.read.parquet(out)
     regions = load.groupBy("east", "south").agg(
         F.max("rate").alias("rate"), F.max("most_publishers").alias("most_publishers")
     )
     over_time = load.groupBy("window_s").agg(F.sum("rate").alias("rate"), F.count("*").alias("regions"))
+    found: pd.DataFrame = regions.orderBy("south", "east").toPandas()
+    # Spark forgets what it observed when nothing is left to write.
+    rows = trips.agg(*counts).collect()[0].asDict() if found.empty else counted.get
     return Analysis(
-        {name: int(count) for name, count in counted.get.items()},
-        regions.orderBy("south", "east").toPandas(),
-        over_time.orderBy("window_s").toPandas(),
+        {name: int(count) for name, count in rows.items()}, found, over_time.orderBy("window_s").toPandas()
     )
 
 
