@@ -89,7 +89,9 @@ def read_trips(spark: SparkSession, path: str, p: TaxiParameters) -> DataFrame:
         return (lon >= GRID.west) & (lon < east) & (lat <= GRID.north) & (lat > south)
 
     def seconds(column: str) -> Column:
-        return F.unix_timestamp(F.try_to_timestamp(column, F.lit("yyyy-MM-dd HH:mm:ss")))
+        # Nineteen characters: a cast alone would also take a bare date.
+        whole = F.when(F.length(column) == len("2013-01-01 00:00:00"), F.col(column))
+        return F.unix_timestamp(whole.try_cast("timestamp"))
 
     named = {
         "x0": "pickup_longitude",
