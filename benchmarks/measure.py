@@ -58,9 +58,7 @@ def _measured(sender: Connection, call: Callable[..., object], args: tuple[Any, 
 
 def print_table(title: str, figures: Iterable[Figure]) -> None:
     """Print figures as they come, so that a long run shows where it is."""
-    print(
-        f"\n### {title}\n\n| what | measured | baseline | ratio | target |\n|---|---|---|---|---|", flush=True
-    )
+    print(f"\n### {title}\n\n| what | measured | baseline | ratio | target |\n|---|---|---|---|---|", flush=True)
     for f in figures:
         ratio = "" if f.ratio is None else f"{f.ratio:.2f}"
         print(f"| {f.what} | {f.value} | {f.baseline} | {ratio} | {f.target} |", flush=True)

@@ -35,9 +35,7 @@ def follow_figures() -> Iterator[Figure]:
         ratio = None if before is None else seconds / before
         target = "under 10 s" if clients == 100_000 else ""
         value = f"{seconds:.2f} s, {megabytes:.0f} MB"
-        yield Figure(
-            f"follow graph, {clients:,} clients", value, "half the size" if before else "", ratio, target
-        )
+        yield Figure(f"follow graph, {clients:,} clients", value, "half the size" if before else "", ratio, target)
         before = seconds
 
 

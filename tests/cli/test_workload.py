@@ -44,17 +44,13 @@ def test_tables_have_the_columns_the_planners_read(made: Path) -> None:
         read = read_table(made / f"{name}.csv", [Column(column, "text"), *others], key=[column])
         return Ids(column, read.path, read[column])
 
-    text = {
-        name: Column(name, "text") for name in ("topic", "client", "broker", "subscriber", "subscription")
-    }
+    text = {name: Column(name, "text") for name in ("topic", "client", "broker", "subscriber", "subscription")}
     role = Column("role", "text", choices=("pub", "sub", "both"))
     if made.name == "follow":
         ids("sites", "site", Column("x_km"), Column("y_km"), Column("storage"), Column("compute"))
         clients = ids("clients", "client", Column("x_km"), Column("y_km"))
         topics = ids("topics", "topic", Column("spool_size", "integer"))
-        members = read_table(
-            made / "members.csv", [text["topic"], text["client"], role], key=["topic", "client"]
-        )
+        members = read_table(made / "members.csv", [text["topic"], text["client"], role], key=["topic", "client"])
         topics.positions(members, "topic")
         clients.positions(members, "client")
     elif made.name in ("uav", "game"):

@@ -20,9 +20,7 @@ def _fake_java(folder: Path, version: str) -> None:
     java.chmod(0o755)
 
 
-def test_without_java_one_sentence_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_without_java_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(NearcastError, match="no `java` on the PATH: install Java 17 or later") as caught:
@@ -39,9 +37,7 @@ def test_a_java_home_without_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_
 @pytest.mark.parametrize(
     ("version", "good"), [("1.8.0_402", False), ("11.0.2", False), ("17.0.15", True), ("21", True)]
 )
-def test_java_must_be_17_or_later(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str, good: bool
-) -> None:
+def test_java_must_be_17_or_later(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str, good: bool) -> None:
     _fake_java(tmp_path, version)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     if good:

@@ -41,9 +41,7 @@ Count = typer.Option(min=1)
 Positive = typer.Option(min=1e-6)
 NotNegative = typer.Option(min=0.0)
 Duration = Annotated[float, typer.Option(min=1e-6, help="Length of the schedule of events.")]
-RateScale = Annotated[
-    float, typer.Option(min=1e-6, help="Events in the schedule per message the tables count with.")
-]
+RateScale = Annotated[float, typer.Option(min=1e-6, help="Events in the schedule per message the tables count with.")]
 
 
 @app.command()
@@ -55,19 +53,11 @@ def follow(
     clients: Annotated[int, typer.Option(min=2, help="Clients of a made-up graph.")] = 512,
     topics: Annotated[int, Count] = FollowParameters.topics,
     sites: Annotated[int, Count] = FollowParameters.sites,
-    sigma_km: Annotated[
-        float, typer.Option(min=0.0, help="Spread of a topic's clients.")
-    ] = FollowParameters.sigma_km,
+    sigma_km: Annotated[float, typer.Option(min=0.0, help="Spread of a topic's clients.")] = FollowParameters.sigma_km,
     field_km: Annotated[float, Positive] = FollowParameters.field_km,
-    storage: Annotated[
-        int, typer.Option(min=0, help="A: spool messages a site holds.")
-    ] = FollowParameters.storage,
-    compute: Annotated[
-        int, typer.Option(min=0, help="B: publications a site processes.")
-    ] = FollowParameters.compute,
-    period_s: Annotated[
-        float, typer.Option(min=1e-6, help="A member publishes once.")
-    ] = FollowParameters.period_s,
+    storage: Annotated[int, typer.Option(min=0, help="A: spool messages a site holds.")] = FollowParameters.storage,
+    compute: Annotated[int, typer.Option(min=0, help="B: publications a site processes.")] = FollowParameters.compute,
+    period_s: Annotated[float, typer.Option(min=1e-6, help="A member publishes once.")] = FollowParameters.period_s,
     duration_s: Duration = FollowParameters.duration_s,
     seed: Seed = 1,
 ) -> None:
@@ -95,15 +85,9 @@ def taxi(
         typer.Option(help="Trips in DEBS 2015 format: a file, a folder or a URL; made up if not given."),
     ] = None,
     generate: Annotated[int, typer.Option(min=1, help="Number of made-up trips.")] = TRIPS,
-    window_s: Annotated[
-        int, typer.Option(min=1, help="Load is summed up per window.")
-    ] = TaxiParameters.window_s,
-    step_s: Annotated[
-        int, typer.Option(min=1, help="Taxis are looked at this often.")
-    ] = TaxiParameters.step_s,
-    sample_trips: Annotated[
-        int, typer.Option(min=1, help="Trips in the schedule.")
-    ] = TaxiParameters.sample_trips,
+    window_s: Annotated[int, typer.Option(min=1, help="Load is summed up per window.")] = TaxiParameters.window_s,
+    step_s: Annotated[int, typer.Option(min=1, help="Taxis are looked at this often.")] = TaxiParameters.step_s,
+    sample_trips: Annotated[int, typer.Option(min=1, help="Trips in the schedule.")] = TaxiParameters.sample_trips,
     master: Annotated[str, typer.Option(help="Spark master.")] = TaxiParameters.master,
     memory: Annotated[str, typer.Option(help="Memory of a local Spark.")] = TaxiParameters.memory,
     seed: Seed = 1,
@@ -118,26 +102,18 @@ def taxi(
 @app.command()
 def uav(
     out: Out,
-    towers: Annotated[
-        Path | None, typer.Option(help="CSV with latitude, longitude; made up if not given.")
-    ] = None,
+    towers: Annotated[Path | None, typer.Option(help="CSV with latitude, longitude; made up if not given.")] = None,
     zones: Annotated[int, Count] = UavParameters.zones,
     swarms: Annotated[int, Count] = UavParameters.swarms,
-    drones: Annotated[
-        int, typer.Option(min=2, help="Drones of a swarm, its leader included.")
-    ] = UavParameters.drones,
+    drones: Annotated[int, typer.Option(min=2, help="Drones of a swarm, its leader included.")] = UavParameters.drones,
     speed_m_s: Annotated[float, NotNegative] = UavParameters.speed_m_s,
-    rate: Annotated[
-        float, typer.Option(min=1e-6, help="Messages a drone publishes per second.")
-    ] = UavParameters.rate,
+    rate: Annotated[float, typer.Option(min=1e-6, help="Messages a drone publishes per second.")] = UavParameters.rate,
     rate_scale: RateScale = UavParameters.rate_scale,
     duration_s: Duration = UavParameters.duration_s,
     seed: Seed = 1,
 ) -> None:
     """Swarms of drones over the zones of a city: tables for `nearcast plan partition`."""
-    p = UavParameters(
-        zones, swarms, drones, speed_m_s, rate, rate_scale=rate_scale, duration_s=duration_s, seed=seed
-    )
+    p = UavParameters(zones, swarms, drones, speed_m_s, rate, rate_scale=rate_scale, duration_s=duration_s, seed=seed)
     known = generate_towers(300, seed) if towers is None else formats.read_towers(towers)
     _finish(make_uav(known, p), out)
 
@@ -145,9 +121,7 @@ def uav(
 @app.command()
 def game(
     out: Out,
-    servers: Annotated[
-        Path | None, typer.Option(help="WonderProxy servers.csv; made up if not given.")
-    ] = None,
+    servers: Annotated[Path | None, typer.Option(help="WonderProxy servers.csv; made up if not given.")] = None,
     pings: Annotated[Path | None, typer.Option(help="WonderProxy pings, needed with --servers.")] = None,
     country: Annotated[str | None, typer.Option(help="Only cities of this country.")] = None,
     cities: Annotated[int, Count] = GameParameters.cities,
@@ -156,9 +130,7 @@ def game(
     dwell: Annotated[
         Literal["uniform", "exponential"], typer.Option(help="How long an avatar stays in a group.")
     ] = GameParameters.dwell,
-    rate: Annotated[
-        float, typer.Option(min=1e-6, help="Actions of an avatar per second.")
-    ] = GameParameters.rate,
+    rate: Annotated[float, typer.Option(min=1e-6, help="Actions of an avatar per second.")] = GameParameters.rate,
     rate_scale: RateScale = GameParameters.rate_scale,
     duration_s: Duration = GameParameters.duration_s,
     seed: Seed = 1,
@@ -169,10 +141,7 @@ def game(
     p = GameParameters(
         cities, avatars, groups, dwell, rate=rate, rate_scale=rate_scale, duration_s=duration_s, seed=seed
     )
-    if servers is None or pings is None:
-        known = generate_cities()
-    else:
-        known = formats.read_cities(servers, pings, country)
+    known = generate_cities() if servers is None or pings is None else formats.read_cities(servers, pings, country)
     _finish(make_game(known, p), out)
 
 
@@ -181,9 +150,7 @@ def content(
     out: Out,
     nodes: Annotated[int, typer.Option(min=2)] = ContentParameters.nodes,
     topics: Annotated[int, Count] = ContentParameters.topics,
-    popularity: Annotated[
-        float, typer.Option(help="Zipf exponent s_p.")
-    ] = ContentParameters.popularity_exponent,
+    popularity: Annotated[float, typer.Option(help="Zipf exponent s_p.")] = ContentParameters.popularity_exponent,
     locality: Annotated[float, typer.Option(help="Zipf exponent s_l.")] = ContentParameters.locality_exponent,
     graph: Annotated[Literal["tree", "general"], typer.Option()] = ContentParameters.graph,
     rate_scale: RateScale = ContentParameters.rate_scale,
@@ -207,21 +174,13 @@ def content(
 @app.command()
 def emergency(
     out: Out,
-    outages: Annotated[
-        Path | None, typer.Option(help="Events to take reports from; made up if not given.")
-    ] = None,
-    shelters: Annotated[
-        Path | None, typer.Option(help="Events to take shelters from; made up if not given.")
-    ] = None,
-    traces: Annotated[
-        Path | None, typer.Option(help="Cab traces users move along; made up if not given.")
-    ] = None,
+    outages: Annotated[Path | None, typer.Option(help="Events to take reports from; made up if not given.")] = None,
+    shelters: Annotated[Path | None, typer.Option(help="Events to take shelters from; made up if not given.")] = None,
+    traces: Annotated[Path | None, typer.Option(help="Cab traces users move along; made up if not given.")] = None,
     users: Annotated[int, Count] = EmergencyParameters.users,
     brokers: Annotated[int, Count] = EmergencyParameters.brokers,
     reports: Annotated[int, Count] = EmergencyParameters.reports,
-    login_s: Annotated[
-        float, typer.Option(min=1e-6, help="Users log in this long.")
-    ] = EmergencyParameters.login_s,
+    login_s: Annotated[float, typer.Option(min=1e-6, help="Users log in this long.")] = EmergencyParameters.login_s,
     duration_s: Duration = EmergencyParameters.duration_s,
     seed: Seed = 1,
 ) -> None:
@@ -238,12 +197,8 @@ def emergency(
 
 @app.command()
 def show(
-    what: Annotated[
-        str, typer.Argument(metavar="FILE|NAME", help="A folder of a workload, or a workload's name.")
-    ],
-    picture: Annotated[
-        Path | None, typer.Option(help="The PNG; else next to the file, or NAME.png here.")
-    ] = None,
+    what: Annotated[str, typer.Argument(metavar="FILE|NAME", help="A folder of a workload, or a workload's name.")],
+    picture: Annotated[Path | None, typer.Option(help="The PNG; else next to the file, or NAME.png here.")] = None,
 ) -> None:
     """Print what a workload is and draw it: positions, topics, rates over time."""
     path = Path(what)

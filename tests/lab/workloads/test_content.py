@@ -41,9 +41,7 @@ def test_a_topic_is_asked_for_by_the_nodes_closest_to_a_centre() -> None:
     edges, demand = made.tables["edges"], made.tables["demand"]
     number = {f"n{i}": i for i in range(40)}
     a, b = ([number[n] for n in edges[c]] for c in ("a", "b"))
-    hops = shortest_path(
-        csr_matrix((np.ones(len(a)), (a, b)), shape=(40, 40)), directed=False, unweighted=True
-    )
+    hops = shortest_path(csr_matrix((np.ones(len(a)), (a, b)), shape=(40, 40)), directed=False, unweighted=True)
     for rank in range(4):
         asking = [number[n] for n in demand["node"][demand["topic"] == f"topic{rank}"]]
         assert len(asking) == int(np.ceil(40 / (rank + 1)))

@@ -69,12 +69,8 @@ def test_swapped_latitudes_are_mended_and_counted(written: Callable[[str, str], 
 
 
 def _cities(written: Callable[[str, str], Path], country: str | None = None) -> formats.Cities:
-    servers = (
-        "id,name,country,latitude,longitude\n1,Here,A,0,10\n2,There,A,0,20\n3,Far,B,0,60\n4,Lost,A,1,1\n"
-    )
-    pings = (
-        "source,destination,min,avg\n1,2,1,30\n2,1,1,20\n1,3,1,0.5\n3,1,1,0.5\n2,3,1,80\n3,2,1,80\n1,99,1,5\n"
-    )
+    servers = "id,name,country,latitude,longitude\n1,Here,A,0,10\n2,There,A,0,20\n3,Far,B,0,60\n4,Lost,A,1,1\n"
+    pings = "source,destination,min,avg\n1,2,1,30\n2,1,1,20\n1,3,1,0.5\n3,1,1,0.5\n2,3,1,80\n3,2,1,80\n1,99,1,5\n"
     return formats.read_cities(written("servers.csv", servers), written("pings.csv", pings), country)
 
 

@@ -48,9 +48,7 @@ def _literal(path: Path) -> tuple[Counter[str], Counter[tuple[int, int, int]]]:
             reasons["not 17 columns"] += 1
             continue
         try:
-            t0, t1 = (
-                datetime.strptime(row[c], "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC).timestamp() for c in (2, 3)
-            )
+            t0, t1 = (datetime.strptime(row[c], "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC).timestamp() for c in (2, 3))
             x0, y0, x1, y1 = map(float, row[6:10])
         except ValueError:
             reasons["unreadable number or time"] += 1
@@ -87,9 +85,7 @@ def test_the_job_counts_what_a_literal_count_finds(spark: SparkSession, tmp_path
     for (stroke, east, south), count in taxis.items():
         wanted.setdefault((stroke * 60 // 900 * 900, east, south), []).append(count)
     load = pd.read_parquet(tmp_path / "load.parquet")
-    got = {
-        (r.window_s, r.east, r.south): (r.publishers, r.most_publishers, r.rate) for r in load.itertuples()
-    }
+    got = {(r.window_s, r.east, r.south): (r.publishers, r.most_publishers, r.rate) for r in load.itertuples()}
     assert got.keys() == wanted.keys()
     for key, counts in wanted.items():
         assert got[key] == (pytest.approx(sum(counts) / 15), max(counts), pytest.approx(sum(counts) / 15))

@@ -122,9 +122,7 @@ def content(p: ContentParameters) -> Workload:
     return Workload("content", about, plan, tables, Places(sites, x, y, load, ("", "")), events.build())
 
 
-def _layout(
-    edges: NDArray[np.int64], p: ContentParameters
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _layout(edges: NDArray[np.int64], p: ContentParameters) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     import rustworkx
 
     graph = rustworkx.PyGraph()

@@ -140,9 +140,7 @@ def _results(
     """When the cluster publishes a result, for which subscription, its size: all matches of a period."""
     kinds = {t: n for n, t in enumerate(TYPES)}
     side = p.field_km / p.areas_per_side
-    cell = np.minimum(np.stack((scene.report_x, scene.report_y)) // side, p.areas_per_side - 1).astype(
-        np.int64
-    )
+    cell = np.minimum(np.stack((scene.report_x, scene.report_y)) // side, p.areas_per_side - 1).astype(np.int64)
     area = cell[1] * p.areas_per_side + cell[0]
     step = np.minimum((scene.report_s / p.location_period_s).astype(np.int64), len(scene.times) - 1)
     by_name = {c.name: c for c in CHANNELS}
@@ -158,9 +156,7 @@ def _results(
                 match &= area == int(value[1:])
             else:
                 u = int(value.removeprefix("user"))
-                away = np.hypot(
-                    scene.report_x - scene.user_x[u, step], scene.report_y - scene.user_y[u, step]
-                )
+                away = np.hypot(scene.report_x - scene.user_x[u, step], scene.report_y - scene.user_y[u, step])
                 match &= away <= p.near_km
         period = (scene.report_s[match] // channel.period_s).astype(np.int64)
         volume = np.bincount(period, weights=scene.report_size[match])
@@ -205,7 +201,5 @@ def _users(
     crossed = step > at_login[u]
     crossed &= home[u, step] != home[u, step - 1]
     u, step = u[crossed], step[crossed]
-    events.add(
-        MOVE, scene.times[step], u, site=home[u, step], x=scene.user_x[u, step], y=scene.user_y[u, step]
-    )
+    events.add(MOVE, scene.times[step], u, site=home[u, step], x=scene.user_x[u, step], y=scene.user_y[u, step])
     return int(goes.sum())

@@ -66,9 +66,7 @@ def generate_follows(clients: int, p: FollowParameters) -> Follows:
     # Two clients of its own in every line, so that each line is a topic whatever the others are.
     everyone = rng.permutation(clients)
     line = np.repeat(np.arange(topics), size - 2)
-    members = np.concatenate(
-        (everyone[topics : 2 * topics], rng.permutation(np.append(everyone[2 * topics :], extra)))
-    )
+    members = np.concatenate((everyone[topics : 2 * topics], rng.permutation(np.append(everyone[2 * topics :], extra))))
     follower = everyone[np.concatenate((np.arange(topics), line))]
     real = (members >= 0) & (members != follower)
     pairs = np.unique(np.stack((follower, members))[:, real], axis=1)
@@ -92,9 +90,7 @@ def follow(follows: Follows, p: FollowParameters) -> Workload:
     events.add(JOIN, 0.0, everyone, site=home, x=x, y=y)
     events.add(SUBSCRIBE, 0.0, client, topic)
     times, member = ticks(rng, len(client), p.period_s, 0.0, p.duration_s)
-    events.add(
-        PUBLISH, times, client[member], topic[member], x=x[client[member]], y=y[client[member]], size=p.size
-    )
+    events.add(PUBLISH, times, client[member], topic[member], x=x[client[member]], y=y[client[member]], size=p.size)
 
     size = np.bincount(topic)
     name = np.array(names, dtype=object)
@@ -117,9 +113,7 @@ def follow(follows: Follows, p: FollowParameters) -> Workload:
     }  # fmt: skip
     plan = "homes --sites sites.csv --clients clients.csv --topics topics.csv --members members.csv"
     load = np.bincount(home, minlength=p.sites).astype(np.float64)
-    return Workload(
-        "follow", about, plan, tables, Places(sites, site_x, site_y, load), events.build(), skipped
-    )
+    return Workload("follow", about, plan, tables, Places(sites, site_x, site_y, load), events.build(), skipped)
 
 
 def site_grid(sites: int, field_km: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -162,9 +156,7 @@ def _memberships(
         user.extend(members)
         made += 1
     if made < p.topics:
-        raise InputError(
-            f"the follow graph gives {made} topics of 2 to {p.clients_per_topic} clients, not {p.topics}"
-        )
+        raise InputError(f"the follow graph gives {made} topics of 2 to {p.clients_per_topic} clients, not {p.topics}")
     if full:
         skipped[f"membership beyond {p.topics_per_client} topics of a client"] = full
     return np.array(topic), np.array(user), skipped

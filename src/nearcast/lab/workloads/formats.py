@@ -236,9 +236,7 @@ def read_rtt_matrix(path: Path) -> tuple[list[str], Floats]:
         if number > len(names):
             raise InputError(f"{path}, row {number}: nothing belongs below {len(names)} rows")
         if row[:1] != [names[number - 1]] or len(row) != len(names) + 1:
-            raise InputError(
-                f"{path}, row {number}: {len(names)} round trips of {names[number - 1]} are needed"
-            )
+            raise InputError(f"{path}, row {number}: {len(names)} round trips of {names[number - 1]} are needed")
     try:
         rtt = np.array([[float(cell) for cell in row[1:]] for row in rows[1:]])
     except ValueError as error:

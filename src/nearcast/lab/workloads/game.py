@@ -114,9 +114,7 @@ def game(known: Cities, p: GameParameters) -> Workload:
     return Workload("game", about, plan, tables, places, events.build(), known.skipped)
 
 
-def _play_groups(
-    p: GameParameters, rng: np.random.Generator, events: ScheduleBuilder
-) -> tuple[NDArray[np.int64], int]:
+def _play_groups(p: GameParameters, rng: np.random.Generator, events: ScheduleBuilder) -> tuple[NDArray[np.int64], int]:
     """Subscribe avatars to the others of their group, again after each change; the last groups, changes."""
     group = rng.permutation(np.arange(p.avatars) % p.groups)
     together = [set(np.flatnonzero(group == g).tolist()) for g in range(p.groups)]

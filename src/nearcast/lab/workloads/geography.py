@@ -15,9 +15,7 @@ EARTH_RADIUS_KM = 6371.0088
 DIMENSIONS = 8
 
 
-def great_circle_km(
-    lat: ArrayLike, lon: ArrayLike, other_lat: ArrayLike, other_lon: ArrayLike
-) -> NDArray[np.float64]:
+def great_circle_km(lat: ArrayLike, lon: ArrayLike, other_lat: ArrayLike, other_lon: ArrayLike) -> NDArray[np.float64]:
     """Distance on the sphere (haversine)."""
     a, b, c, d = (np.radians(np.asarray(v, dtype=np.float64)) for v in (lat, lon, other_lat, other_lon))
     half = np.sin((c - a) / 2) ** 2 + np.cos(a) * np.cos(c) * np.sin((d - b) / 2) ** 2

@@ -58,14 +58,10 @@ def _positions(figure: Figure, axes: Axes, workload: Workload) -> None:
         at = at[:: max(1, len(at) // MOST_POINTS)]
         axes.scatter(schedule.x[at], schedule.y[at], s=9, c=CLIENT, alpha=0.4, linewidths=0, label="clients")
         size = 60 + 240 * places.weight / heaviest
-        axes.scatter(
-            places.x, places.y, s=size, c=SITE, marker="^", edgecolors="white", zorder=3, label="sites"
-        )
+        axes.scatter(places.x, places.y, s=size, c=SITE, marker="^", edgecolors="white", zorder=3, label="sites")
         if len(places.names) <= MOST_NAMES:
             for name, x, y in zip(places.names, places.x, places.y, strict=True):
-                axes.annotate(
-                    name, (x, y), xytext=(0, 11), textcoords="offset points", ha="center", **READABLE
-                )
+                axes.annotate(name, (x, y), xytext=(0, 11), textcoords="offset points", ha="center", **READABLE)
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=2, frameon=False)
         axes.margins(0.12)
     if "edges" in workload.tables:

@@ -132,9 +132,7 @@ def region_load(trips: DataFrame, p: TaxiParameters) -> DataFrame:
     first = F.ceil(F.col("t0") / step)
     last = F.ceil(F.col("t1") / step) - 1
     good = trips.where(F.col("reason").isNull() & (first <= last))
-    seen = good.select(
-        "t0", "t1", "x0", "y0", "x1", "y1", F.explode(F.sequence(first, last)).alias("instant")
-    )
+    seen = good.select("t0", "t1", "x0", "y0", "x1", "y1", F.explode(F.sequence(first, last)).alias("instant"))
     share = (F.col("instant") * step - F.col("t0")) / (F.col("t1") - F.col("t0"))
     lon = F.col("x0") + share * (F.col("x1") - F.col("x0"))
     lat = F.col("y0") + share * (F.col("y1") - F.col("y0"))
@@ -194,9 +192,7 @@ def analyse(spark: SparkSession, path: str, out: str, p: TaxiParameters) -> Anal
     found: pd.DataFrame = regions.orderBy("south", "east").toPandas()
     # Spark forgets what it observed when nothing is left to write.
     rows = trips.agg(*counts).collect()[0].asDict() if found.empty else counted.get
-    return Analysis(
-        {name: int(count) for name, count in rows.items()}, found, over_time.orderBy("window_s").toPandas()
-    )
+    return Analysis({name: int(count) for name, count in rows.items()}, found, over_time.orderBy("window_s").toPandas())
 
 
 def first_trips(spark: SparkSession, path: str, number: int, p: TaxiParameters) -> pd.DataFrame:

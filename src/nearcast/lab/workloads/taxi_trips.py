@@ -65,9 +65,7 @@ def _block(rng: np.random.Generator, first: int, count: int, trips_per_day: int)
 def _spoil(block: pd.DataFrame, reason: np.ndarray) -> None:
     """Make rows bad in place; rows that shall have too few columns are cut when they are written."""
     block.loc[reason == 1, "pickup_longitude"] = "n/a"
-    block.loc[
-        reason == 2, ["pickup_longitude", "pickup_latitude", "dropoff_longitude", "dropoff_latitude"]
-    ] = 0.0
+    block.loc[reason == 2, ["pickup_longitude", "pickup_latitude", "dropoff_longitude", "dropoff_latitude"]] = 0.0
     block.loc[reason == 3, "dropoff_latitude"] = 12.5
     late = block.loc[reason == 4, "dropoff_datetime"]
     block.loc[reason == 4, "dropoff_datetime"] = block.loc[reason == 4, "pickup_datetime"]

@@ -76,9 +76,7 @@ class Workload:
             places = _columns(pa.csv.read_csv(folder / "places.csv"))
             schedule = _as_schedule(pa.parquet.read_table(folder / "events.parquet"))
         except FileNotFoundError as error:
-            raise InputError(
-                f"{error.filename} is missing; `nearcast workload NAME --out` writes it"
-            ) from None
+            raise InputError(f"{error.filename} is missing; `nearcast workload NAME --out` writes it") from None
         except (KeyError, ValueError, pa.ArrowException) as error:
             raise InputError(f"{folder} does not hold a workload: {str(error).splitlines()[0]}") from None
         where = Places(
@@ -88,9 +86,7 @@ class Workload:
             places["weight"],
             tuple(about["axes"]),
         )
-        return Workload(
-            about["workload"], about["about"], about["plan"], tables, where, schedule, about["skipped"]
-        )
+        return Workload(about["workload"], about["about"], about["plan"], tables, where, schedule, about["skipped"])
 
 
 _PLAIN = pa.csv.WriteOptions(quoting_style="needed")
@@ -102,9 +98,7 @@ def _columns(table: pa.Table) -> Columns:
 
 def _as_table(schedule: Schedule) -> pa.Table:
     def named(positions: NDArray[Any], names: Sequence[str]) -> pa.DictionaryArray:
-        return pa.DictionaryArray.from_arrays(
-            pa.array(positions, mask=positions < 0), pa.array(names, pa.string())
-        )
+        return pa.DictionaryArray.from_arrays(pa.array(positions, mask=positions < 0), pa.array(names, pa.string()))
 
     return pa.table(
         {
@@ -130,6 +124,4 @@ def _as_schedule(table: pa.Table) -> Schedule:
     (client, clients), (topic, topics), (site, sites) = map(positions, ("client", "topic", "site"))
     order = np.array([KINDS.index(k) for k in kinds], dtype=np.int8)
     numbers = {name: table.column(name).to_numpy() for name in ("time_s", "x", "y", "size")}
-    return Schedule(
-        clients, topics, sites, kind=order[kind], client=client, topic=topic, site=site, **numbers
-    )
+    return Schedule(clients, topics, sites, kind=order[kind], client=client, topic=topic, site=site, **numbers)

@@ -1,0 +1,214 @@
+"""Past messages: find the stores that advertise a topic, ask the nearest, go to the next when it does not answer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from nats.errors import Error as NatsError
+
+from nearcast.domain.errors import InputError, NearcastError
+from nearcast.wire import subjects
+from nearcast.wire.message import Message
+from nearcast.wire.predicate import Condition, compile_condition
+from nearcast.wire.recent import RecentIds
+from nearcast.wire.services import HistoryPage, HistoryRequest, StoresAnswer, TopicsRequest
+from nearcast.wire.stamp import header_block
+
+if TYPE_CHECKING:
+    from nearcast.wire.connection import Connection
+
+__all__ = ["HistoryError", "HistoryQuery", "StoreFinder", "microseconds", "rank_stores"]
+
+_log = logging.getLogger(__name__)
+_PING_TIMEOUT = 1.0
+_PAGE_TIMEOUT = 10.0
+_ADVERTISED_WITHIN = 5.0
+# Round trips this close are equal: the paper lets requests be shared among stores at the same distance.
+_EQUAL_SECONDS, _EQUAL_SHARE = 0.0005, 0.2
+
+
+class HistoryError(NearcastError, LookupError):
+    """No store that advertises the topic answers."""
+
+
+def rank_stores(round_trips: dict[str, float], choice: random.Random) -> list[str]:
+    """Nearest first; stores at about the same distance as the nearest of their group in random order."""
+    ranked: list[str] = []
+    left = sorted(round_trips, key=lambda site: round_trips[site])
+    while left:
+        limit = round_trips[left[0]] * (1 + _EQUAL_SHARE) + _EQUAL_SECONDS
+        group = [site for site in left if round_trips[site] <= limit]
+        left = left[len(group) :]
+        choice.shuffle(group)
+        ranked.extend(group)
+    return ranked
+
+
+class StoreFinder:
+    """Knows which stores hold a topic and how far away they are."""
+
+    def __init__(self, connection: Connection, choice: random.Random) -> None:
+        self._connection, self._choice = connection, choice
+
+    async def find(self, topic: str) -> list[str]:
+        """The stores that advertise a topic and answer, nearest first."""
+        answer = await self._ask_home(topic)
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + _ADVERTISED_WITHIN
+        while not answer.stores and answer.configured and clock() < deadline:
+            await asyncio.sleep(0.1)  # sites that have just come up tell each other in the background
+            answer = await self._ask_home(topic)
+        if not answer.stores:
+            hint = "its stores are down" if answer.configured else "give the topic `replicas` in the configuration"
+            raise HistoryError(f"topic {topic}: no store advertises it; {hint}")
+        trips = await asyncio.gather(*(self._round_trip(site) for site in answer.stores))
+        near = {site: trip for site, trip in zip(answer.stores, trips, strict=True) if trip is not None}
+        return rank_stores(near, self._choice)
+
+    async def _ask_home(self, topic: str) -> StoresAnswer:
+        home = self._connection.server_name
+        request = msgspec.json.encode(TopicsRequest(topic))
+        try:
+            reply = await self._connection.request(subjects.history(home, "find"), request, timeout=2.0)
+        except (NatsError, TimeoutError) as error:
+            raise HistoryError(f"topic {topic}: the agent of site {home or '(unknown)'} does not answer") from error
+        answer = msgspec.json.decode(reply.data, type=StoresAnswer)
+        if answer.error:
+            raise InputError(answer.error)
+        return answer
+
+    async def _round_trip(self, site: str) -> float | None:
+        """The shorter of two, so that one stray delay does not decide."""
+        clock = asyncio.get_running_loop().time
+        best: float | None = None
+        for _ in range(2):
+            start = clock()
+            try:
+                await self._connection.request(subjects.history(site, "ping"), b"", timeout=_PING_TIMEOUT)
+            except (NatsError, TimeoutError):
+                return best
+            best = min(best or _PING_TIMEOUT, clock() - start)
+        return best
+
+
+class HistoryQuery:
+    """Past messages in the order they were stored. Iterate it; pages are fetched one ahead of the reader.
+
+    store: the site that answered last. bytes_received: what crossed the network for it.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        finder: StoreFinder,
+        request: HistoryRequest,
+        decode: Callable[[bytes], Any],
+        limit: int | None,
+    ) -> None:
+        self._connection, self._finder, self._request = connection, finder, request
+        self._decode, self._limit = decode, limit
+        self.store = ""
+        self.bytes_received = 0
+        self.end = 0
+
+    def continue_after_end(self) -> None:
+        """Have the next round of pages begin where the last one found the end."""
+        self._request = msgspec.structs.replace(
+            self._request, cursor=self.end + 1, since_us=None, last=None, before=None
+        )
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        left = self._limit
+        async for page in self.pages():
+            for stored in page.messages:
+                if left == 0:
+                    return
+                yield Message(stored.topic, stored.payload, header_block(stored.id), self._decode)
+                if left is not None:
+                    left -= 1
+
+    async def pages(self) -> AsyncGenerator[HistoryPage, None]:
+        """Page after page, from the nearest store that answers; another one goes on where it stopped."""
+        request, recent, last_us = self._request, RecentIds(1 << 16), None
+        stores = await self._finder.find(request.topic)
+        while True:
+            if not stores:
+                raise HistoryError(f"topic {request.topic}: no store that advertises it answers")
+            self.store = stores[0]
+            ahead: asyncio.Task[HistoryPage | None] | None = None
+            try:
+                page = await self._fetch(self.store, request)
+                while page is not None:
+                    following = _next(request, page)
+                    if following is not None:
+                        ahead = asyncio.create_task(self._fetch(self.store, following))
+                    self.end = max(self.end, page.end)
+                    fresh = [m for m in page.messages if not recent.seen(m.id)]
+                    if fresh:
+                        last_us = fresh[-1].stored_us
+                    yield msgspec.structs.replace(page, messages=fresh)
+                    if following is None or ahead is None:
+                        return
+                    request, page = following, await ahead
+            finally:
+                if ahead is not None and not ahead.done():
+                    ahead.cancel()
+                    await asyncio.gather(ahead, return_exceptions=True)
+            _log.warning("history of %s: the store of %s does not answer; trying the next", request.topic, self.store)
+            stores = [site for site in await self._finder.find(request.topic) if site != self.store]
+            request = self._elsewhere(request, last_us)
+
+    def _elsewhere(self, request: HistoryRequest, last_us: int | None) -> HistoryRequest:
+        """Sequences mean nothing at another store; start a little before the last time we saw, ids drop the overlap."""
+        if last_us is None:
+            return self._request
+        return msgspec.structs.replace(request, cursor=None, before=None, last=None, since_us=last_us - 5_000_000)
+
+    async def _fetch(self, store: str, request: HistoryRequest) -> HistoryPage | None:
+        try:
+            subject = subjects.history(store, "read")
+            reply = await self._connection.request(subject, msgspec.msgpack.encode(request), timeout=_PAGE_TIMEOUT)
+        except (NatsError, TimeoutError):
+            return None
+        self.bytes_received += len(reply.data)
+        page = msgspec.msgpack.decode(reply.data, type=HistoryPage)
+        if page.error:
+            raise InputError(page.error)
+        return page
+
+
+def _next(request: HistoryRequest, page: HistoryPage) -> HistoryRequest | None:
+    if page.before is not None:
+        return msgspec.structs.replace(request, before=page.before, last=page.remaining)
+    if page.cursor is None:
+        return None
+    return msgspec.structs.replace(request, cursor=page.cursor)
+
+
+def microseconds(when: datetime | float | None, name: str) -> int | None:
+    """A time as a request carries it: a datetime with a time zone, or seconds since 1970."""
+    if when is None:
+        return None
+    if isinstance(when, datetime):
+        if when.tzinfo is None:
+            raise InputError(f"{name} is {when!r}, which has no time zone; use datetime.now(UTC) or the like")
+        return int(when.timestamp() * 1e6)
+    if isinstance(when, int | float):
+        return int(when * 1e6)
+    raise InputError(f"{name} is {when!r}; a datetime or seconds since 1970 are needed")
+
+
+def condition_tree(where: Condition | None) -> list[object] | None:
+    """The condition as a request carries it; refused here rather than at the store when it is not one."""
+    if where is None:
+        return None
+    if not isinstance(where, Condition):
+        raise InputError(f'where is {where!r}; make a condition with field("name") > 1 and the like')
+    compile_condition(where.tree)
+    return where.tree

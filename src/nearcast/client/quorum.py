@@ -1,0 +1,150 @@
+"""Publications that wait for stores: each is done when enough distinct stores have acknowledged it.
+
+A store answers a publication that carries a reply subject. One inbox takes the answers of all publications, one timer
+watches over all of them; a publication without enough answers is sent again under the same id, which every store
+keeps once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from nearcast.domain.errors import NearcastError
+from nearcast.wire.connection import ConnectionLostError
+
+if TYPE_CHECKING:
+    from nearcast.wire.connection import Connection
+
+__all__ = ["Acknowledgements", "QuorumError", "Receipt"]
+
+_LOOK_EVERY = 0.05
+_IN_FLIGHT = 4096
+_SEND_AGAIN_AFTER = 1.0
+
+
+class Receipt(msgspec.Struct, frozen=True):
+    """A publication went out; with a quorum, these stores had it when `publish` returned."""
+
+    id: str
+    stores: tuple[str, ...] = ()
+
+
+class QuorumError(NearcastError, TimeoutError):
+    """Not enough stores acknowledged a publication in time. Those that did have it; a retry with its id is harmless."""
+
+    def __init__(self, topic: str, message_id: str, needed: int, answered: tuple[str, ...], refused: list[str]) -> None:
+        who = ", ".join(answered) or "none"
+        why = f"; refused: {'; '.join(refused)}" if refused else ""
+        super().__init__(f"topic {topic}: {len(answered)} of {needed} stores acknowledged in time ({who}){why}")
+        self.topic, self.id, self.needed, self.answered, self.refused = topic, message_id, needed, answered, refused
+
+
+class _Ack(msgspec.Struct):
+    stream: str = ""
+    domain: str = ""
+    error: dict[str, object] | None = None
+
+
+class _Waiting:
+    __slots__ = ("answered", "deadline", "future", "headers", "needed", "payload", "refused", "send_again", "topic")
+
+    def __init__(
+        self, topic: str, needed: int, deadline: float, send_again: float, headers: bytes, payload: bytes
+    ) -> None:
+        self.topic, self.needed, self.deadline, self.send_again = topic, needed, deadline, send_again
+        self.headers, self.payload = headers, payload
+        self.future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+        self.answered: tuple[str, ...] = ()
+        self.refused: list[str] = []
+
+
+class Acknowledgements:
+    """All publications of one connection that wait for stores."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._inbox = connection.new_inbox()
+        self._prefix = len(self._inbox) + 1
+        self._waiting: dict[str, tuple[str, str, _Waiting]] = {}
+        self._count = 0
+        self._room = asyncio.Event()
+        self._timer: asyncio.Task[None] | None = None
+        self._decode = msgspec.json.Decoder(_Ack).decode
+
+    async def start(self) -> None:
+        """Listen for acknowledgements."""
+        await self._connection.attach(f"{self._inbox}.*", self._arrived)
+        self._timer = asyncio.create_task(self._watch(), name="acknowledgements")
+
+    async def stop(self) -> None:
+        """Give up what is still waiting."""
+        if self._timer is not None:
+            self._timer.cancel()
+            await asyncio.gather(self._timer, return_exceptions=True)
+        for _, message_id, entry in self._waiting.values():
+            if not entry.future.done():
+                entry.future.set_exception(
+                    QuorumError(entry.topic, message_id, entry.needed, entry.answered, ["the client was closed"])
+                )
+                entry.future.exception()  # nobody may be waiting any more
+        self._waiting.clear()
+
+    async def send(
+        self, topic: str, subject: str, message_id: str, headers: bytes, payload: bytes, needed: int, timeout: float
+    ) -> asyncio.Future[Receipt]:
+        """Send now, wait only for a place among those in flight; the future is for the acknowledgement."""
+        while len(self._waiting) >= _IN_FLIGHT:
+            self._room.clear()
+            await self._room.wait()
+        now = asyncio.get_running_loop().time()
+        self._count += 1
+        token = str(self._count)
+        entry = _Waiting(topic, needed, now + timeout, now + _SEND_AGAIN_AFTER, headers, payload)
+        self._waiting[token] = (subject, message_id, entry)
+        self._connection.send(subject, headers, payload, f"{self._inbox}.{token}")
+        if self._connection.crowded:
+            await self._connection.room()
+        return entry.future
+
+    def _arrived(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
+        token = subject[self._prefix :]
+        found = self._waiting.get(token)
+        if found is None or not payload:  # answered already; or no store listens (yet)
+            return
+        _, message_id, entry = found
+        ack = self._decode(payload)
+        if ack.error is not None:
+            entry.refused.append(f"{ack.domain or ack.stream or 'a store'}: {ack.error.get('description')}")
+            return
+        if ack.domain in entry.answered:
+            return
+        entry.answered += (ack.domain,)
+        if len(entry.answered) >= entry.needed:
+            del self._waiting[token]
+            self._room.set()
+            if not entry.future.done():
+                entry.future.set_result(Receipt(message_id, entry.answered))
+
+    async def _watch(self) -> None:
+        clock = asyncio.get_running_loop().time
+        while True:
+            await asyncio.sleep(_LOOK_EVERY)
+            now = clock()
+            for token, (subject, message_id, entry) in list(self._waiting.items()):
+                if entry.future.done() or now > entry.deadline:
+                    del self._waiting[token]
+                    self._room.set()
+                    if not entry.future.done():
+                        entry.future.set_exception(
+                            QuorumError(entry.topic, message_id, entry.needed, entry.answered, entry.refused)
+                        )
+                elif now > entry.send_again and self._connection.is_connected:
+                    entry.send_again = now + _SEND_AGAIN_AFTER
+                    entry.refused.clear()
+                    try:
+                        self._connection.send(subject, entry.headers, entry.payload, f"{self._inbox}.{token}")
+                    except ConnectionLostError:
+                        break

@@ -1,0 +1,199 @@
+"""A subscription: a bounded buffer between the socket and whoever reads it, as an iterator or through a callback."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Generator
+from typing import TYPE_CHECKING, Any, Literal
+
+from nearcast.domain.errors import NearcastError
+from nearcast.wire.message import Message
+from nearcast.wire.recent import RecentIds
+from nearcast.wire.stamp import stamp_of
+
+if TYPE_CHECKING:
+    from nearcast.wire.connection import Connection
+
+__all__ = ["Overflow", "SlowConsumerError", "Subscription"]
+
+_log = logging.getLogger(__name__)
+
+Overflow = Literal["drop_oldest", "raise"]
+Callback = Callable[[Message], Awaitable[None] | None]
+
+
+class SlowConsumerError(NearcastError, BufferError):
+    """Messages came faster than they were read, and the buffer overflowed."""
+
+    def __init__(self, topic: str, dropped: int, buffer: int) -> None:
+        super().__init__(f"subscription to {topic}: {dropped} messages did not fit into the buffer of {buffer}")
+        self.topic, self.dropped, self.buffer = topic, dropped, buffer
+
+
+class Subscription:
+    """Messages of a topic or pattern. `await` it (or enter it, or iterate) to begin; leave or `close` it to end.
+
+    received, dropped, duplicates: counts since it began.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        begin: Callable[[Subscription], Awaitable[None]],
+        decode: Callable[[bytes], Any],
+        callback: Callback | None,
+        buffer: int,
+        on_overflow: Overflow,
+    ) -> None:
+        if buffer < 1:
+            raise NearcastError(f"subscription to {topic}: buffer is {buffer}; at least 1 is needed")
+        if on_overflow not in ("drop_oldest", "raise"):
+            raise NearcastError(f"subscription to {topic}: on_overflow is {on_overflow!r}; allowed: drop_oldest, raise")
+        self.topic, self.buffer = topic, buffer
+        self.received = self.dropped = self.duplicates = 0
+        self._begin, self.decode, self._callback, self._on_overflow = begin, decode, callback, on_overflow
+        self._messages: deque[Message] = deque()
+        self._deliver: Callable[[Message], None] = self.put
+        self._failure: NearcastError | None = None
+        self._has_room = asyncio.Event()
+        self._waiter: asyncio.Future[None] | None = None
+        self._attached: list[tuple[Connection, Any]] = []
+        self._recent: RecentIds | None = None
+        self._excluded: Callable[[str], bool] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._begun = self._closed = False
+        self._overflowed = 0
+
+    def __await__(self) -> Generator[Any, None, Subscription]:
+        return self._start().__await__()
+
+    async def __aenter__(self) -> Subscription:
+        return await self._start()
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
+
+    def __aiter__(self) -> Subscription:
+        return self
+
+    async def __anext__(self) -> Message:
+        if not self._begun:
+            await self._start()
+        while not self._messages:
+            if self._overflowed:
+                self._raise_overflow()
+            if self._failure is not None:
+                raise self._failure
+            if self._closed:
+                raise StopAsyncIteration
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        if self._overflowed:
+            self._raise_overflow()
+        self._has_room.set()
+        return self._messages.popleft()
+
+    async def close(self) -> None:
+        """End it. What is in the buffer can still be read."""
+        if self._closed:
+            return
+        self._closed = True
+        for connection, attached in self._attached:
+            await connection.detach(attached)
+        self._wake()
+        for task in self._tasks:
+            if task is not asyncio.current_task():
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+
+    async def _start(self) -> Subscription:
+        if not self._begun:
+            self._begun = True
+            await self._begin(self)
+            if self._callback is not None:
+                self._tasks.append(asyncio.create_task(self._call_back(self._callback), name=f"callback {self.topic}"))
+        return self
+
+    async def attach(self, connection: Connection, subject: str) -> None:
+        """Take messages from a subject of a connection."""
+        self._attached.append((connection, await connection.attach(subject, self.take)))
+
+    def drop_duplicates(self) -> None:
+        """Take each id once from now on."""
+        self._recent = self._recent or RecentIds()
+
+    def divert(self, deliver: Callable[[Message], None]) -> None:
+        """Have live messages go elsewhere than into the buffer, for as long as the past is read."""
+        self._deliver = deliver
+
+    def adopt(self, task: asyncio.Task[None]) -> None:
+        """A task that works for this subscription and ends with it."""
+        self._tasks.append(task)
+
+    def fail(self, error: NearcastError) -> None:
+        """Raise this to the reader once the buffer is empty."""
+        self._failure = error
+        self._wake()
+
+    async def put_when_there_is_room(self, message: Message) -> None:
+        """One past message into the buffer; it waits for the reader instead of dropping anything."""
+        while len(self._messages) >= self.buffer:
+            self._has_room.clear()
+            await self._has_room.wait()
+        self.put(message)
+
+    def exclude(self, excluded: Callable[[str], bool]) -> None:
+        """Leave out messages on subjects for which this holds."""
+        self._excluded = excluded
+
+    def take(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
+        """One message from the socket."""
+        if self._excluded is not None and self._excluded(subject):
+            return
+        if self._recent is not None and self._recent.seen(stamp_of(headers)):
+            self.duplicates += 1
+            return
+        self._deliver(Message(subject[4:], payload, headers, self.decode))
+
+    def put(self, message: Message) -> None:
+        """One message into the buffer."""
+        self.received += 1
+        messages = self._messages
+        if len(messages) >= self.buffer:
+            self.dropped += 1
+            if self._on_overflow == "raise":
+                self._overflowed += 1
+                return
+            messages.popleft()
+        messages.append(message)
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    def _raise_overflow(self) -> None:
+        dropped, self._overflowed = self._overflowed, 0
+        raise SlowConsumerError(self.topic, dropped, self.buffer)
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def _call_back(self, callback: Callback) -> None:
+        """Call the user's function for each message, in order; what it raises is logged, and the next one comes."""
+        while True:
+            try:
+                async for message in self:
+                    try:
+                        outcome = callback(message)
+                        if inspect.isawaitable(outcome):
+                            await outcome
+                    except Exception:
+                        _log.exception("callback for %s failed on message %s", self.topic, message.id)
+                return
+            except SlowConsumerError as error:
+                _log.error("%s", error)

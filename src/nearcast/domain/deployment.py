@@ -1,0 +1,51 @@
+"""A deployment: all sites and topics that belong together, and the modules that hold its processors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nearcast.domain.errors import InputError
+from nearcast.domain.topic import TopicSpec, matches, overlaps
+
+if TYPE_CHECKING:
+    from nearcast.domain.site import SiteSpec
+
+__all__ = ["Deployment"]
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """What one `nearcast.toml` says."""
+
+    sites: tuple[SiteSpec, ...]
+    topics: tuple[TopicSpec, ...] = ()
+    modules: tuple[str, ...] = ()
+
+    def site(self, name: str) -> SiteSpec:
+        """The site of that name."""
+        for site in self.sites:
+            if site.name == name:
+                return site
+        known = ", ".join(site.name for site in self.sites)
+        raise InputError(f"site {name!r} is not in the configuration; it has: {known}")
+
+    def peers(self, name: str) -> tuple[SiteSpec, ...]:
+        """All other sites."""
+        return tuple(site for site in self.sites if site.name != name)
+
+    def topic(self, name: str) -> TopicSpec:
+        """What is promised for a topic; a topic nobody configured is delivered as published and kept nowhere."""
+        return next((spec for spec in self.topics if matches(spec.name, name)), TopicSpec(name))
+
+    def topics_within(self, pattern: str) -> tuple[TopicSpec, ...]:
+        """The configured topics that a subscription pattern may meet."""
+        return tuple(spec for spec in self.topics if overlaps(spec.name, pattern))
+
+    def managed_at(self, site: str) -> tuple[TopicSpec, ...]:
+        """The topics whose processor runs at a site."""
+        return tuple(spec for spec in self.topics if site in spec.managed_by)
+
+    def stored_at(self, site: str) -> tuple[TopicSpec, ...]:
+        """The topics that a site's store keeps."""
+        return tuple(spec for spec in self.topics if site in spec.replicas)

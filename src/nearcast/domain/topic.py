@@ -1,0 +1,104 @@
+"""Topics: their names, the patterns that stand for many of them, and what is promised for each."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from nearcast.domain.errors import InputError
+
+__all__ = ["TopicError", "TopicSpec", "check_pattern", "check_topic", "covers", "matches", "overlaps"]
+
+_LEVEL = re.compile(r"[^\s.*>+#/$\x00-\x1f][^\s.*>+#/\x00-\x1f]*")
+_LONGEST = 200
+
+
+class TopicError(InputError):
+    """A topic name or pattern that cannot be one."""
+
+
+def check_topic(topic: str) -> str:
+    """Return the topic if it can be published to; raise TopicError otherwise."""
+    for level in _levels(topic):
+        if not _LEVEL.fullmatch(level):
+            raise TopicError(f"topic {topic!r}: {_fault(level)}; levels are separated by dots, as in gps.north.car7")
+    return topic
+
+
+def check_pattern(pattern: str) -> str:
+    """Return the pattern if it can be subscribed to; `*` stands for one level, a last `>` for all further ones."""
+    levels = _levels(pattern)
+    for position, level in enumerate(levels):
+        if level == "*" or (level == ">" and position == len(levels) - 1):
+            continue
+        if not _LEVEL.fullmatch(level):
+            raise TopicError(f"topic pattern {pattern!r}: {_fault(level)}; `>` may only be the last level")
+    return pattern
+
+
+def matches(pattern: str, topic: str) -> bool:
+    """Whether a pattern stands for a topic."""
+    return overlaps(pattern, topic)
+
+
+def overlaps(one: str, other: str) -> bool:
+    """Whether some topic matches both patterns."""
+    left, right = one.split("."), other.split(".")
+    for a, b in zip(left, right, strict=False):
+        if a == ">" or b == ">":
+            return True
+        if a != b and a != "*" and b != "*":
+            return False
+    # `a.>` needs at least one level after `a`.
+    return len(left) == len(right)
+
+
+def covers(wide: str, narrow: str) -> bool:
+    """Whether every topic of the narrow pattern also matches the wide one."""
+    left, right = wide.split("."), narrow.split(".")
+    for a, b in zip(left, right, strict=False):
+        if a == ">":
+            return True
+        if b == ">" or (a not in ("*", b)):
+            return False
+    return len(left) == len(right)
+
+
+@dataclass(frozen=True)
+class TopicSpec:
+    """A topic, or a family of topics when `name` is a pattern: who manages it and what is kept.
+
+    managed_by: the sites that run its processor; none means the topic is delivered as published.
+    replicas:   the sites whose stores keep it. quorum: how many of them must have it before `publish` returns.
+    """
+
+    name: str
+    managed_by: tuple[str, ...] = ()
+    replicas: tuple[str, ...] = ()
+    quorum: int = 0
+    bound_ms: float | None = None
+    keep_seconds: float | None = None
+    keep_bytes: int | None = None
+
+    @property
+    def processed(self) -> bool:
+        """Whether subscribers get notifications made by a processor instead of the publications."""
+        return bool(self.managed_by)
+
+
+def _levels(name: str) -> list[str]:
+    if not isinstance(name, str) or not name:
+        raise TopicError(f"topic {name!r}: a name is needed")
+    if len(name) > _LONGEST:
+        raise TopicError(f"topic {name[:20]!r}…: {len(name)} characters; at most {_LONGEST} are allowed")
+    return name.split(".")
+
+
+def _fault(level: str) -> str:
+    if not level:
+        return "a level is empty"
+    if level in ("*", ">"):
+        return f"{level!r} is a wildcard, allowed only in subscriptions"
+    if level.startswith("$"):
+        return f"level {level!r} starts with $, which is reserved"
+    return f"level {level!r} has a character that is not allowed (no spaces, / + # * > or control characters)"

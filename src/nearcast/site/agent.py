@@ -1,0 +1,165 @@
+"""The site's agent: tells clients what is promised for topics, makes the store's streams and advertises them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING
+
+import msgspec
+from nats.errors import Error as NatsError
+from nats.js.api import RetentionPolicy, StorageType, StreamConfig
+from nats.js.errors import NotFoundError
+
+from nearcast.domain.errors import NearcastError
+from nearcast.domain.topic import overlaps
+from nearcast.site.history import HistoryService
+from nearcast.wire import subjects
+from nearcast.wire.connection import Connection, open_connection
+from nearcast.wire.services import Advertisement, StoresAnswer, TopicsAnswer, TopicsRequest
+
+if TYPE_CHECKING:
+    from nearcast.domain.deployment import Deployment
+    from nearcast.domain.site import SiteSpec
+    from nearcast.domain.topic import TopicSpec
+
+__all__ = ["Agent"]
+
+_log = logging.getLogger(__name__)
+_ADVERTISE_FIRST, _ADVERTISE_EVERY = 0.1, 2.0
+_FORGET_AFTER = 3 * _ADVERTISE_EVERY
+_START_LIMIT = 30.0
+
+
+class Agent:
+    """Answers for one site. It owns no server; it may be restarted at any time."""
+
+    def __init__(self, deployment: Deployment, site: SiteSpec, connection: Connection) -> None:
+        self._deployment, self._site, self._connection = deployment, site, connection
+        self._advertised: dict[str, tuple[float, list[str]]] = {}
+        self._store_connection: Connection | None = None
+        self._history: HistoryService | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Make the streams of the topics kept here, then answer and advertise."""
+        name = self._site.name
+        if self._site.store is not None:
+            self._store_connection = await open_connection(
+                [self._site.store_url], name=f"{name}/agent", timeout=_START_LIMIT
+            )
+            await self._store_is_joined()
+            for topic in self._deployment.stored_at(name):
+                await self._make_stream(topic)
+            self._history = HistoryService(self._deployment, name, self._connection, self._store_connection)
+            await self._history.start()
+        await self._connection.attach(subjects.topics_lookup(name), self._topics_asked)
+        await self._connection.attach(subjects.history(name, "find"), self._stores_asked)
+        await self._connection.attach(subjects.ADVERTISEMENTS, self._heard)
+        await self._connection.flush()
+        self._task = asyncio.create_task(self._advertise(), name=f"advertise {name}")
+
+    async def stop(self) -> None:
+        """Stop answering."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        if self._history is not None:
+            await self._history.stop()
+        if self._store_connection is not None:
+            await self._store_connection.close()
+
+    def _topics_asked(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
+        try:
+            pattern = msgspec.json.decode(payload, type=TopicsRequest).pattern
+        except msgspec.DecodeError as error:
+            self._connection.send(reply, b"", msgspec.json.encode(TopicsAnswer(error=str(error))))
+            return
+        topics = list(self._deployment.topics_within(pattern))
+        self._connection.send(reply, b"", msgspec.json.encode(TopicsAnswer(topics=topics)))
+
+    def _stores_asked(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
+        """Which stores advertise a topic: the advertisement table of paper 003, kept at every site."""
+        try:
+            pattern = msgspec.json.decode(payload, type=TopicsRequest).pattern
+        except msgspec.DecodeError as error:
+            self._connection.send(reply, b"", msgspec.json.encode(StoresAnswer(error=str(error))))
+            return
+        now = asyncio.get_running_loop().time()
+        stores = [
+            site
+            for site, (heard, topics) in self._advertised.items()
+            if now - heard < _FORGET_AFTER and any(overlaps(topic, pattern) for topic in topics)
+        ]
+        configured = any(topic.replicas for topic in self._deployment.topics_within(pattern))
+        self._connection.send(reply, b"", msgspec.json.encode(StoresAnswer(stores, configured)))
+
+    def _heard(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
+        try:
+            advertisement = msgspec.json.decode(payload, type=Advertisement)
+        except msgspec.DecodeError as error:
+            _log.warning("advertisement on %s is unreadable: %s", subject, error)
+            return
+        self._advertised[advertisement.site] = (asyncio.get_running_loop().time(), advertisement.topics)
+        if advertisement.fresh:  # a new site wants to know the others now
+            self._announce(fresh=False)
+
+    async def _advertise(self) -> None:
+        """Often at first, while the sites find each other, then now and then."""
+        pause = _ADVERTISE_FIRST
+        while True:
+            try:
+                self._announce(fresh=pause < _ADVERTISE_EVERY)
+            except NearcastError as error:
+                _log.warning("%s: not advertised: %s", self._site.name, error)
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, _ADVERTISE_EVERY)
+
+    def _announce(self, *, fresh: bool) -> None:
+        topics = [topic.name for topic in self._deployment.stored_at(self._site.name)]
+        reachable = self._store_connection is not None and self._store_connection.is_connected
+        message = Advertisement(self._site.name, topics if reachable else [], fresh)
+        self._connection.send(subjects.advertisement(self._site.name), b"", msgspec.json.encode(message))
+
+    async def _store_is_joined(self) -> None:
+        """Wait until the store is reachable through the broker: only then do publications reach it."""
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + _START_LIMIT
+        manager = self._connection.jsm(prefix=subjects.store_api(self._site.name), timeout=1)
+        while True:
+            try:
+                await manager.account_info()
+                return
+            except (NatsError, TimeoutError) as error:
+                if clock() > deadline:
+                    raise NearcastError(f"the store of {self._site.name} did not join its broker: {error}") from error
+                await asyncio.sleep(0.05)
+
+    async def _make_stream(self, topic: TopicSpec) -> None:
+        """The stream keeps what is published and, for a processed topic, what subscribers were told."""
+        assert self._store_connection is not None
+        kept = [subjects.publications(topic.name)]
+        if topic.processed:
+            kept.append(subjects.notifications(topic.name))
+        config = StreamConfig(
+            name=subjects.stream_name(topic.name),
+            description=f"topic {topic.name}",
+            subjects=kept,
+            retention=RetentionPolicy.LIMITS,
+            storage=StorageType.FILE,
+            max_age=topic.keep_seconds or 0,
+            max_bytes=topic.keep_bytes or -1,
+            allow_direct=True,
+            duplicate_window=min(120.0, topic.keep_seconds or 120.0),
+        )
+        manager = self._store_connection.jsm(timeout=10)
+        try:
+            try:
+                await manager.stream_info(str(config.name))
+                await manager.update_stream(config)
+            except NotFoundError:
+                await manager.add_stream(config)
+        except NatsError as error:
+            raise NearcastError(f"site {self._site.name}: no stream for topic {topic.name}: {error}") from error

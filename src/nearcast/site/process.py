@@ -1,0 +1,136 @@
+"""One supervised process: started, watched, restarted with growing pauses when it dies, stopped for good."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import logging
+import signal
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from nearcast.domain.errors import NearcastError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+    from pathlib import Path
+
+__all__ = ["Supervised", "die_with_parent"]
+
+_log = logging.getLogger(__name__)
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0
+_LIVED_LONG_ENOUGH = 30.0
+
+
+def die_with_parent() -> None:
+    """Ask Linux to end this process when its parent dies, so that a killed supervisor leaves nothing behind."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+
+
+@dataclass
+class Supervised:
+    """A child process that is kept running.
+
+    command: what to run. ready: awaited after every start; raises when the process does not come up.
+    on_restart: told why, each time the process had died.
+    """
+
+    name: str
+    command: Sequence[str]
+    log_file: Path
+    ready: Callable[[], Awaitable[None]]
+    on_restart: Callable[[str], None] = lambda reason: None
+    stdin: bytes = b""
+    restarts: int = 0
+    _process: asyncio.subprocess.Process | None = field(default=None, init=False)
+    _watcher: asyncio.Task[None] | None = field(default=None, init=False)
+
+    @property
+    def pid(self) -> int | None:
+        """The process id while it runs."""
+        running = self._process is not None and self._process.returncode is None
+        return self._process.pid if running and self._process else None
+
+    async def start(self) -> None:
+        """Start, wait until ready, then keep watch."""
+        await self._launch()
+        self._watcher = asyncio.create_task(self._watch(), name=f"watch {self.name}")
+
+    async def stop(self, grace: float = 5.0) -> None:
+        """End the process and the watch over it; kill it when it does not end by itself."""
+        if self._watcher is not None:
+            self._watcher.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._watcher
+            self._watcher = None
+        await self._end(grace)
+
+    async def _launch(self) -> None:
+        with self.log_file.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *self.command,
+                stdin=asyncio.subprocess.PIPE if self.stdin else asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                preexec_fn=die_with_parent,
+            )
+        if self._process.stdin is not None:
+            self._process.stdin.write(self.stdin)
+            self._process.stdin.close()
+        ready = asyncio.ensure_future(self.ready())
+        ended = asyncio.ensure_future(self._process.wait())
+        try:
+            await asyncio.wait((ready, ended), return_when=asyncio.FIRST_COMPLETED)
+            if not ready.done():
+                raise NearcastError(f"{self.name} ended with code {ended.result()}: {self._last_words()}")
+            ready.result()
+        except BaseException:
+            await self._end(1.0)
+            raise
+        finally:
+            for task in (ready, ended):
+                task.cancel()
+            await asyncio.gather(ready, ended, return_exceptions=True)
+
+    async def _watch(self) -> None:
+        pause = _FIRST_PAUSE
+        clock = asyncio.get_running_loop().time
+        while True:
+            started = clock()
+            assert self._process is not None
+            code = await self._process.wait()
+            reason = f"{self.name} ended with code {code}"
+            if clock() - started > _LIVED_LONG_ENOUGH:
+                pause = _FIRST_PAUSE
+            while True:
+                _log.warning("%s; starting it again in %.1f s", reason, pause)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+                try:
+                    await self._launch()
+                except (NearcastError, OSError, TimeoutError) as error:
+                    reason = f"{self.name} did not start: {error}"
+                else:
+                    break
+            self.restarts += 1
+            self.on_restart(reason)
+
+    async def _end(self, grace: float) -> None:
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+            try:
+                async with asyncio.timeout(grace):
+                    await process.wait()
+            except TimeoutError:
+                process.kill()
+                await process.wait()
+
+    def _last_words(self) -> str:
+        lines = self.log_file.read_text(errors="replace").splitlines()
+        return lines[-1] if lines else "it said nothing"

@@ -1,0 +1,172 @@
+"""A NATS connection with two shortcuts on the path every message takes.
+
+nats-py queues each message for a task of its subscription and parses all headers. Here a subscription may
+be a *sink*, a plain function that gets the raw parts as they come off the socket; and `send` writes a command
+whose header block is made already. All else (parsing, reconnecting, resubscribing, draining) is nats-py's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from nats.aio.client import Client
+from nats.errors import Error as NatsError
+
+from nearcast.domain.errors import NearcastError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from nats.aio.subscription import Subscription
+
+    Sink = Callable[[str, str, bytes, bytes], None]
+    """Called with subject, reply, payload and the raw header block."""
+
+__all__ = ["RESERVED_BYTES", "Connection", "ConnectionLostError", "PayloadTooLargeError", "open_connection"]
+
+_log = logging.getLogger(__name__)
+
+# What a message gains on its way (its stamp, the frame of a history page) must fit under the broker's limit, too.
+# Brokers are configured to take this much more than what clients may send.
+RESERVED_BYTES = 4096
+# Above this much unsent data a publisher waits for the socket. Small enough to keep latency, large enough to
+# fill the pipe.
+_UNSENT_BYTES = 1 << 20
+_BUFFERED_WHILE_AWAY = 8 << 20
+
+
+class ConnectionLostError(NearcastError, ConnectionError):
+    """No broker can be reached, and what may be buffered meanwhile is full or the connection was closed."""
+
+
+class PayloadTooLargeError(NearcastError, ValueError):
+    """A payload above the broker's limit; nothing was sent."""
+
+    def __init__(self, topic: str, size: int, limit: int) -> None:
+        super().__init__(f"payload of {size} bytes for topic {topic}: the broker takes at most {limit}")
+        self.size, self.limit = size, limit
+
+
+class Connection(Client):
+    """nats-py's client with sinks and ready-made headers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sinks: dict[int, Sink] = {}
+        self._wake: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._wake.set_result(None)
+
+    @property
+    def server_name(self) -> str:
+        """The name of the server at the other end: the site's name for a broker."""
+        return str(self._server_info.get("server_name", ""))
+
+    async def attach(self, subject: str, sink: Sink, queue: str = "") -> Subscription:
+        """Subscribe with a plain function that is called for each message, in order."""
+        self._sinks[self._sid + 1] = sink  # known before the first message can come
+        return await self.subscribe(subject, queue=queue)
+
+    async def detach(self, subscription: Subscription) -> None:
+        """End a subscription made with `attach`."""
+        self._sinks.pop(subscription._id, None)
+        if not self.is_closed:
+            await subscription.unsubscribe()
+
+    async def close(self) -> None:
+        """Close; a server that has gone already is no error."""
+        try:
+            await super().close()
+        except OSError as error:
+            _log.debug("nats: %s", error)
+
+    def send(self, subject: str, headers: bytes, payload: bytes, reply: str = "") -> None:
+        """Queue one message; the caller awaits `room()` now and then. Subject and headers are trusted."""
+        if not self.is_connected:
+            self._refuse_if_gone(len(payload))
+        size = len(headers)
+        if headers:
+            command = b"HPUB %b %b %d %d\r\n%b%b\r\n" % (
+                subject.encode(),
+                reply.encode(),
+                size,
+                size + len(payload),
+                headers,
+                payload,
+            )
+        else:
+            command = b"PUB %b %b %d\r\n%b\r\n" % (subject.encode(), reply.encode(), len(payload), payload)
+        self._pending.append(command)
+        self._pending_data_size += len(command)
+        queue = self._flush_queue
+        if queue is not None and queue.empty() and self.is_connected:
+            queue.put_nowait(self._wake)
+
+    @property
+    def crowded(self) -> bool:
+        """Whether more than a socket's worth of data waits to be sent."""
+        return bool(self._pending_data_size > _UNSENT_BYTES)
+
+    async def room(self) -> None:
+        """Wait until what was sent has gone to the socket."""
+        if self.is_connected:
+            await self._flush_pending(force_flush=True)
+
+    def _refuse_if_gone(self, size: int) -> None:
+        if self.is_closed or self.is_draining_pubs:
+            raise ConnectionLostError("the connection is closed")
+        if self._pending_data_size + size > _BUFFERED_WHILE_AWAY:
+            raise ConnectionLostError(f"no broker answers, and {self._pending_data_size} bytes already wait for one")
+
+    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
+        sink = self._sinks.get(sid)
+        if sink is None:
+            await super()._process_msg(sid, subject, reply, data, headers)
+            return
+        try:
+            sink(subject.decode(), reply.decode(), data, headers or b"")
+        except Exception:  # else nats-py would stop reading: one odd message must not end the connection
+            _log.exception("a message on %r could not be taken", subject)
+
+
+async def open_connection(
+    urls: Sequence[str],
+    *,
+    name: str,
+    timeout: float = 5.0,
+    echo: bool = True,
+    on_disconnect: Callable[[], Awaitable[None]] | None = None,
+    on_reconnect: Callable[[], Awaitable[None]] | None = None,
+    on_error: Callable[[Exception], Awaitable[None]] | None = None,
+) -> Connection:
+    """Connect to the first broker that answers; afterwards reconnect for as long as it takes."""
+    connection = Connection()
+    options: dict[str, Any] = {
+        "disconnected_cb": on_disconnect,
+        "reconnected_cb": on_reconnect,
+        "error_cb": on_error or _ignore,
+        "reconnect_time_wait": 0.2,
+    }
+    try:
+        async with asyncio.timeout(timeout):
+            await connection.connect(
+                list(urls),
+                name=name,
+                no_echo=not echo,
+                max_reconnect_attempts=-1,
+                connect_timeout=max(1, int(timeout)),
+                dont_randomize=True,
+                pending_size=_BUFFERED_WHILE_AWAY,
+                **options,
+            )
+    except (TimeoutError, OSError, NatsError) as error:
+        await connection.close()
+        reason = str(error) or f"no answer within {timeout:g} s"
+        raise ConnectionLostError(f"cannot connect to {', '.join(urls)}: {reason}") from error
+    return connection
+
+
+async def _ignore(error: Exception) -> None:
+    """A lost connection is reported by the disconnect callback; nats-py reports it here once more."""
+    _log.debug("nats: %s", error)

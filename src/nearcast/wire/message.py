@@ -1,0 +1,82 @@
+"""The message as subscribers and processors see it. Nothing is parsed until it is asked for."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from nearcast.domain.errors import NearcastError
+from nearcast.wire.codec import JSON
+from nearcast.wire.stamp import Stamp, parse_stamp, reason_of, stamp_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Message", "PayloadError"]
+
+
+class PayloadError(NearcastError, ValueError):
+    """A payload that the codec cannot read. `message.payload` still has the bytes."""
+
+
+class Message:
+    """A publication or a notification.
+
+    topic:   what it was published to
+    payload: the bytes as they came
+    """
+
+    __slots__ = ("_decode", "_headers", "_stamp", "payload", "topic")
+
+    def __init__(
+        self, topic: str, payload: bytes, headers: bytes = b"", decode: Callable[[bytes], Any] = JSON.decode
+    ) -> None:
+        self.topic = topic
+        self.payload = payload
+        self._headers = headers
+        self._decode = decode
+        self._stamp: Stamp | None = None
+
+    @property
+    def data(self) -> Any:
+        """The payload read by the codec; JSON by default."""
+        try:
+            return self._decode(self.payload)
+        except Exception as error:
+            raise PayloadError(f"message {self.id or '(no id)'} of topic {self.topic}: {error}") from error
+
+    @property
+    def stamp(self) -> Stamp:
+        """All that the header says, parsed once."""
+        if self._stamp is None:
+            self._stamp = parse_stamp(stamp_of(self._headers))
+        return self._stamp
+
+    @property
+    def id(self) -> str:
+        """Unique for each publication and each notification; empty for devices that send none (MQTT)."""
+        return self.stamp.id
+
+    @property
+    def publisher(self) -> str:
+        """The client that published it, or whose publication a notification was made from."""
+        return self.stamp.publisher
+
+    @property
+    def home(self) -> str:
+        """The site its publisher was connected to."""
+        return self.stamp.home
+
+    @property
+    def published(self) -> datetime | None:
+        """When it (or the publication it was made from) was published, by the publisher's clock."""
+        us = self.stamp.published_us
+        return datetime.fromtimestamp(us / 1e6, UTC) if us else None
+
+    @property
+    def reason(self) -> str:
+        """For a dead letter: why its processor could not handle it."""
+        return reason_of(self._headers)
+
+    def __repr__(self) -> str:
+        return f"Message(topic={self.topic!r}, id={self.id!r}, {len(self.payload)} bytes)"

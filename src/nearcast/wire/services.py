@@ -1,0 +1,88 @@
+"""What is asked of and answered by the services of a site."""
+
+from __future__ import annotations
+
+import msgspec
+
+from nearcast.domain.topic import TopicSpec
+
+__all__ = [
+    "Advertisement",
+    "HistoryPage",
+    "HistoryRequest",
+    "StoredMessage",
+    "StoresAnswer",
+    "TopicsAnswer",
+    "TopicsRequest",
+]
+
+
+class TopicsRequest(msgspec.Struct, frozen=True):
+    """Which topics are configured within a pattern, or which stores hold them?"""
+
+    pattern: str
+
+
+class TopicsAnswer(msgspec.Struct, frozen=True):
+    """The configured topics that overlap the pattern."""
+
+    topics: list[TopicSpec] = []
+    error: str = ""
+
+
+class StoresAnswer(msgspec.Struct, frozen=True):
+    """The sites whose stores advertise a topic, and whether the configuration says that some should."""
+
+    stores: list[str] = []
+    configured: bool = False
+    error: str = ""
+
+
+class Advertisement(msgspec.Struct, frozen=True):
+    """A store tells what it holds. `fresh`: it has just come up and asks the others to tell, too."""
+
+    site: str
+    topics: list[str]
+    fresh: bool = False
+
+
+class HistoryRequest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One page of past messages, please.
+
+    cursor: where the page before ended. notifications: what subscribers were told, instead of what was published.
+    before: where the backward search for the `last` messages had got to.
+    Times are microseconds since 1970, by the clock of the store.
+    """
+
+    topic: str
+    notifications: bool = False
+    since_us: int | None = None
+    until_us: int | None = None
+    last: int | None = None
+    where: list[object] | None = None
+    cursor: int | None = None
+    before: int | None = None
+
+
+class StoredMessage(msgspec.Struct, frozen=True, array_like=True):
+    """A message as a store returns it."""
+
+    topic: str
+    id: bytes
+    payload: bytes
+    stored_us: int
+
+
+class HistoryPage(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Matches in order, and where to go on; no cursor means that the end was reached.
+
+    end: the store's last sequence that this page has looked at; a later request may start behind it.
+    before, remaining: the backward search is not over; ask again with these.
+    """
+
+    messages: list[StoredMessage] = []
+    cursor: int | None = None
+    end: int = 0
+    before: int | None = None
+    remaining: int = 0
+    error: str = ""

@@ -1,0 +1,79 @@
+"""The stamp: one header that is a message's unique id and carries who published it, where and when.
+
+Headers are dear (three of them halve what NATS delivers), so all is packed into the one header that
+stores need anyway to drop duplicates:
+
+    Nats-Msg-Id: <publisher>:<home>:<microseconds since 1970>:<number>[;<n>]
+
+`;<n>` marks the n-th notification made from that publication.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = [
+    "Stamp",
+    "dead_letter_block",
+    "header_block",
+    "notification_id",
+    "parse_stamp",
+    "reason_of",
+    "stamp_of",
+]
+
+_FIELD = b"Nats-Msg-Id:"
+_START = b"NATS/1.0\r\nNats-Msg-Id: "
+_REASON = b"Nearcast-Reason: "
+_END = b"\r\n\r\n"
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """What the header of a message says."""
+
+    id: str
+    publisher: str
+    home: str
+    published_us: int
+
+
+def header_block(message_id: bytes) -> bytes:
+    """The NATS header block for a message id."""
+    return _START + message_id + _END
+
+
+def notification_id(origin: bytes, number: int) -> bytes:
+    """The id of the n-th notification made from a publication: the same wherever and however often it is made."""
+    return b"%b;%d" % (origin, number)
+
+
+def dead_letter_block(message_id: bytes, reason: str) -> bytes:
+    """The header block of a publication that could not be processed: its id and why."""
+    line = " ".join(reason.split())[:500]
+    return b"%b%b\r\n%b%b%b" % (_START, message_id, _REASON, line.encode(), _END)
+
+
+def reason_of(headers: bytes) -> str:
+    """Why a dead letter is one, or nothing."""
+    at = headers.find(_REASON)
+    return headers[at + len(_REASON) : headers.index(b"\r\n", at)].decode() if at >= 0 else ""
+
+
+def stamp_of(headers: bytes) -> bytes:
+    """The message id in a raw header block, or nothing when there is none."""
+    if headers.startswith(_START):  # a block that we wrote: no other field comes first
+        return headers[len(_START) : headers.index(b"\r\n", len(_START))]
+    at = headers.find(_FIELD)
+    if at < 0:
+        return b""
+    return headers[at + len(_FIELD) : headers.index(b"\r\n", at)].strip()
+
+
+def parse_stamp(message_id: bytes) -> Stamp:
+    """Take a message id apart. One that Nearcast did not make is an id and nothing more."""
+    text = message_id.decode("utf-8", "replace")
+    parts = text.partition(";")[0].split(":")
+    if len(parts) != 4 or not parts[2].isdigit():
+        return Stamp(text, "", "", 0)
+    return Stamp(text, parts[0], parts[1], int(parts[2]))

@@ -1,0 +1,87 @@
+"""The subjects messages travel on. Everything else asks here; nothing else spells one out."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = [
+    "ADVERTISEMENTS",
+    "PROCESSORS",
+    "advertisement",
+    "copies",
+    "dead_letters",
+    "history",
+    "is_notification",
+    "notifications",
+    "publications",
+    "store_api",
+    "stream_name",
+    "topic_of",
+    "topics_lookup",
+    "worker",
+]
+
+PROCESSORS = "processors"
+"""The queue group of a topic's processors: one member at each managing site, the publisher's own site first."""
+
+ADVERTISEMENTS = "adv.store.*"
+
+
+def publications(topic: str) -> str:
+    """Where publications of a topic go."""
+    return f"pub.{topic}"
+
+
+def copies(topic: str) -> str:
+    """Where the processing site sends copies for the spools of the other managing sites."""
+    return f"spl.{topic}"
+
+
+def notifications(topic: str) -> str:
+    """Where notifications made by a topic's processor go."""
+    return f"ntf.{topic}"
+
+
+def dead_letters(topic: str) -> str:
+    """Where publications go that a processor could not handle."""
+    return f"dlq.{topic}"
+
+
+def topic_of(subject: str) -> str:
+    """The topic of a subject of the four functions above: all their prefixes have three letters and a dot."""
+    return subject[4:]
+
+
+def is_notification(subject: str) -> bool:
+    """Whether a message on this subject was made by a processor."""
+    return subject.startswith("ntf.")
+
+
+def topics_lookup(site: str) -> str:
+    """Request: what is promised for topics, answered by the agent of a site."""
+    return f"api.topics.{site}"
+
+
+def advertisement(site: str) -> str:
+    """A store's announcement of the topics it keeps."""
+    return f"adv.store.{site}"
+
+
+def history(site: str, verb: str) -> str:
+    """Request to the history service of a site: `ping`, `find` or `read`."""
+    return f"api.history.{site}.{verb}"
+
+
+def store_api(site: str) -> str:
+    """The JetStream API prefix of a site's store, reachable from every site."""
+    return f"$JS.{site}.API"
+
+
+def stream_name(topic: str) -> str:
+    """The stream that keeps a topic. Streams may not be named with dots or wildcards, so those are spelt out."""
+    return re.sub(r"[^A-Za-z0-9-]", lambda found: f"_{ord(found.group()):02x}", topic)
+
+
+def worker(site: str, name: str) -> str:
+    """Request: what a worker has done so far."""
+    return f"api.worker.{site}.{name}"
