@@ -19,7 +19,7 @@ def free_block(number: int = 10) -> int:
     global _next
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 12
     start = 20_000 + worker * _RANGE
-    if _next + number > _RANGE:
+    if _next + number >= _RANGE:
         _next = 0
     first = free_ports(number, start + _next, start + _RANGE)
     _next = first - start + number

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from tests.system.conftest import City
+from tests.system.test_cli import run
 
 from nearcast.domain.errors import InputError, NearcastError
 from nearcast.lab.workloads import Schedule, ScheduleBuilder
@@ -94,6 +96,16 @@ async def test_a_client_that_moves_misses_nothing_and_hears_nothing_twice(city: 
     async with city() as c:
         played = await play(builder.build(), [c.url(site) for site in SITES], speed=math.inf)
     assert (played.delivered, played.lost) == ({"t": 300}, 0)
+
+
+async def test_the_command_plays_a_folder_and_tells_what_arrived(city: StartCity, tmp_path: Path) -> None:
+    content(ContentParameters(nodes=12, topics=3, duration_s=20)).save(tmp_path / "made")
+    async with city(names=("tokyo", "osaka")) as c:
+        brokers = [word for site in ("tokyo", "osaka") for word in ("--broker", c.url(site))]
+        code, out, err = await run("workload", "play", str(tmp_path / "made"), "--speed", "inf", *brokers)
+    assert code == 0, err
+    number = _content().predicted().delivered.sum()
+    assert f"delivered  {number:,} of {number:,} predicted" in out
 
 
 async def test_what_cannot_be_played_is_refused(city: StartCity) -> None:

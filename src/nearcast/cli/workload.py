@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
+import numpy as np
 import typer
 
-from nearcast.domain.errors import InputError
+from nearcast.domain.errors import InputError, NearcastError
 from nearcast.lab.workloads import formats
 from nearcast.lab.workloads.content import ContentParameters
 from nearcast.lab.workloads.content import content as make_content
@@ -216,6 +219,29 @@ def show(
     _summary(workload)
     draw(workload, target)
     print(f"picture    {target}")
+
+
+@app.command()
+def play(
+    folder: Annotated[Path, typer.Argument(help="A folder of a workload.")],
+    broker: Annotated[list[str], typer.Option(help="URL of a site's broker; once for each site.")],
+    speed: Annotated[float, typer.Option(min=1e-6, help="Seconds of the schedule per second; inf: at once.")] = 1.0,
+    until_s: Annotated[float, typer.Option(min=0.0, help="Play the events before this time.")] = math.inf,
+) -> None:
+    """Play a workload's events against running sites; exit code 1 when not exactly what it predicts arrives."""
+    from nearcast.lab.workloads.player import play as play_events
+
+    schedule = Workload.load(folder).schedule.until(until_s)
+    predicted = schedule.predicted()
+    played = asyncio.run(play_events(schedule, broker, speed=speed))
+    delivered = np.array([played.delivered.get(topic, 0) for topic in schedule.topics])
+    print(f"published  {sum(played.published.values()):,} in {played.seconds:.1f} s")
+    print(f"delivered  {delivered.sum():,} of {predicted.delivered.sum():,} predicted")
+    print(f"late       by {played.most_late_s:.2f} s at most")
+    wrong = np.flatnonzero(delivered != predicted.delivered)
+    if len(wrong):
+        topic, want = schedule.topics[wrong[0]], predicted.delivered[wrong[0]]
+        raise NearcastError(f"{len(wrong)} topics differ, the first is {topic}: {delivered[wrong[0]]} for {want}")
 
 
 def _show_taxi() -> Workload:

@@ -144,7 +144,7 @@ def _workload(analysis: Analysis, schedule: Schedule, p: TaxiParameters) -> Work
     }  # fmt: skip
     places = Places(names, lon, lat, regions["rate"].to_numpy(), ("longitude", "latitude"))
     skipped = {reason: count for reason, count in rows.items() if count}
-    plan = "colocation --topics topics.csv --k 4 --method ffd"
+    plan = "colocation --topics topics.csv --model MODEL --k 4"
     return Workload("taxi", about, plan, tables, places, schedule, skipped)
 
 

@@ -52,10 +52,10 @@ class Workload:
         """Write every table as CSV, the schedule as Parquet, and workload.json, which says what they are."""
         folder.mkdir(parents=True, exist_ok=True)
         for name, columns in self.tables.items():
-            pa.csv.write_csv(pa.table(columns), folder / f"{name}.csv", _PLAIN)
+            _write(pa.table(columns), folder / f"{name}.csv")
         places = self.places
         columns = {"place": list(places.names), "x": places.x, "y": places.y, "weight": places.weight}
-        pa.csv.write_csv(pa.table(columns), folder / "places.csv", _PLAIN)
+        _write(pa.table(columns), folder / "places.csv")
         pa.parquet.write_table(_as_table(self.schedule), folder / "events.parquet")
         about = {
             "workload": self.name,
@@ -89,7 +89,12 @@ class Workload:
         return Workload(about["workload"], about["about"], about["plan"], tables, where, schedule, about["skipped"])
 
 
-_PLAIN = pa.csv.WriteOptions(quoting_style="needed")
+def _write(table: pa.Table, path: Path) -> None:
+    """CSV with quotes only where a name needs them: Arrow itself would quote all text or none."""
+    try:
+        pa.csv.write_csv(table, path, pa.csv.WriteOptions(quoting_style="none"))
+    except pa.ArrowInvalid:
+        pa.csv.write_csv(table, path, pa.csv.WriteOptions(quoting_style="needed"))
 
 
 def _columns(table: pa.Table) -> Columns:
