@@ -237,7 +237,8 @@ def play(
     delivered = np.array([played.delivered.get(topic, 0) for topic in schedule.topics])
     print(f"published  {sum(played.published.values()):,} in {played.seconds:.1f} s")
     print(f"delivered  {delivered.sum():,} of {predicted.delivered.sum():,} predicted")
-    print(f"late       by {played.most_late_s:.2f} s at most")
+    if math.isfinite(speed):
+        print(f"late       by {played.most_late_s:.2f} s at most")
     wrong = np.flatnonzero(delivered != predicted.delivered)
     if len(wrong):
         topic, want = schedule.topics[wrong[0]], predicted.delivered[wrong[0]]

@@ -13,29 +13,18 @@ import pandas as pd
 import pytest
 from tests.lab.workloads.literal import check_prediction, play_literally
 
+from nearcast.cluster.session import spark_session
 from nearcast.domain.errors import InputError
 from nearcast.lab.workloads.taxi import LARGEST_RATE, centres, taxi, topic_table, trip_schedule
 from nearcast.lab.workloads.taxi_job import FIELDS, GRID, REASONS, TaxiParameters, analyse
 from nearcast.lab.workloads.taxi_trips import write_trips
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
-# One JVM for all tests that need one, also when tests run in several processes.
-spark_only = pytest.mark.xdist_group("spark")
 P = TaxiParameters(master="local[2]", memory="512m", sample_trips=20)
-
-
-@pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    from nearcast.cluster.session import spark_session
-
-    session = spark_session("tests", P.master, memory=P.memory)
-    yield session
-    session.stop()
 
 
 def _literal(path: Path) -> tuple[Counter[str], Counter[tuple[int, int, int]]]:
@@ -72,8 +61,20 @@ def _region(x: float, y: float) -> tuple[int, int]:
     return math.floor((x - GRID.west) / GRID.cell_lon) + 1, math.floor((GRID.north - y) / GRID.cell_lat) + 1
 
 
-@spark_only
-def test_the_job_counts_what_a_literal_count_finds(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.xdist_group("spark")
+def test_the_job_on_spark(tmp_path: Path) -> None:
+    """All that needs Spark in one test, so that one JVM starts: pytest-xdist 3.8 forgets groups under pytest 9.2."""
+    spark = spark_session("tests", P.master, memory=P.memory)
+    try:
+        for check in (_counts_what_a_literal_count_finds, _counts_every_kind_of_bad_row, _refuses_useless_trips):
+            folder = tmp_path / check.__name__
+            folder.mkdir()
+            check(spark, folder)
+    finally:
+        spark.stop()
+
+
+def _counts_what_a_literal_count_finds(spark: SparkSession, tmp_path: Path) -> None:
     trips = tmp_path / "trips.csv"
     bad = write_trips(trips, 3000, seed=5, trips_per_day=40_000)
     found = analyse(spark, str(trips), str(tmp_path / "load.parquet"), P)
@@ -95,9 +96,7 @@ def test_the_job_counts_what_a_literal_count_finds(spark: SparkSession, tmp_path
     assert found.over_time["rate"].tolist() == pytest.approx(load.groupby("window_s").rate.sum().tolist())
 
 
-@spark_only
-@pytest.mark.usefixtures("spark")
-def test_a_workload_from_a_file_with_every_kind_of_bad_row(tmp_path: Path) -> None:
+def _counts_every_kind_of_bad_row(_: SparkSession, tmp_path: Path) -> None:
     good = (
         "A,B,2013-01-01 00:00:10,2013-01-01 00:05:10,300,1.0,-73.98,40.75,-73.97,40.76,"
         "CSH,3.50,0.50,0.50,0.00,0.00,4.50"
@@ -133,9 +132,7 @@ def test_a_workload_from_a_file_with_every_kind_of_bad_row(tmp_path: Path) -> No
     assert {p.name for p in (tmp_path / "out").iterdir()} >= {"topics.csv", "regions.csv", "load.parquet"}
 
 
-@spark_only
-@pytest.mark.usefixtures("spark")
-def test_useless_trips_are_refused_and_nothing_is_written(tmp_path: Path) -> None:
+def _refuses_useless_trips(_: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"nowhere\.csv, row 0: there is no such file"):
         taxi(str(tmp_path / "nowhere.csv"), tmp_path / "out", P)
     trips = tmp_path / "trips.csv"
