@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 from tests.lab.workloads.literal import check_prediction, play_literally
 
+from nearcast.cli.tables import Column, read_table
 from nearcast.cluster.session import spark_session
 from nearcast.domain.errors import InputError
 from nearcast.lab.workloads.taxi import LARGEST_RATE, centres, taxi, topic_table, trip_schedule
@@ -130,6 +131,8 @@ def _counts_every_kind_of_bad_row(_: SparkSession, tmp_path: Path) -> None:
     check_prediction(made.schedule)
     made.save(tmp_path / "out")
     assert {p.name for p in (tmp_path / "out").iterdir()} >= {"topics.csv", "regions.csv", "load.parquet"}
+    columns = [Column("topic", "text"), Column("rate"), Column("processing_ms"), Column("bound_ms")]
+    assert read_table(tmp_path / "out" / "topics.csv", columns, key=["topic"]).rows == made.about["topics"]
 
 
 def _refuses_useless_trips(_: SparkSession, tmp_path: Path) -> None:

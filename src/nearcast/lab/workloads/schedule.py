@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -37,7 +38,7 @@ class Event:
     def payload(self) -> dict[str, Any]:
         """The object a client publishes: who and where, filled up to about `size` bytes."""
         content: dict[str, Any] = {"client": self.client, "time_s": round(self.time_s, 3)}
-        if not np.isnan(self.x):
+        if not math.isnan(self.x):
             content |= {"x": round(self.x, 6), "y": round(self.y, 6)}
         room = self.size - len(str(content)) - len(', "fill": ""')
         return content | {"fill": "." * room} if room > 0 else content
