@@ -18,6 +18,7 @@ __all__ = ["main"]
 NOUNS = {
     "coordinates": ("nearcast.cli.coordinates", "Network coordinates from measured round trips."),
     "lab": ("nearcast.cli.lab", "A wide area on one machine: namespaces with delays between them."),
+    "model": ("nearcast.cli.model", "Learn how slow topics make each other when they share a worker."),
     "plan": ("nearcast.cli.plan", "Place clients, topics, replicas and subscribers: tables in, a plan out."),
     "site": ("nearcast.cli.site", "Run one site on this machine."),
     "workload": ("nearcast.cli.workload", "Make the papers' workloads, look at them, play them."),

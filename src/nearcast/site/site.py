@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import sys
+import urllib.request
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -71,6 +73,21 @@ class Site:
         (folder / "broker.conf").write_text(broker_config(spec, self.deployment.peers(spec.name), folder))
         self.broker = self._server("broker", spec.port)
         await self.broker.start()
+
+    async def has_joined(self, sites: Sequence[str]) -> None:
+        """Wait until the broker has a gateway to each of these other sites: before that, messages to them are lost."""
+        others = set(sites) - {self.spec.name}
+        url = f"http://{self.spec.host}:{self.spec.monitor_port}/gatewayz"
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + _START_LIMIT
+        missing = others
+        while missing:
+            if clock() > deadline:
+                raise NearcastError(f"site {self.spec.name} found no gateway to {', '.join(sorted(missing))}")
+            await asyncio.sleep(0.02)
+            with contextlib.suppress(OSError):
+                joined = json.loads(await asyncio.to_thread(_get, url)).get("outbound_gateways", {})
+                missing = others - joined.keys()
 
     async def start_rest(self) -> None:
         """Store, agent and workers."""
@@ -154,6 +171,11 @@ class Site:
         return msgspec.json.decode(reply, type=WorkerStats)
 
 
+def _get(url: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=5) as answer:
+        return bytes(answer.read())
+
+
 async def ask(connection: Connection, subject: str, payload: bytes, timeout: float = 2.0) -> bytes:
     """One request, one answer, or a NearcastError."""
     try:
@@ -205,6 +227,7 @@ async def run_sites(
     sites = {name: Site(deployment, name, run_directory / name, search_path) for name in wanted}
     try:
         await _all(site.start_broker() for site in sites.values())
+        await _all(site.has_joined(wanted) for site in sites.values())
         await _all(site.start_rest() for site in sites.values())
         yield sites
     finally:

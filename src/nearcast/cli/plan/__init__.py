@@ -2,9 +2,14 @@
 
 import typer
 
+from nearcast.cli.plan.balance import balance
+from nearcast.cli.plan.colocation import colocation
+from nearcast.cli.plan.homes import homes
 from nearcast.cli.plan.partition import partition
+from nearcast.cli.plan.stores import stores
 
 __all__ = ["app"]
 
 app = typer.Typer()
-app.command()(partition)
+for command in (homes, colocation, partition, stores, balance):
+    app.command()(command)
