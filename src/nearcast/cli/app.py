@@ -16,7 +16,10 @@ __all__ = ["main"]
 
 # noun -> module with a typer application named `app`
 NOUNS = {
+    "channel": ("nearcast.cli.channel", "Parameterised queries over datasets: add, drop, list."),
+    "cluster": ("nearcast.cli.cluster", "Run the data cluster: datasets and channels on Spark."),
     "coordinates": ("nearcast.cli.coordinates", "Network coordinates from measured round trips."),
+    "dataset": ("nearcast.cli.dataset", "What the data cluster keeps: add, load, drop, list."),
     "lab": ("nearcast.cli.lab", "A wide area on one machine: namespaces with delays between them."),
     "model": ("nearcast.cli.model", "Learn how slow topics make each other when they share a worker."),
     "plan": ("nearcast.cli.plan", "Place clients, topics, replicas and subscribers: tables in, a plan out."),
@@ -27,6 +30,7 @@ NOUNS = {
 # command -> module with a function named `command`
 COMMANDS = {
     "demo": ("nearcast.cli.demo", "Three sites, fifty pedestrians and cars, warnings: watch it work for 20 seconds."),
+    "feed": ("nearcast.cli.feed", "Feed the records of a file to a dataset."),
     "up": ("nearcast.cli.up", "Run all sites of a configuration on this machine."),
 }
 

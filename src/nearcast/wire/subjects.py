@@ -8,8 +8,13 @@ __all__ = [
     "ADVERTISEMENTS",
     "PROCESSORS",
     "advertisement",
+    "channel_results",
+    "channel_stream",
+    "channels_service",
     "copies",
     "dead_letters",
+    "feed",
+    "feed_stream",
     "history",
     "is_notification",
     "notifications",
@@ -85,3 +90,28 @@ def stream_name(topic: str) -> str:
 def worker(site: str, name: str) -> str:
     """Request: what a worker has done so far."""
     return f"api.worker.{site}.{name}"
+
+
+def feed(dataset: str) -> str:
+    """Where records for a dataset go."""
+    return f"fed.{dataset}"
+
+
+def feed_stream(dataset: str) -> str:
+    """The stream that keeps the records of a dataset until the data cluster has read them."""
+    return f"fed-{dataset}"
+
+
+def channel_results(channel: str, key: str) -> str:
+    """Where the results of a shared subscription go."""
+    return f"chn.{channel}.{key}"
+
+
+def channel_stream(channel: str) -> str:
+    """The stream that keeps a channel's results for those who ask again."""
+    return f"chn-{channel}"
+
+
+def channels_service(site: str, verb: str) -> str:
+    """Request to the agent of a site about channels: `subscribe`, `renew`, `leave`, `dataset` or `list`."""
+    return f"api.channels.{site}.{verb}"

@@ -14,7 +14,6 @@ import pytest
 from tests.lab.workloads.literal import check_prediction, play_literally
 
 from nearcast.cli.tables import Column, read_table
-from nearcast.cluster.session import spark_session
 from nearcast.domain.errors import InputError
 from nearcast.lab.workloads.taxi import LARGEST_RATE, centres, taxi, topic_table, trip_schedule
 from nearcast.lab.workloads.taxi_job import FIELDS, GRID, REASONS, TaxiParameters, analyse
@@ -63,16 +62,12 @@ def _region(x: float, y: float) -> tuple[int, int]:
 
 
 @pytest.mark.xdist_group("spark")
-def test_the_job_on_spark(tmp_path: Path) -> None:
+def test_the_job_on_spark(spark: SparkSession, tmp_path: Path) -> None:
     """All that needs Spark in one test, so that one JVM starts: pytest-xdist 3.8 forgets groups under pytest 9.2."""
-    spark = spark_session("tests", P.master, memory=P.memory)
-    try:
-        for check in (_counts_what_a_literal_count_finds, _counts_every_kind_of_bad_row, _refuses_useless_trips):
-            folder = tmp_path / check.__name__
-            folder.mkdir()
-            check(spark, folder)
-    finally:
-        spark.stop()
+    for check in (_counts_what_a_literal_count_finds, _counts_every_kind_of_bad_row, _refuses_useless_trips):
+        folder = tmp_path / check.__name__
+        folder.mkdir()
+        check(spark, folder)
 
 
 def _counts_what_a_literal_count_finds(spark: SparkSession, tmp_path: Path) -> None:
