@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-__all__ = ["OLDEST_JAVA", "spark_session"]
+__all__ = ["OLDEST_JAVA", "spark_session", "stop_spark"]
 
 OLDEST_JAVA = 17
 
@@ -52,6 +52,15 @@ def spark_session(
     for key, value in (chosen | dict(settings or {})).items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def stop_spark() -> None:
+    """Stop this process's session, if there is one. Executors that are not told report how they were killed."""
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.getActiveSession()
+    if session is not None:
+        session.stop()
 
 
 def local_cores(master: str) -> int:
