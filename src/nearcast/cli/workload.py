@@ -261,16 +261,20 @@ DEFAULTS: dict[str, Callable[[], Workload]] = {
 
 
 def _taxi(trips: str | None, generate: int, out: Path, p: TaxiParameters) -> Workload:
+    from nearcast.cluster.session import stop_spark
     from nearcast.lab.workloads.taxi import taxi as make_taxi
     from nearcast.lab.workloads.taxi_trips import write_trips
 
     _refuse_file(out)
-    if trips is not None:
-        return make_taxi(trips, out, p)
-    with tempfile.TemporaryDirectory() as folder:
-        made = Path(folder) / "trips.csv"
-        write_trips(made, generate, p.seed)
-        return make_taxi(str(made), out, p)
+    try:
+        if trips is not None:
+            return make_taxi(trips, out, p)
+        with tempfile.TemporaryDirectory() as folder:
+            made = Path(folder) / "trips.csv"
+            write_trips(made, generate, p.seed)
+            return make_taxi(str(made), out, p)
+    finally:
+        stop_spark()
 
 
 def _finish(workload: Workload, out: Path) -> None:

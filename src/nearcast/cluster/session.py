@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-__all__ = ["LOCAL_CHECKPOINTS", "JavaError", "local_cores", "require_java", "spark_session"]
+__all__ = ["LOCAL_CHECKPOINTS", "JavaError", "local_cores", "require_java", "spark_session", "stop_spark"]
 
 _OLDEST = 17
 _HOW = "install a Java runtime, 17 or later (Debian: apt install openjdk-17-jre-headless), or set JAVA_HOME"
@@ -105,6 +105,15 @@ def spark_session(
     for key, value in (options | dict(settings or {})).items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def stop_spark() -> None:
+    """Stop this process's session, if there is one. Executors that are not told report how they were killed."""
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.getActiveSession()
+    if session is not None:
+        session.stop()
 
 
 def local_cores(master: str) -> int | None:
