@@ -11,24 +11,13 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from nearcast.cluster.session import spark_session
 from nearcast.site.servers import server_binary
 from nearcast.wire.connection import Connection, open_connection
 from nearcast.wire.stamp import header_block
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-
-@pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    session = spark_session("tests", master="local[2]")
-    yield session
-    session.stop()
 
 
 @dataclass(frozen=True)

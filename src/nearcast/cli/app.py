@@ -24,6 +24,7 @@ NOUNS = {
     "model": ("nearcast.cli.model", "Learn how slow topics make each other when they share a worker."),
     "plan": ("nearcast.cli.plan", "Place clients, topics, replicas and subscribers: tables in, a plan out."),
     "site": ("nearcast.cli.site", "Run one site on this machine."),
+    "workload": ("nearcast.cli.workload", "Make the papers' workloads, look at them, play them."),
 }
 
 # command -> module with a function named `command`

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-__all__ = ["LOCAL_CHECKPOINTS", "JavaError", "require_java", "spark_session"]
+__all__ = ["LOCAL_CHECKPOINTS", "JavaError", "local_cores", "require_java", "spark_session", "stop_spark"]
 
 _OLDEST = 17
 _HOW = "install a Java runtime, 17 or later (Debian: apt install openjdk-17-jre-headless), or set JAVA_HOME"
@@ -73,13 +73,15 @@ def require_java() -> int:
 
 def spark_session(
     name: str,
-    *,
     master: str = "local[*]",
+    *,
+    memory: str = "1g",
     local_checkpoints: bool | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """A session for short micro-batches.
+    """The session of this process, set for short micro-batches; started when there is none.
 
+    memory: of the one JVM of a local master.
     local_checkpoints: use the fast file handling that only a local disk allows; by default when the master is local.
     settings: Spark settings of the user, which win over ours.
     """
@@ -90,22 +92,32 @@ def spark_session(
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     from pyspark.sql import SparkSession
 
-    cores = _cores(master)
-    options = dict(_SHORT_BATCHES)
+    cores = local_cores(master)
+    quiet = Path(__file__).with_name("log4j2.properties")
+    options = _SHORT_BATCHES | {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={quiet}"}
     if cores is not None:  # on a cluster the user's own defaults stand
         options |= {"spark.sql.shuffle.partitions": str(cores), "spark.default.parallelism": str(cores)}
         options |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        options |= {"spark.driver.memory": memory}
     if local if local_checkpoints is None else local_checkpoints:
         options |= LOCAL_CHECKPOINTS
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in (options | dict(settings or {})).items():
         builder = builder.config(key, value)
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
-    return session
+    return builder.getOrCreate()
 
 
-def _cores(master: str) -> int | None:
+def stop_spark() -> None:
+    """Stop this process's session, if there is one. Executors that are not told report how they were killed."""
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.getActiveSession()
+    if session is not None:
+        session.stop()
+
+
+def local_cores(master: str) -> int | None:
+    """The cores a local master uses: `local` is 1, `local[N]` is N, `local[*]` all we may use; None for a cluster."""
     found = re.fullmatch(r"local(?:\[(\*|\d+)(?:,\s*\d+)?\])?", master)
     if found is None:
         return None
