@@ -30,8 +30,8 @@ async def _feed(dataset: str, file: Path, url: str) -> int:
     records, fed = read_records(file), 0
     async with nearcast.connect(url) as client:
         while some := list(islice(records, _AT_ONCE)):
-            async with asyncio.TaskGroup() as group:
-                for record in some:
-                    group.create_task(client.feed(dataset, record))
+            if not fed:
+                await client.feed(dataset, some[0])  # alone: if there is no such dataset, this one says so
+            await asyncio.gather(*(client.feed(dataset, record) for record in some[0 if fed else 1 :]))
             fed += len(some)
     return fed
