@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from nearcast.domain.deployment import Deployment
     from nearcast.domain.site import SiteSpec
     from nearcast.domain.topic import TopicSpec
+    from nearcast.wire.control import TopicRecord
 
 __all__ = ["Agent"]
 
@@ -70,6 +72,13 @@ class Agent:
             await self._history.stop()
         if self._store_connection is not None:
             await self._store_connection.close()
+
+    def follow(self, records: list[TopicRecord]) -> None:
+        """The registry's topics take the place of the configured ones."""
+        topics = tuple(record.spec for record in records)
+        self._deployment = dataclasses.replace(self._deployment, topics=topics)
+        if self._history is not None:
+            self._history.deployment = self._deployment
 
     def _topics_asked(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
         try:

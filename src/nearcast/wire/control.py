@@ -101,11 +101,12 @@ class HostTopic(msgspec.Struct, frozen=True, tag=True):
 
 
 class LeaveTopic(msgspec.Struct, frozen=True, tag=True):
-    """To a worker: leave a topic's queue group, send on what still comes, finish what was begun."""
+    """To a worker: leave a topic's queue group, finish what was begun, send on what comes for `settle` seconds yet."""
 
     topic: str
     epoch: int
     towards: str = ""
+    settle: float = 1.0
 
 
 class MembersChanged(msgspec.Struct, frozen=True, tag=True):

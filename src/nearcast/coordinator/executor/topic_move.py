@@ -222,7 +222,7 @@ class TopicMoveMachine:
         return [] if self._waiting else self._commit()
 
     def _commit(self) -> list[Instruction]:
-        """Forward, or back: an epoch that leaves the joining members out makes them leave even if no command arrives."""
+        """Forward, or back: an epoch that leaves the joining members out makes them leave by themselves."""
         move = self.move
         if self._failure:
             return [Commit(move.epoch, move.epoch + 2, move.before)]
