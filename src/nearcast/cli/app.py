@@ -11,24 +11,36 @@ from nearcast.domain.errors import InputError, NearcastError
 
 __all__ = ["main"]
 
-# noun -> module with a typer application named `app`. A module is imported only when its noun is used,
-# so that `nearcast site run` does not pay for the planners' libraries.
+# A module is imported only when its noun or command is used, so that `nearcast site run` does not pay for the
+# planners' libraries.
+
+# noun -> module with a typer application named `app`
 NOUNS = {
     "plan": ("nearcast.cli.plan", "Place clients, topics, replicas and subscribers: tables in, a plan out."),
+    "site": ("nearcast.cli.site", "Run one site on this machine."),
+}
+
+# command -> module with a function named `command`
+COMMANDS = {
+    "demo": ("nearcast.cli.demo", "Three sites, fifty pedestrians and cars, warnings: watch it work for 20 seconds."),
+    "up": ("nearcast.cli.up", "Run all sites of a configuration on this machine."),
 }
 
 
-def build(nouns: dict[str, tuple[str, str]], wanted: str | None) -> typer.Typer:
-    """The application; only the wanted noun's module is loaded, the others are named for the help."""
+def build(wanted: str | None) -> typer.Typer:
+    """The application; only the wanted module is loaded, the others are named for the help."""
     app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
     @app.callback()
     def root() -> None:
         """Publish, process and subscribe at the edge."""
 
-    for noun, (module, summary) in nouns.items():
+    for noun, (module, summary) in NOUNS.items():
         loaded = importlib.import_module(module).app if noun == wanted else typer.Typer()
         app.add_typer(loaded, name=noun, help=summary, no_args_is_help=True)
+    for command, (module, summary) in COMMANDS.items():
+        function = importlib.import_module(module).command if command == wanted else lambda: None
+        app.command(command, help=summary)(function)
     return app
 
 
@@ -36,7 +48,7 @@ def main() -> None:
     """Run the command line. Exit code 2: the input was refused; 1: it could not be done."""
     wanted = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
     try:
-        build(NOUNS, wanted)()
+        build(wanted)()
     except InputError as error:
         print(f"nearcast: {error}", file=sys.stderr)
         sys.exit(2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import re
 import secrets
 import time
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ from nearcast.domain.site import check_name
 from nearcast.domain.topic import TopicSpec, check_pattern, check_topic, covers, matches
 from nearcast.wire import subjects
 from nearcast.wire.codec import JSON, Codec
-from nearcast.wire.connection import Connection, PayloadTooLargeError, open_connection
+from nearcast.wire.connection import RESERVED_BYTES, Connection, PayloadTooLargeError, open_connection
 from nearcast.wire.services import HistoryRequest, TopicsAnswer, TopicsRequest
 from nearcast.wire.stamp import header_block
 
@@ -35,9 +36,9 @@ if TYPE_CHECKING:
 __all__ = ["Client", "connect"]
 
 _log = logging.getLogger(__name__)
-# What a message gains on its way (its stamp, the frame of a history page) must fit under the broker's limit, too.
-RESERVED_BYTES = 4096
 _BUFFER = 65_536
+_AGENT_LIMIT = 10.0
+_BARE_SERVER = re.compile("N[A-Z2-7]{55}")  # the key a nats-server is named after when nobody named it
 
 
 class _Route:
@@ -247,14 +248,22 @@ class Client:
         return route
 
     async def topics(self, pattern: str) -> list[TopicSpec]:
-        """What is configured for the topics within a pattern. A broker without a site's agent promises nothing."""
+        """What is configured for the topics within a pattern. A NATS server that is no site's promises nothing."""
         request = msgspec.json.encode(TopicsRequest(pattern))
-        try:
-            reply = await self._live().request(subjects.topics_lookup(self.home or "none"), request, timeout=5.0)
-        except NoRespondersError:
-            return []
-        except (NatsError, TimeoutError) as error:
-            raise NearcastError(f"the agent of site {self.home} does not answer about topic {pattern}") from error
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + _AGENT_LIMIT
+        while True:
+            try:
+                reply = await self._live().request(subjects.topics_lookup(self.home or "none"), request, timeout=1.0)
+                break
+            except (NatsError, TimeoutError) as error:
+                if isinstance(error, NoRespondersError) and _BARE_SERVER.fullmatch(self.home):
+                    return []
+                if clock() > deadline:
+                    raise NearcastError(
+                        f"topic {pattern}: the agent of site {self.home} does not answer; is `nearcast site run` up?"
+                    ) from error
+            await asyncio.sleep(0.1)  # a site that has just come back: its agent follows its broker
         answer = msgspec.json.decode(reply.data, type=TopicsAnswer)
         if answer.error:
             raise InputError(answer.error)

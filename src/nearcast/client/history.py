@@ -28,6 +28,7 @@ __all__ = ["HistoryError", "HistoryQuery", "StoreFinder", "microseconds", "rank_
 _log = logging.getLogger(__name__)
 _PING_TIMEOUT = 1.0
 _PAGE_TIMEOUT = 10.0
+_ADVERTISED_WITHIN = 5.0
 # Round trips this close are equal: the paper lets requests be shared among stores at the same distance.
 _EQUAL_SECONDS, _EQUAL_SHARE = 0.0005, 0.2
 
@@ -57,6 +58,20 @@ class StoreFinder:
 
     async def find(self, topic: str) -> list[str]:
         """The stores that advertise a topic and answer, nearest first."""
+        answer = await self._ask_home(topic)
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + _ADVERTISED_WITHIN
+        while not answer.stores and answer.configured and clock() < deadline:
+            await asyncio.sleep(0.1)  # sites that have just come up tell each other in the background
+            answer = await self._ask_home(topic)
+        if not answer.stores:
+            hint = "its stores are down" if answer.configured else "give the topic `replicas` in the configuration"
+            raise HistoryError(f"topic {topic}: no store advertises it; {hint}")
+        trips = await asyncio.gather(*(self._round_trip(site) for site in answer.stores))
+        near = {site: trip for site, trip in zip(answer.stores, trips, strict=True) if trip is not None}
+        return rank_stores(near, self._choice)
+
+    async def _ask_home(self, topic: str) -> StoresAnswer:
         home = self._connection.server_name
         request = msgspec.json.encode(TopicsRequest(topic))
         try:
@@ -66,11 +81,7 @@ class StoreFinder:
         answer = msgspec.json.decode(reply.data, type=StoresAnswer)
         if answer.error:
             raise InputError(answer.error)
-        if not answer.stores:
-            raise HistoryError(f"topic {topic}: no store advertises it; give the topic `replicas` in the configuration")
-        trips = await asyncio.gather(*(self._round_trip(site) for site in answer.stores))
-        near = {site: trip for site, trip in zip(answer.stores, trips, strict=True) if trip is not None}
-        return rank_stores(near, self._choice)
+        return answer
 
     async def _round_trip(self, site: str) -> float | None:
         """The shorter of two, so that one stray delay does not decide."""

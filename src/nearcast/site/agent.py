@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Agent"]
 
 _log = logging.getLogger(__name__)
-_ADVERTISE_EVERY = 2.0
+_ADVERTISE_FIRST, _ADVERTISE_EVERY = 0.1, 2.0
 _FORGET_AFTER = 3 * _ADVERTISE_EVERY
 _START_LIMIT = 30.0
 
@@ -102,7 +102,8 @@ class Agent:
             for site, (heard, topics) in self._advertised.items()
             if now - heard < _FORGET_AFTER and any(overlaps(topic, pattern) for topic in topics)
         ]
-        self._connection.send(reply, b"", msgspec.json.encode(StoresAnswer(stores=stores)))
+        configured = any(topic.replicas for topic in self._deployment.topics_within(pattern))
+        self._connection.send(reply, b"", msgspec.json.encode(StoresAnswer(stores, configured)))
 
     def _heard(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
         try:
@@ -115,14 +116,15 @@ class Agent:
             self._announce(fresh=False)
 
     async def _advertise(self) -> None:
-        fresh = True
+        """Often at first, while the sites find each other, then now and then."""
+        pause = _ADVERTISE_FIRST
         while True:
             try:
-                self._announce(fresh=fresh)
-                fresh = False
+                self._announce(fresh=pause < _ADVERTISE_EVERY)
             except NearcastError as error:
                 _log.warning("%s: not advertised: %s", self._site.name, error)
-            await asyncio.sleep(_ADVERTISE_EVERY)
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, _ADVERTISE_EVERY)
 
     def _announce(self, *, fresh: bool) -> None:
         topics = [topic.name for topic in self._deployment.stored_at(self._site.name)]

@@ -7,6 +7,7 @@ import sysconfig
 from typing import TYPE_CHECKING
 
 from nearcast.domain.errors import NearcastError
+from nearcast.wire.connection import RESERVED_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,7 +36,7 @@ def broker_config(site: SiteSpec, peers: Iterable[SiteSpec], run_directory: Path
         f'listen: "{site.host}:{site.port}"',
         'system_account: "SYS"\naccounts { SYS {} }',  # gateways with leaf nodes need one; nobody logs in to it
         f'http: "{site.host}:{site.monitor_port}"',
-        f"max_payload: {site.limits.max_payload}",
+        f"max_payload: {site.limits.max_payload + RESERVED_BYTES}",
         f"max_connections: {site.limits.max_connections}",
         f"max_pending: {site.limits.max_pending}",
         f'pid_file: "{run_directory / "broker.pid"}"',
@@ -57,7 +58,7 @@ def store_config(site: SiteSpec, run_directory: Path) -> str:
     sync = "\n  sync_interval: always" if store.sync_always else ""
     return f"""server_name: "{site.name}-store"
 listen: "{site.host}:{site.store_port}"
-max_payload: {site.limits.max_payload}
+max_payload: {site.limits.max_payload + RESERVED_BYTES}
 pid_file: "{run_directory / "store.pid"}"
 jetstream {{
   domain: "{site.name}"

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
-import socket
 from typing import TYPE_CHECKING
 
 from nearcast.domain.errors import InputError, NearcastError
 from nearcast.site.agent import Agent
 from nearcast.site.hosting import Hosting
+from nearcast.site.ports import port_problem
 from nearcast.site.process import Supervised
 from nearcast.site.servers import broker_config, server_binary, store_config
 from nearcast.wire.connection import Connection, open_connection
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
     from pathlib import Path
 
     from nearcast.domain.deployment import Deployment
@@ -134,15 +133,10 @@ async def _server_answers(name: str, host: str, port: int) -> None:
 def refuse_ports_in_use(site: Site) -> None:
     """Say which port is taken before a server fails over it."""
     for what, port in site.spec.ports().items():
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((site.spec.host, port))
-            except OSError as error:
-                why = "is in use by another program" if error.errno == errno.EADDRINUSE else f"cannot be used: {error}"
-                raise InputError(
-                    f"site {site.spec.name}: port {port} ({what}) of {site.spec.host} {why}; choose another `port`"
-                ) from None
+        if problem := port_problem(site.spec.host, port):
+            raise InputError(
+                f"site {site.spec.name}: port {port} ({what}) of {site.spec.host} {problem}; choose another `port`"
+            )
 
 
 def refuse_missing_store(site: Site) -> None:
@@ -155,13 +149,26 @@ def refuse_missing_store(site: Site) -> None:
 
 
 @contextlib.asynccontextmanager
-async def run_sites(deployment, run_directory, search_path=(), names=None):  # type: ignore[no-untyped-def]
+async def run_sites(
+    deployment: Deployment, run_directory: Path, search_path: Sequence[str] = (), names: Sequence[str] | None = None
+) -> AsyncIterator[dict[str, Site]]:
     """All sites of a deployment on this machine (or those named): brokers first, then the rest, stopped together."""
     wanted = [site.name for site in deployment.sites] if names is None else list(names)
     sites = {name: Site(deployment, name, run_directory / name, search_path) for name in wanted}
     try:
-        await asyncio.gather(*(site.start_broker() for site in sites.values()))
-        await asyncio.gather(*(site.start_rest() for site in sites.values()))
+        await _all(site.start_broker() for site in sites.values())
+        await _all(site.start_rest() for site in sites.values())
         yield sites
     finally:
         await asyncio.gather(*(site.stop() for site in sites.values()))
+
+
+async def _all(starts: Iterable[Coroutine[None, None, None]]) -> None:
+    """Run together; when one fails, end the others before its error is raised."""
+    tasks = [asyncio.ensure_future(start) for start in starts]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -24,10 +24,13 @@ if TYPE_CHECKING:
     Sink = Callable[[str, str, bytes, bytes], None]
     """Called with subject, reply, payload and the raw header block."""
 
-__all__ = ["Connection", "ConnectionLostError", "PayloadTooLargeError", "open_connection"]
+__all__ = ["RESERVED_BYTES", "Connection", "ConnectionLostError", "PayloadTooLargeError", "open_connection"]
 
 _log = logging.getLogger(__name__)
 
+# What a message gains on its way (its stamp, the frame of a history page) must fit under the broker's limit, too.
+# Brokers are configured to take this much more than what clients may send.
+RESERVED_BYTES = 4096
 # Above this much unsent data a publisher waits for the socket. Small enough to keep latency, large enough to
 # fill the pipe.
 _UNSENT_BYTES = 1 << 20

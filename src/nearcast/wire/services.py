@@ -31,9 +31,10 @@ class TopicsAnswer(msgspec.Struct, frozen=True):
 
 
 class StoresAnswer(msgspec.Struct, frozen=True):
-    """The sites whose stores advertise a topic."""
+    """The sites whose stores advertise a topic, and whether the configuration says that some should."""
 
     stores: list[str] = []
+    configured: bool = False
     error: str = ""
 
 

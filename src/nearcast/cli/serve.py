@@ -1,0 +1,60 @@
+"""What `nearcast up` and `nearcast site run` share: run sites until told to stop, and say what is going on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import uvloop
+
+from nearcast.site.configuration import read_configuration
+from nearcast.site.site import Site, run_sites
+
+__all__ = ["ConfigOption", "RunDirectoryOption", "serve"]
+
+ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The configuration file.")]
+RunDirectoryOption = Annotated[
+    Path | None,
+    typer.Option(help="Where logs, spools and server files go; .nearcast beside the configuration by default."),
+]
+
+
+def serve(config: Path, run_directory: Path | None, names: list[str] | None) -> None:
+    """Run sites of a configuration until SIGINT or SIGTERM."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    deployment = read_configuration(config)
+    for name in names or ():
+        deployment.site(name)
+    folder = run_directory or config.parent / ".nearcast"
+    search_path = [str(config.parent.resolve())]
+
+    async def run() -> None:
+        stopped = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+        async with run_sites(deployment, folder, search_path, names) as sites:
+            for site in sites.values():
+                typer.echo(describe(site))
+            typer.echo("Ready. Stop with Ctrl-C.")
+            await stopped.wait()
+        typer.echo("Stopped.")
+
+    uvloop.run(run())
+
+
+def describe(site: Site) -> str:
+    """One line about a running site."""
+    spec = site.spec
+    parts = [f"{spec.name:<12} {spec.kind:<5} clients {spec.url}"]
+    if spec.mqtt_port is not None:
+        parts.append(f"MQTT {spec.host}:{spec.mqtt_port}")
+    if spec.store is not None:
+        parts.append(f"store {spec.store.directory}")
+    managed = [topic.name for topic in site.deployment.managed_at(spec.name)]
+    if managed:
+        parts.append(f"{len(site.workers)} worker(s) for {', '.join(managed)}")
+    return "  ".join(parts)

@@ -1,0 +1,34 @@
+"""Warn pedestrians and drivers who come too close: the motivating case of the RELOC paper, Section 4.
+
+Everybody publishes where they are and how they move. Whoever comes within reach of somebody else while the distance
+shrinks causes one warning for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from nearcast.site.processor import SpoolView, processor
+from nearcast.wire.message import Message
+
+REACH_METRES = 10.0
+
+
+@processor("road.*", spool=200, timeout=2.0)
+def warn(message: Message, spool: SpoolView) -> Iterator[dict[str, Any]]:
+    """Compare the newcomer's position with the last known one of everybody else, across kinds."""
+    me = message.data
+    seen = {me["who"]}
+    for past in reversed(spool):
+        other = past.data
+        if other["who"] in seen:
+            continue
+        seen.add(other["who"])
+        if other["kind"] == me["kind"]:
+            continue
+        dx, dy = other["x"] - me["x"], other["y"] - me["y"]
+        distance = (dx * dx + dy * dy) ** 0.5
+        closing = dx * (other["vx"] - me["vx"]) + dy * (other["vy"] - me["vy"]) < 0
+        if distance < REACH_METRES and closing:
+            yield {"warn": [me["who"], other["who"]], "distance": round(distance, 1)}

@@ -1,0 +1,118 @@
+"""nearcast.toml: what is wrong is named by key, value and what is allowed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nearcast import InputError
+from nearcast.site.configuration import read_configuration
+
+GOOD = """
+processors = ["traffic"]
+
+[[site]]
+name = "tokyo"
+position = [35.68, 139.76]
+port = 4300
+mqtt_port = 1884
+[site.store]
+directory = "tokyo"
+sync_always = true
+[site.limits]
+max_payload = 65536
+
+[[site]]
+name = "cloud"
+kind = "cloud"
+port = 4310
+
+[[topic]]
+name = "gps.*"
+managed_by = ["tokyo", "cloud"]
+replicas = ["tokyo"]
+quorum = 1
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    (folder / "tokyo").mkdir(exist_ok=True)
+    path = folder / "nearcast.toml"
+    path.write_text(text)
+    return path
+
+
+def test_a_good_file_becomes_a_deployment(tmp_path: Path) -> None:
+    deployment = read_configuration(write(tmp_path, GOOD))
+    tokyo = deployment.site("tokyo")
+    assert tokyo.store is not None
+    assert tokyo.store.directory == tmp_path / "tokyo"
+    assert tokyo.store.sync_always
+    assert tokyo.limits.max_payload == 65536
+    assert [site.name for site in deployment.peers("tokyo")] == ["cloud"]
+    assert deployment.topic("gps.car").quorum == 1
+    assert deployment.topic("other").managed_by == ()
+    assert deployment.modules == ("traffic",)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (
+            ("port = 4300", "prot = 4300"),
+            "site[0].prot is 4300, an unknown key; allowed: name, kind, position, host, port",
+        ),
+        (
+            ("sync_always", "sync"),
+            "site[0].store.sync is True, an unknown key; allowed: directory, max_bytes, sync_always",
+        ),
+        (("port = 4300", 'port = "x"'), "site[0].port is 'x'; expected `int`, got `str`"),
+        (("port = 4300", "port = 70000"), "site[0].port is 70000; allowed: 1 to 65531"),
+        (("port = 4310", "port = 4302"), "site[1].port is 4302; allowed: ports apart"),
+        (('kind = "cloud"', 'kind = "fog"'), "site[1].kind is 'fog'; invalid enum value 'fog'"),
+        (('name = "cloud"', 'name = "tokyo"'), "site[1].name is 'tokyo'; allowed: each site once"),
+        (('name = "cloud"', 'name = "a b"'), "site[1].name: site name 'a b'"),
+        (('name = "cloud"', ""), "site[1]: the key `name` is missing"),
+        (("35.68", "135.68"), "site[0].position is [135.68, 139.76]; allowed: [latitude, longitude]"),
+        (
+            ('directory = "tokyo"', 'directory = "nowhere"'),
+            "site[0].store.directory is 'nowhere'; allowed: a directory that",
+        ),
+        (("max_payload = 65536", "max_payload = 1"), "site[0].limits.max_payload is 1; allowed: 1024 or more"),
+        (("quorum = 1", "quorum = 2"), "topic[0].quorum is 2; allowed: 0 to 1, the replicas"),
+        (
+            ('replicas = ["tokyo"]', 'replicas = ["cloud"]'),
+            "topic[0].replicas is 'cloud'; allowed: sites with a store: tokyo",
+        ),
+        (('"tokyo", "cloud"', '"tokyo", "paris"'), "topic[0].managed_by is 'paris'; allowed: sites: tokyo, cloud"),
+        (('name = "gps.*"', 'name = "gps..x"'), "topic[0].name: topic pattern 'gps..x': a level is empty"),
+        (('processors = ["traffic"]', ""), "processors is []; allowed: the modules that process gps.*"),
+        (
+            ("[[topic]]", '[[topic]]\nname = "gps.car"\n[[topic]]'),
+            "topic[1].name is 'gps.*'; allowed: topics that do not overlap",
+        ),
+        (("[[site]]", "[[site"), "is not TOML"),
+        ((GOOD, ""), "the key `site` is missing"),
+        ((GOOD, "site = []"), "site is []; allowed: at least one [[site]] table"),
+        ((GOOD, "site = 3"), "site is 3; expected `array`, got `int`"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, change: tuple[str, str], complaint: str) -> None:
+    path = write(tmp_path, GOOD.replace(*change, 1))
+    with pytest.raises(InputError) as caught:
+        read_configuration(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert complaint in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="there is no such file"):
+        read_configuration(tmp_path / "nearcast.toml")
+
+
+def test_the_example_is_a_good_file() -> None:
+    example = Path(__file__).parents[2] / "examples" / "nearcast.toml"
+    deployment = read_configuration(example)
+    assert {site.name for site in deployment.sites} == {"tokyo", "osaka", "cloud"}

@@ -1,0 +1,165 @@
+"""What a client promises its user: order, bounded buffers, clear errors, reconnection."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+from tests.ports import free_block
+from tests.system.conftest import interest_settled, until
+
+import nearcast
+from nearcast.domain.topic import TopicSpec
+from nearcast.site.servers import server_binary
+from nearcast.wire.stamp import header_block
+
+
+@pytest.fixture
+async def bare() -> AsyncIterator[str]:
+    """The address of a plain nats-server, which is nobody's site."""
+    port = free_block()
+    process = subprocess.Popen([server_binary(), "-p", str(port)], stderr=subprocess.DEVNULL)  # noqa: ASYNC220
+    try:
+        yield f"nats://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait()
+
+
+async def test_publish_and_subscribe(bare: str) -> None:
+    async with nearcast.connect(bare, name="alice") as alice, nearcast.connect(bare) as bob:
+        subscription = await bob.subscribe("chat.*")
+        await alice.publish("chat.room", {"text": "hello"})
+        message = await anext(subscription)
+        assert (message.topic, message.data, message.publisher) == ("chat.room", {"text": "hello"}, "alice")
+        assert message.published is not None
+        assert message.id.startswith("alice:")
+
+
+async def test_callbacks_are_called_in_order_and_survive_their_own_errors(bare: str) -> None:
+    seen: list[int] = []
+
+    async def callback(message: nearcast.Message) -> None:
+        if message.data == 3:
+            raise ValueError("not this one")
+        await asyncio.sleep(0)
+        seen.append(message.data)
+
+    async with nearcast.connect(bare) as client:
+        await client.subscribe("numbers", callback=callback)
+        plain: list[int] = []
+        await client.subscribe("numbers", callback=lambda message: plain.append(message.data))
+        for n in range(6):
+            await client.publish("numbers", n)
+        await until(lambda: len(seen) == 5 and len(plain) == 6)
+        assert seen == [0, 1, 2, 4, 5]
+        assert plain == [0, 1, 2, 3, 4, 5]
+
+
+async def test_bytes_and_other_codecs(bare: str) -> None:
+    class MessagePack:
+        encode = staticmethod(msgspec.msgpack.encode)
+        decode = staticmethod(msgspec.msgpack.decode)
+
+    async with nearcast.connect(bare, codec=MessagePack()) as packed, nearcast.connect(bare) as plain:
+        as_packed, as_plain = await packed.subscribe("x"), await plain.subscribe("x")
+        await packed.publish("x", {"a": 1})
+        assert (await anext(as_packed)).data == {"a": 1}
+        message = await anext(as_plain)
+        assert message.payload == msgspec.msgpack.encode({"a": 1})
+        with pytest.raises(nearcast.PayloadError, match="of topic x"):
+            _ = message.data
+        await plain.publish("x", b"\x00raw")
+        assert (await anext(as_plain)).payload == b"\x00raw"
+
+
+async def test_a_slow_reader_loses_the_oldest_or_is_told(bare: str) -> None:
+    async with nearcast.connect(bare) as client:
+        oldest = await client.subscribe("x", buffer=10)
+        strict = await client.subscribe("x", buffer=10, on_overflow="raise")
+        for n in range(25):
+            await client.publish("x", n)
+        await until(lambda: oldest.received == 25 and strict.received == 25)
+        assert oldest.dropped == 15
+        assert [(await anext(oldest)).data for _ in range(10)] == list(range(15, 25))
+        with pytest.raises(nearcast.SlowConsumerError) as caught:
+            await anext(strict)
+        assert caught.value.dropped == 15
+        assert [(await anext(strict)).data for _ in range(10)] == list(range(10)), (
+            "what was there before is still there"
+        )
+
+
+async def test_bad_input_is_refused_before_anything_is_sent(bare: str) -> None:
+    async with nearcast.connect(bare) as client:
+        for topic in ("", "a..b", "a b", "a.*", ">", "a/b", "$SYS.x", ".a", "a.", "x" * 300):
+            with pytest.raises(nearcast.TopicError):
+                await client.publish(topic, 1)
+        for pattern in ("", "a..b", "a.>.b", "a b"):
+            with pytest.raises(nearcast.TopicError):
+                client.subscribe(pattern)
+        limit = client._live().max_payload - 4096
+        await client.publish("x", b"x" * limit)
+        with pytest.raises(nearcast.PayloadTooLargeError) as caught:
+            await client.publish("x", b"x" * (limit + 1))
+        assert caught.value.limit == limit
+        with pytest.raises(nearcast.InputError, match="cannot be encoded"):
+            await client.publish("x", object())
+        await client.publish("x", "still works")
+        await client.flush()
+    with pytest.raises(nearcast.NearcastError, match="closed"):
+        await client.publish("x", 1)
+
+
+async def test_no_broker_is_one_clear_sentence() -> None:
+    with pytest.raises(nearcast.ConnectionLostError, match="cannot connect to nats:"):
+        async with nearcast.connect("nats://127.0.0.1:1", timeout=0.5):
+            pass
+    with pytest.raises(nearcast.InputError, match="client name"):
+        nearcast.connect(name="not a name")
+
+
+async def test_malformed_messages_disturb_nobody(city) -> None:
+    topic = TopicSpec("gps.*", ("tokyo",), ("tokyo",), 1)
+    async with city(topic, names=("tokyo", "osaka")) as c:
+        async with nearcast.connect(c.url("osaka")) as client, client.subscribe("gps.*") as subscription:
+            await interest_settled()
+            raw = client._live()
+            for payload in (b"", b"\xff\xfe", b"{", b"null", b"[]", b'"text"'):
+                raw.send("pub.gps.car", b"", payload)
+                raw.send("pub.gps.car", header_block(b"no stamp of ours"), payload)
+                raw.send("spl.gps.car", b"NATS/1.0\r\nFoo: bar\r\n\r\n", payload)
+                for service in (
+                    "api.topics.tokyo",
+                    "api.history.tokyo.find",
+                    "api.history.tokyo.read",
+                    "adv.store.tokyo",
+                ):
+                    raw.send(service, b"", payload, "nowhere")
+            await client.publish("gps.car", {"n": 1})
+            async with asyncio.timeout(20):
+                while (message := await anext(subscription)).publisher != client.name:
+                    pass
+            assert message.data["n"] == 1
+            assert [m.publisher async for m in client.history("gps.car", last=1)] == [client.name]
+            assert await client.topics("gps.car")
+
+
+async def test_wildcards_take_notifications_of_processed_topics_and_publications_of_others(city) -> None:
+    async with city(TopicSpec("gps.car", ("tokyo",)), names=("tokyo",)) as c:
+        async with nearcast.connect(c.url("tokyo")) as client, client.subscribe("gps.*") as subscription:
+            await client.publish("gps.car", {"n": 1})
+            await client.publish("gps.bus", {"n": 2})
+            got = {m.topic: m.data async for m in _first(subscription, 2)}
+            assert got["gps.bus"] == {"n": 2}
+            assert set(got["gps.car"]) == {"n", "pid"}
+            await asyncio.sleep(0.1)
+            assert not subscription._messages, "the publication to the processed topic is not delivered"
+
+
+async def _first(subscription: nearcast.Subscription, number: int) -> AsyncIterator[nearcast.Message]:
+    for _ in range(number):
+        yield await anext(subscription)

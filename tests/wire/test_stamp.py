@@ -1,0 +1,52 @@
+"""The stamp: one header that carries all."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nearcast.wire.stamp import dead_letter_block, header_block, notification_id, parse_stamp, reason_of, stamp_of
+from nearcast.wire.subjects import stream_name, topic_of
+
+names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_-]{0,20}", fullmatch=True)
+
+
+@given(names, names, st.integers(1, 2**60), st.integers(0, 10**9), st.integers(0, 99))
+def test_what_goes_in_comes_out(publisher: str, home: str, us: int, n: int, k: int) -> None:
+    message_id = f"{publisher}:{home}:{us}:{n}".encode()
+    for one in (message_id, notification_id(message_id, k)):
+        assert stamp_of(header_block(one)) == one
+        stamp = parse_stamp(one)
+        assert (stamp.publisher, stamp.home, stamp.published_us) == (publisher, home, us)
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_of_others_are_an_id_at_most(text: bytes) -> None:
+    parse_stamp(text)
+    assert stamp_of(b"NATS/1.0\r\nFoo: bar\r\n\r\n") == b""
+
+
+def test_the_id_is_found_behind_other_fields() -> None:
+    assert stamp_of(b"NATS/1.0\r\nNats-Stream: x\r\nNats-Msg-Id: a:b:1:2\r\n\r\n") == b"a:b:1:2"
+
+
+@given(st.text(max_size=700))
+def test_a_dead_letter_says_why_in_one_line(reason: str) -> None:
+    block = dead_letter_block(b"a:b:1:2", reason)
+    assert stamp_of(block) == b"a:b:1:2"
+    assert "\n" not in reason_of(block)
+    assert block.count(b"\r\n") == 4
+
+
+@given(st.lists(st.sampled_from(["a", "B", "*", ">", "é", "x_y", "_2e"]), min_size=1).map(".".join))
+def test_stream_names_tell_topics_apart(topic: str) -> None:
+    assert set(stream_name(topic)) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_")
+    for other in ("a.b", "a_b", "a_2eb", "a.*", "a.>"):
+        assert (stream_name(topic) == stream_name(other)) == (topic == other)
+
+
+def test_topics_come_back_from_subjects() -> None:
+    from nearcast.wire import subjects
+
+    for make in (subjects.publications, subjects.copies, subjects.notifications, subjects.dead_letters):
+        assert topic_of(make("gps.north")) == "gps.north"
