@@ -55,6 +55,7 @@ class _File(msgspec.Struct):
     site: list[_Site]
     topic: list[_Topic] = []
     processors: list[str] = []
+    report_seconds: float = 5.0
 
 
 T = TypeVar("T")
@@ -82,7 +83,8 @@ def read_configuration(path: Path) -> Deployment:
     check.topics_apart(topics)
     managed = [topic.name for topic in topics if topic.processed]
     check.that(not managed or bool(file.processors), "processors", [], f"the modules that process {', '.join(managed)}")
-    return Deployment(sites, topics, tuple(file.processors))
+    check.at_least("report_seconds", file.report_seconds, 0.1)
+    return Deployment(sites, topics, tuple(file.processors), file.report_seconds)
 
 
 class _Checks:

@@ -70,7 +70,7 @@ class Hosting:
     ) -> None:
         self._site, self._connection, self._folder = site, connection, folder
         self._modules, self._search_path = list(deployment.modules), list(search_path)
-        self.records = configured_records(deployment)
+        self._known = {record.spec.name: record for record in configured_records(deployment)}
         self.term = 0
         self.revision = -1
         self.settle = _SETTLE
@@ -91,13 +91,26 @@ class Hosting:
         """Whether a registry ever said what to run here."""
         return self._memory.exists()
 
+    @property
+    def records(self) -> list[TopicRecord]:
+        """All topics there are, as far as this site knows."""
+        return list(self._known.values())
+
+    def _take_in(self, answer: Assignments) -> None:
+        self.term, self.revision = max(self.term, answer.term), answer.revision
+        for record in answer.records:
+            if record.removed:
+                self._known.pop(record.spec.name, None)
+            else:
+                self._known[record.spec.name] = record
+
     async def start(self, assignments: Assignments | None) -> None:
         """Start what the registry says; else what it said last; else what the configuration says."""
         if assignments is None and self.has_known_a_coordinator:
             assignments = msgspec.json.decode(self._memory.read_bytes(), type=Assignments)
         if assignments is not None:
-            self.term, self.revision = assignments.term, assignments.revision
-            self.records = assignments.records or []
+            self._known = {}
+            self._take_in(assignments)
             self.on_records(self.records)
         for record in self.records:
             worker = worker_of(record, self._site.name)
@@ -125,11 +138,10 @@ class Hosting:
         """Do what the registry says: first stop what this site should no longer run."""
         if answer.term < self.term:
             return
-        self.term = answer.term
-        if answer.records is None:
-            return
-        self.revision, self.records = answer.revision, answer.records
-        self._memory.write_bytes(msgspec.json.encode(answer))
+        if self.revision < 0:
+            self._known = {}  # the registry's word takes the place of the configuration
+        self._take_in(answer)
+        self._memory.write_bytes(msgspec.json.encode(Assignments(self.term, self.revision, self.records)))
         self.on_records(self.records)
         current = [record for record in self.records if record.epoch >= self._left.get(record.spec.name, 0)]
         for change in changes(self._site.name, self.running, current):

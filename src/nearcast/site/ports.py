@@ -23,7 +23,7 @@ def port_problem(host: str, port: int) -> str:
 
 def free_ports(number: int, start: int, stop: int) -> int:
     """The first of so many neighbouring ports of loopback that are free, looking from `start` on."""
-    for first in range(start, stop - number, number):
+    for first in range(start, stop - number + 1, number):
         if not any(port_problem("127.0.0.1", first + offset) for offset in range(number)):
             return first
     raise NearcastError(f"there are no {number} free neighbouring ports between {start} and {stop}")

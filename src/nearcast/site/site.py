@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING
 from nearcast.domain.errors import InputError, NearcastError
 from nearcast.site.agent import Agent
 from nearcast.site.hosting import Hosting
+from nearcast.site.place import SitePlace
 from nearcast.site.ports import port_problem
 from nearcast.site.process import Supervised
+from nearcast.site.reporting import Reporting
 from nearcast.site.servers import broker_config, server_binary, store_config
+from nearcast.wire.asking import CoordinatorError
 from nearcast.wire.connection import Connection, open_connection
 
 if TYPE_CHECKING:
@@ -39,6 +42,8 @@ class Site:
         self.broker: Supervised | None = None
         self.store: Supervised | None = None
         self.hosting: Hosting | None = None
+        self.place: SitePlace | None = None
+        self.reporting: Reporting | None = None
         self.agent: Agent | None = None
         self._connection: Connection | None = None
 
@@ -80,12 +85,21 @@ class Site:
         await self.agent.start()
         self.hosting = Hosting(self.deployment, spec, self._connection, folder, self._search_path)
         self.hosting.on_records = self.agent.follow
-        await self.hosting.start(None)
+        self.place = SitePlace(spec, self.deployment.peers(spec.name), self._connection)
+        self.reporting = Reporting(self.deployment, spec, self._connection, self.hosting, self.place)
+        assignments = None
+        if self.hosting.has_known_a_coordinator:  # what was assigned here before may have gone elsewhere
+            with contextlib.suppress(CoordinatorError):
+                assignments = await self.reporting.register(2.0)
+        await self.hosting.start(assignments)
+        await self.place.start()
+        await self.reporting.start()
 
     async def stop(self) -> None:
         """Workers first, so that nothing is published into a broker that is going; the broker last."""
-        if self.hosting is not None:
-            await self.hosting.stop()
+        for part in (self.reporting, self.place, self.hosting):
+            if part is not None:
+                await part.stop()
         if self.agent is not None:
             await self.agent.stop()
         if self._connection is not None:

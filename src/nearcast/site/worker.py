@@ -102,7 +102,7 @@ class Topic:
         self.copied = hosted.copied
         self.processed, self.latency = 0, empty()
         # Publications come twice when they are sent again for a quorum, or are handed over by the worker before.
-        self.recent = RecentIds() if hosted.spec.replicas or hosted.moved_here else None
+        self.recent = RecentIds() if hosted.spec.replicas or hosted.epoch > 1 else None
         path = folder / f"{subjects.stream_name(name)}.spool"
         if hosted.moved_here:
             path.unlink(missing_ok=True)  # of an earlier stay

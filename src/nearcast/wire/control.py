@@ -13,10 +13,12 @@ from nearcast.domain.topic import TopicSpec
 __all__ = [
     "Answer",
     "Assignments",
+    "AssignmentsRequest",
     "HostTopic",
     "LeaveTopic",
     "MembersChanged",
     "Rehome",
+    "ReportAnswer",
     "Snapshot",
     "SpoolEntry",
     "SpoolPage",
@@ -41,20 +43,39 @@ def parts(name: str) -> tuple[str, str]:
 
 
 class TopicRecord(msgspec.Struct, frozen=True):
-    """Who runs a topic's processor. `move` is the move that made it so; members are `site/worker`."""
+    """Who runs a topic's processor. `move` is the move that made it so; members are `site/worker`.
+
+    A removed topic keeps its record, so that everybody learns of it.
+    """
 
     spec: TopicSpec
     epoch: int = 1
     members: tuple[str, ...] = ()
     move: str = ""
+    removed: bool = False
 
 
-class Assignments(msgspec.Struct, frozen=True):
-    """The coordinator's answer to a report: all records, when the site's are older than `revision`."""
+class ReportAnswer(msgspec.Struct, frozen=True):
+    """The coordinator's answer to a report. registered: whether it knows the site. revision: of its records."""
 
     term: int
     revision: int
-    records: list[TopicRecord] | None = None
+    registered: bool
+
+
+class AssignmentsRequest(msgspec.Struct, frozen=True):
+    """The records that changed after a revision, please."""
+
+    revision: int
+
+
+class Assignments(msgspec.Struct, frozen=True):
+    """Records that changed, in the order they did, up to a revision; `more` when there are others behind it."""
+
+    term: int
+    revision: int
+    records: list[TopicRecord] = []
+    more: bool = False
 
 
 class StartTopic(msgspec.Struct, frozen=True):

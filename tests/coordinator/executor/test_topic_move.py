@@ -186,3 +186,11 @@ def test_late_answers_change_nothing() -> None:
     machine.handle(tm.Journalled())
     machine.handle(tm.Failed("b/w", "no answer"))
     assert machine.handle(tm.Started("b/w")) == []
+
+
+def test_nothing_is_asked_of_a_lost_site() -> None:
+    machine = tm.TopicMoveMachine(tm.TopicMove("m1", "gps", 4, ("a/w",), ("b/w",), lost=("a/w",)))
+    machine.handle(tm.Begin())
+    assert machine.handle(tm.Journalled()) == [tm.Start("b/w", "", 5)]
+    machine.handle(tm.Started("b/w"))
+    assert machine.handle(tm.Committed()) == [tm.Erase()]

@@ -43,7 +43,10 @@ Outcome = Literal["done", "rolled back", "abandoned"]
 
 
 class TopicMove(msgspec.Struct, frozen=True, tag="topic"):
-    """A topic's members before and after, as journalled. `epoch` is the record's when the move was planned."""
+    """A topic's members before and after, as journalled. `epoch` is the record's when the move was planned.
+
+    lost: members of sites that do not answer; nothing is asked of them, the epoch will tell them.
+    """
 
     id: str
     topic: str
@@ -52,6 +55,7 @@ class TopicMove(msgspec.Struct, frozen=True, tag="topic"):
     after: tuple[str, ...]
     goal: str = ""
     reason: str = ""
+    lost: tuple[str, ...] = ()
 
     @property
     def joining(self) -> tuple[str, ...]:
@@ -211,7 +215,7 @@ class TopicMoveMachine:
         self._waiting = set(move.joining)
         if not self._waiting:
             return self._commit()
-        source = next(iter(move.before), "")
+        source = next((name for name in move.before if name not in move.lost), "")
         return [Start(member, source, move.epoch + 1) for member in move.joining]
 
     def _answered(self, member: str, failure: str) -> list[Instruction]:
@@ -252,6 +256,7 @@ class TopicMoveMachine:
             remaining = record.members if record else ()
             members = tuple(name for name in (*move.before, *move.after) if name not in remaining)
             epoch = record.epoch if record else move.epoch + 2
-        self._waiting = set(members)
+        leavers = [name for name in dict.fromkeys(members) if name not in move.lost]
+        self._waiting = set(leavers)
         towards = next(iter(remaining), "")
-        return [Leave(name, towards, epoch) for name in dict.fromkeys(members)] or [Erase()]
+        return [Leave(name, towards, epoch) for name in leavers] or [Erase()]
