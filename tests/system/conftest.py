@@ -102,14 +102,18 @@ async def until(holds: Callable[[], Awaitable[bool]] | Callable[[], bool], limit
         await asyncio.sleep(0.02)
 
 
+def left_behind() -> list[str]:
+    """Child processes and listening sockets of this test process."""
+    me = psutil.Process()
+    children = [" ".join(child.cmdline()) for child in me.children(recursive=True)]
+    listening = [f"listening on {c.laddr}" for c in me.net_connections() if c.status == psutil.CONN_LISTEN]
+    return [what for what in children if "resource_tracker" not in what] + listening
+
+
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind() -> Iterator[None]:
-    """No process, no listening socket, no descriptor of a pipe or socket outlives its test."""
-    me = psutil.Process()
-    before = len(os.listdir("/proc/self/fd"))
+    """No process, no socket and no pipe outlives its test; directories are all in `tmp_path`."""
+    descriptors = len(os.listdir("/proc/self/fd"))
     yield
-    left = [child for child in me.children(recursive=True) if "resource_tracker" not in " ".join(child.cmdline())]
-    assert not left, f"processes left behind: {[child.cmdline() for child in left]}"
-    listening = [c for c in me.net_connections() if c.status == psutil.CONN_LISTEN]
-    assert not listening, f"sockets left behind: {listening}"
-    assert len(os.listdir("/proc/self/fd")) <= before + 2, "descriptors left behind"
+    assert not left_behind()
+    assert len(os.listdir("/proc/self/fd")) <= descriptors + 2, "descriptors left behind"

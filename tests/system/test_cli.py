@@ -137,7 +137,11 @@ async def test_a_broken_processor_module_is_named(tmp_path: Path) -> None:
     assert "Traceback" not in err
 
 
-async def test_the_demo_accounts_for_every_message() -> None:
+async def test_the_demo_accounts_for_every_message_and_clears_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     code, out, err = await run("demo", "--seconds", "4")
     assert code == 0, out + err
     assert "Every message is accounted for." in out
+    assert os.listdir(tmp_path) == []

@@ -122,6 +122,41 @@ async def test_no_broker_is_one_clear_sentence() -> None:
         nearcast.connect(name="not a name")
 
 
+async def test_what_is_published_while_the_broker_is_away_arrives_when_it_is_back() -> None:
+    port = free_block()
+    url, command = f"nats://127.0.0.1:{port}", [server_binary(), "-p", str(port)]
+    first = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.DEVNULL)
+    async with nearcast.connect(url, timeout=20) as client, client.subscribe("x") as subscription:
+        await client.publish("x", "first")
+        await client.publish("y", "first")
+        assert (await anext(subscription)).data == "first"
+        first.kill()
+        await first.wait()
+        await until(lambda: not client._live().is_connected)
+        for n in range(100):
+            await client.publish("x", n)
+        for _ in range(82):
+            await client.publish("y", b"x" * 100_000)
+        with pytest.raises(nearcast.ConnectionLostError, match="already wait"):
+            await client.publish("y", b"x" * 200_000)
+        second = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.DEVNULL)
+        try:
+            async with asyncio.timeout(30):
+                assert [(await anext(subscription)).data for _ in range(100)] == list(range(100))
+            await until(lambda: client.reconnects == 1)
+        finally:
+            second.terminate()
+            await second.wait()
+
+
+async def test_a_message_that_cannot_be_taken_does_not_end_the_connection(bare: str) -> None:
+    async with nearcast.connect(bare) as client, client.subscribe("x") as subscription:
+        await client._live().attach("odd", lambda *_: 1 / 0)
+        client._live().send("odd", b"", b"")
+        await client.publish("x", 1)
+        assert (await anext(subscription)).data == 1
+
+
 async def test_malformed_messages_disturb_nobody(city) -> None:
     topic = TopicSpec("gps.*", ("tokyo",), ("tokyo",), 1)
     async with city(topic, names=("tokyo", "osaka")) as c:

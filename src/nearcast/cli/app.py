@@ -17,6 +17,7 @@ __all__ = ["main"]
 # noun -> module with a typer application named `app`
 NOUNS = {
     "coordinates": ("nearcast.cli.coordinates", "Network coordinates from measured round trips."),
+    "lab": ("nearcast.cli.lab", "A wide area on one machine: namespaces with delays between them."),
     "plan": ("nearcast.cli.plan", "Place clients, topics, replicas and subscribers: tables in, a plan out."),
     "site": ("nearcast.cli.site", "Run one site on this machine."),
 }

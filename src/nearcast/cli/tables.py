@@ -94,6 +94,13 @@ def read_table(path: Path, columns: Sequence[Column], *, key: Sequence[str] = ()
 
 def write_table(path: Path | None, columns: Mapping[str, Sequence[Any] | NDArray[Any]]) -> None:
     """Write CSV to a file, or to standard output when there is none."""
+    try:
+        _write(path, columns)
+    except OSError as error:
+        raise InputError(f"{path}, row 0: cannot be written: {error.strerror or error}") from None
+
+
+def _write(path: Path | None, columns: Mapping[str, Sequence[Any] | NDArray[Any]]) -> None:
     names = list(columns)
     if path is not None and path.suffix == ".parquet":
         pa.parquet.write_table(pa.table({n: pa.array(columns[n]) for n in names}), path)

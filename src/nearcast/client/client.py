@@ -25,7 +25,13 @@ from nearcast.domain.site import check_name
 from nearcast.domain.topic import TopicSpec, check_pattern, check_topic, covers, matches
 from nearcast.wire import subjects
 from nearcast.wire.codec import JSON, Codec
-from nearcast.wire.connection import RESERVED_BYTES, Connection, PayloadTooLargeError, open_connection
+from nearcast.wire.connection import (
+    RESERVED_BYTES,
+    Connection,
+    ConnectionLostError,
+    PayloadTooLargeError,
+    open_connection,
+)
 from nearcast.wire.services import HistoryRequest, TopicsAnswer, TopicsRequest
 from nearcast.wire.stamp import header_block
 
@@ -260,6 +266,8 @@ class Client:
                 if isinstance(error, NoRespondersError) and _BARE_SERVER.fullmatch(self.home):
                     return []
                 if clock() > deadline:
+                    if not self._live().is_connected:
+                        raise ConnectionLostError(f"topic {pattern}: no broker answers to ask about it") from error
                     raise NearcastError(
                         f"topic {pattern}: the agent of site {self.home} does not answer; is `nearcast site run` up?"
                     ) from error

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    Floats = NDArray[np.float64]
+    Ints = NDArray[np.int64]
+
 __all__ = ["Fit", "Simulation", "fit", "relative_errors"]
 
 # A look at the error of every link costs as much as many rounds.
@@ -29,12 +32,7 @@ class Simulation:
     """The coordinates of all nodes as columns. `step` does for many nodes what `Node.update` does for one."""
 
     def __init__(
-        self,
-        nodes: int,
-        source: NDArray[np.int64],
-        destination: NDArray[np.int64],
-        seed: int = 0,
-        settings: Settings | None = None,
+        self, nodes: int, source: Ints, destination: Ints, seed: int = 0, settings: Settings | None = None
     ) -> None:
         self.settings = settings = settings or Settings()
         self.source, self.destination = source, destination
@@ -58,7 +56,7 @@ class Simulation:
             position, float(self.height[node]), float(self.adjustment[node]), float(self.error[node])
         )
 
-    def step(self, links: NDArray[np.int64], rtt_ms: NDArray[np.float64]) -> None:
+    def step(self, links: Ints, rtt_ms: Floats) -> None:
         """One sample on each of these links, at most one per source, all seeing the state before the step."""
         settings, me, peer = self.settings, self.source[links], self.destination[links]
         rtt = self._filtered(links, rtt_ms)
@@ -90,7 +88,7 @@ class Simulation:
         if not valid.all():
             self._reset(me[~valid])
 
-    def _spring_length(self, me: NDArray[np.int64], peer: NDArray[np.int64]) -> NDArray[np.float64]:
+    def _spring_length(self, me: Ints, peer: Ints) -> Floats:
         apart = np.linalg.norm(self.position[me] - self.position[peer], axis=1)
         return np.asarray(apart + self.height[me] + self.height[peer])
 
@@ -101,7 +99,7 @@ class Simulation:
         self._residuals[node] = 0
         self.adjustment[node], self.error[node] = 0, self.settings.error_max
 
-    def _filtered(self, links: NDArray[np.int64], rtt_ms: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _filtered(self, links: Ints, rtt_ms: Floats) -> Floats:
         window = self.settings.filter_window
         self._recent[links, self._samples[links] % window] = rtt_ms
         self._samples[links] += 1
@@ -109,13 +107,8 @@ class Simulation:
         return np.asarray(np.sort(self._recent[links], axis=1)[np.arange(len(links)), middle])
 
     def _pushed(
-        self,
-        position: NDArray[np.float64],
-        height: NDArray[np.float64],
-        source: NDArray[np.float64],
-        source_height: NDArray[np.float64],
-        force: NDArray[np.float64],
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        self, position: Floats, height: Floats, source: Floats, source_height: Floats, force: Floats
+    ) -> tuple[Floats, Floats]:
         away = position - source
         apart = np.linalg.norm(away, axis=1)
         scale = force / (apart + height + source_height)
@@ -125,7 +118,7 @@ class Simulation:
         scale[close] = force[close] / np.where(apart[close] > 0, apart[close], 1.0)
         return position + away * scale[:, None], height
 
-    def _reset(self, nodes: NDArray[np.int64]) -> None:
+    def _reset(self, nodes: Ints) -> None:
         self.resets[nodes] += 1
         self.position[nodes], self.height[nodes] = self.start[nodes], self.settings.height_min_ms
         self.adjustment[nodes], self.error[nodes] = 0, self.settings.error_max
@@ -136,8 +129,8 @@ class Simulation:
 class Fit:
     """Coordinates fitted to round trips, and how well they tell them."""
 
-    position: NDArray[np.float64]
-    height: NDArray[np.float64]
+    position: Floats
+    height: Floats
     rounds: int
     median_relative_error: float
     p90_relative_error: float
@@ -145,9 +138,9 @@ class Fit:
 
 def fit(
     nodes: int,
-    source: NDArray[np.int64],
-    destination: NDArray[np.int64],
-    rtt_ms: NDArray[np.float64],
+    source: Ints,
+    destination: Ints,
+    rtt_ms: Floats,
     *,
     seed: int = 0,
     max_rounds: int = 10_000,
@@ -185,21 +178,19 @@ def fit(
 
 
 def relative_errors(
-    position: NDArray[np.float64],
-    height: NDArray[np.float64],
-    source: NDArray[np.int64],
-    destination: NDArray[np.int64],
-    rtt_ms: NDArray[np.float64],
-) -> NDArray[np.float64]:
+    position: Floats,
+    height: Floats,
+    source: Ints,
+    destination: Ints,
+    rtt_ms: Floats,
+) -> Floats:
     """|estimate - measured| / measured for every link."""
     estimate = np.linalg.norm(position[source] - position[destination], axis=1)
     estimate += height[source] + height[destination]
     return np.asarray(np.abs(estimate - rtt_ms) / rtt_ms)
 
 
-def _both_ways(
-    nodes: int, source: NDArray[np.int64], destination: NDArray[np.int64], rtt_ms: NDArray[np.float64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+def _both_ways(nodes: int, source: Ints, destination: Ints, rtt_ms: Floats) -> tuple[Ints, Ints, Floats]:
     """The links sorted by source, with the way back added where only one direction was measured."""
     one_way = ~np.isin(destination * nodes + source, source * nodes + destination)
     both = np.concatenate([source, destination[one_way]])

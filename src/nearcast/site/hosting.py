@@ -162,7 +162,7 @@ class Hosting:
         spec, epoch = record.spec, record.epoch if epoch is None else epoch
         async with self._locks[spec.name]:
             await self._worker(worker)
-            await self._tell(worker, HostTopic(spec, epoch, source))
+            await self._tell(worker, HostTopic(spec, epoch, source, self.settle / 2))
             self._note(Running(spec, worker, epoch))
 
     async def _drop(self, topic: str, worker: str, epoch: int, towards: str) -> None:

@@ -2,8 +2,9 @@
 
 Joining: ask the present worker for copies from now on and for what its spool holds, then enter the queue group.
 Leaving: a broker far away may still send here for a moment after the queue group was left. So before leaving, the
-topic is also subscribed to plainly; what comes on that way and was not taken from the queue group is sent on to the
-worker that has the topic now. That one processes each id once.
+topic is also subscribed to plainly; what comes on that way and was not taken from the queue group is sent on to a
+worker that has the topic now. Most of it came there, or to a third member, by itself: so it is held for a moment, and
+processed only if neither the publication nor another member's copy of it has come by then.
 """
 
 from __future__ import annotations
@@ -47,8 +48,10 @@ _LOOK_EVERY = 0.01
 class Hosted:
     """A topic, or a family of topics, that this worker processes."""
 
-    def __init__(self, spec: TopicSpec, handler: ProcessorSpec, epoch: int, *, moved_here: bool) -> None:
-        self.spec, self.handler, self.epoch, self.moved_here = spec, handler, epoch, moved_here
+    def __init__(
+        self, spec: TopicSpec, handler: ProcessorSpec, epoch: int, hold: float = 0.5, *, moved_here: bool
+    ) -> None:
+        self.spec, self.handler, self.epoch, self.hold, self.moved_here = spec, handler, epoch, hold, moved_here
         self.copied = len(spec.managed_by) > 1 or moved_here
         self.topics: list[Topic] = []
         self.queue: Any = None
@@ -87,7 +90,7 @@ class Membership:
                 return hosted
         raise NearcastError(f"topic {topic} is not processed here")
 
-    async def host(self, spec: TopicSpec, epoch: int, source: str = "") -> None:
+    async def host(self, spec: TopicSpec, epoch: int, source: str = "", hold: float = 0.5) -> None:
         """Join a topic's queue group, with a copy of another worker's spool if there is one."""
         worker = self._worker
         known = self.hosted.get(spec.name)
@@ -97,7 +100,7 @@ class Membership:
         if spec.name in self._leaving:  # it comes back before it was gone
             await self._leaving[spec.name].gone.wait()
         handler = find_processor(worker.executor.processors, spec.name)
-        hosted = self.hosted[spec.name] = Hosted(spec, handler, epoch, moved_here=bool(source))
+        hosted = self.hosted[spec.name] = Hosted(spec, handler, epoch, hold, moved_here=bool(source))
         try:
             if source:
                 await self._copy_spool(hosted, source)
@@ -211,6 +214,7 @@ class Membership:
         if shadow is not None:
             await asyncio.sleep(settle)
             await connection.finish(shadow)
+            await asyncio.sleep(hosted.hold)  # for what was handed over to this one, and is to go on
         numbers = {topic.number for topic in hosted.topics}
         # Looking now and then costs less than an event set for every message.
         while any(ticket.topic in numbers for ticket in worker.executor.outstanding) or any(  # noqa: ASYNC110
@@ -227,6 +231,16 @@ class Membership:
     def _handed_over(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
         name, message_id = subjects.handed_topic(subject), stamp_of(headers)
         try:
+            hold = self.hosting(name).hold
+        except NearcastError as error:
+            _log.error("a publication was handed over in vain: %s", error)
+            return
+        recent = self._worker.meet(subjects.publications(name)).recent
+        if recent is None or message_id not in recent:
+            asyncio.get_running_loop().call_later(hold, self._held_long_enough, name, message_id, payload)
+
+    def _held_long_enough(self, name: str, message_id: bytes, payload: bytes) -> None:
+        try:
             hosted = self.hosting(name)
         except NearcastError as error:
             _log.error("a publication was handed over in vain: %s", error)
@@ -234,7 +248,7 @@ class Membership:
         topic = self._worker.meet(subjects.publications(name))
         if not hosted.left:
             self._worker.handed_over(topic, message_id, payload)
-        elif hosted.towards and not (topic.recent is not None and topic.recent.seen(message_id)):
+        elif hosted.towards and (topic.recent is None or not topic.recent.seen(message_id)):
             self._send_on(hosted, name, message_id, payload)
 
     async def members_changed(self, command: MembersChanged) -> None:
@@ -292,8 +306,8 @@ class Membership:
         error, outcome = "", None
         try:
             match self._decode(payload):
-                case HostTopic(spec, epoch, source):
-                    await self.host(spec, epoch, source)
+                case HostTopic(spec, epoch, source, hold):
+                    await self.host(spec, epoch, source, hold)
                 case LeaveTopic() as command:
                     await self.leave(command)
                 case MembersChanged() as command:

@@ -64,7 +64,7 @@ class Spool:
         """Add a message, dropping the oldest when all slots are in use; its number is returned."""
         size = max(1, len(message_id) + len(payload))
         while (offset := self._room(size)) < 0:
-            self._move(self.slots, max(self.arena + (self.arena >> 2), _SMALLEST_ARENA + size))
+            self._move(self.slots, self._larger(size))
         number, split, end = self.count, offset + len(message_id), offset + len(message_id) + len(payload)
         memory, base = self._map, self._arena_at
         memory[base + offset : base + split] = message_id
@@ -112,6 +112,14 @@ class Spool:
                 return head
             return 0 if size < tail else -1
         return head if head + size < tail else -1
+
+    def _larger(self, size: int) -> int:
+        """Room for all slots if messages stay as large as the last ones; a quarter more if that is not enough."""
+        last = range(max(self.first, self.count - 64), self.count)
+        lengths = [sum(_SLOT.unpack_from(self._map, _INDEX_AT + n % self.slots * _SLOT.size)[1:]) for n in last]
+        expected = int(1.02 * self.slots * (sum(lengths) + size) / (len(lengths) + 1)) + size
+        wanted = expected if expected > self.arena else self.arena + (self.arena >> 2)
+        return max(min(wanted, 16 * self.arena), size + 1)
 
     def _make(self, path: Path) -> None:
         size = _INDEX_AT + self.slots * _SLOT.size + self.arena

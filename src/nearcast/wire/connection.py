@@ -85,6 +85,13 @@ class Connection(Client):
         """Have another function take the messages of a subscription made with `attach`."""
         self._sinks[subscription._id] = sink
 
+    async def close(self) -> None:
+        """Close; a server that has gone already is no error."""
+        try:
+            await super().close()
+        except OSError as error:
+            _log.debug("nats: %s", error)
+
     def send(self, subject: str, headers: bytes, payload: bytes, reply: str = "") -> None:
         """Queue one message; the caller awaits `room()` now and then. Subject and headers are trusted."""
         if not self.is_connected:
@@ -127,8 +134,11 @@ class Connection(Client):
         sink = self._sinks.get(sid)
         if sink is None:
             await super()._process_msg(sid, subject, reply, data, headers)
-        else:
+            return
+        try:
             sink(subject.decode(), reply.decode(), data, headers or b"")
+        except Exception:  # else nats-py would stop reading: one odd message must not end the connection
+            _log.exception("a message on %r could not be taken", subject)
 
 
 async def open_connection(

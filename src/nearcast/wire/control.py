@@ -114,11 +114,15 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class HostTopic(msgspec.Struct, frozen=True, tag=True):
-    """To a worker: take a topic, with a copy of the spool of `source`, and join its queue group."""
+    """To a worker: take a topic, with a copy of the spool of `source`, and join its queue group.
+
+    hold: seconds that publications handed over wait for a sign that another member has processed them.
+    """
 
     spec: TopicSpec
     epoch: int
     source: str = ""
+    hold: float = 0.5
 
 
 class LeaveTopic(msgspec.Struct, frozen=True, tag=True):

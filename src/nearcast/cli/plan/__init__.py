@@ -2,6 +2,9 @@
 
 import typer
 
+from nearcast.cli.plan.partition import partition
+
 __all__ = ["app"]
 
 app = typer.Typer()
+app.command()(partition)

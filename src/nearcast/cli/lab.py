@@ -1,0 +1,167 @@
+"""`nearcast lab wan …`: a wide area on this machine, up until it is taken down."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import statistics
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table as Screen
+
+from nearcast.domain.errors import InputError
+from nearcast.lab import wan
+from nearcast.lab.wan.topology import MS_PER_KM
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nearcast.lab.wan.control import Fields
+
+__all__ = ["app"]
+
+app = typer.Typer()
+commands = typer.Typer()
+app.add_typer(
+    commands,
+    name="wan",
+    no_args_is_help=True,
+    help="A network namespace per node, with the delays of a wide area between them.",
+)
+
+Name = Annotated[str, typer.Option("--name", help="The area, when more than one is up.")]
+DEFAULT_NAME = "wan"
+
+MILLISECONDS = {"": 1.0, "ms": 1.0, "s": 1000.0, "us": 0.001}
+FRACTIONS = {"": 1.0, "%": 0.01}
+MEGABITS = {"": 1.0, "kbit": 0.001, "mbit": 1.0, "gbit": 1000.0}
+
+
+@commands.command()
+def up(
+    topology: Annotated[
+        Path,
+        typer.Option(
+            help="CSV or Parquet: source,destination,rtt_ms[,jitter_ms,loss,mbit] "
+            "or node,latitude,longitude[,access_ms]."
+        ),
+    ],
+    ms_per_km: Annotated[float, typer.Option(help="One-way delay of distance, for positions.")] = MS_PER_KM,
+    seed: Annotated[int, typer.Option(help="Of what is random: loss and jitter.")] = 0,
+    name: Name = DEFAULT_NAME,
+) -> None:
+    """Start a wide area and leave it running."""
+    # Tables need pyarrow and NumPy, which take half a second to load; the other commands do not.
+    from nearcast.cli.topologies import read_topology
+
+    area, _ = wan.start(read_topology(topology, ms_per_km), name, seed=seed)
+    screen = Screen("node", "namespace", "address", box=None)
+    for node in area.topology.nodes:
+        screen.add_row(node, area.namespace(node), area.address(node))
+    _print(screen)
+
+
+@commands.command()
+def run(
+    node: Annotated[str, typer.Option("--in", help="The node to run at.")],
+    command: Annotated[list[str], typer.Argument(help="What to run, after --.")],
+    name: Name = DEFAULT_NAME,
+) -> None:
+    """Run a command at a node; its exit code is ours."""
+    arguments = wan.find(name).command(node, *command)
+    if shutil.which(command[0]) is None:
+        raise InputError(f"there is no command {command[0]!r}")
+    os.execvp(arguments[0], arguments)
+
+
+@commands.command(name="set")
+def change(
+    a: Annotated[str, typer.Argument(help="A node.")],
+    b: Annotated[str, typer.Argument(help="Another node, or 'all': every other.")],
+    delay: Annotated[str | None, typer.Option(help="One way: 40ms, 1.5s.")] = None,
+    jitter: Annotated[str | None, typer.Option(help="The delay varies by at most this: 5ms.")] = None,
+    loss: Annotated[str | None, typer.Option(help="The share of packets lost: 1%, 0.01.")] = None,
+    bandwidth: Annotated[str | None, typer.Option(help="10mbit, 500kbit, 1gbit, or none: no limit.")] = None,
+    cut: Annotated[bool | None, typer.Option("--cut/--heal", help="Let nothing through, or all again.")] = None,
+    name: Name = DEFAULT_NAME,
+) -> None:
+    """Change the link between two nodes, both ways, from now on."""
+    fields: Fields = {}
+    if delay is not None:
+        fields["delay_ms"] = quantity("--delay", delay, MILLISECONDS)
+    if jitter is not None:
+        fields["jitter_ms"] = quantity("--jitter", jitter, MILLISECONDS)
+    if loss is not None:
+        fields["loss"] = quantity("--loss", loss, FRACTIONS)
+    if bandwidth is not None:
+        fields["mbit"] = None if bandwidth == "none" else quantity("--bandwidth", bandwidth, MEGABITS)
+    if cut is not None:
+        fields["cut"] = cut
+    if not fields:
+        raise InputError("nothing to set: give --delay, --jitter, --loss, --bandwidth, --cut or --heal")
+    wan.find(name).set(a, b, **fields)
+
+
+@commands.command()
+def show(
+    node: Annotated[str | None, typer.Argument(help="Only the links of this node.")] = None,
+    probes: Annotated[int, typer.Option(min=1, help="Echoes sent per pair; the median is shown.")] = 5,
+    name: Name = DEFAULT_NAME,
+) -> None:
+    """The links as they are set, and the round trip measured now, in ms."""
+    area = wan.find(name)
+    nodes = area.topology.nodes
+    rows = {each: area.links(each) for each in nodes}
+    one = None if node is None else area.topology.index(node)
+    pairs = [(a, b) for i, a in enumerate(nodes) for j, b in enumerate(nodes) if i < j and one in (None, i, j)]
+    longest = max(state.way.delay_ms + state.way.jitter_ms for row in rows.values() for state in row.values())
+    measured = wan.round_trips(area, pairs, count=probes, patience=1.0 + 2 * longest / 1000)
+    screen = Screen("a", "b", box=None)
+    for title in ("a to b", "b to a", "rtt", "measured", "jitter", "loss", "mbit", "sent", "lost"):
+        screen.add_column(title, justify="right")
+    for a, b in pairs:
+        there, back = rows[a][b], rows[b][a]
+        way, times = there.way, measured[a, b]
+        screen.add_row(
+            a,
+            b,
+            f"{way.delay_ms:.1f}",
+            f"{back.way.delay_ms:.1f}",
+            f"{way.delay_ms + back.way.delay_ms:.1f}",
+            f"{statistics.median(times):.1f}" if times else "cut" if way.cut or back.way.cut else "none",
+            f"{way.jitter_ms:.1f}",
+            f"{way.loss:.1%}",
+            "" if way.mbit is None else f"{way.mbit:g}",
+            str(there.sent + back.sent),
+            str(there.lost + back.lost),
+        )
+    _print(screen)
+
+
+@commands.command()
+def down(name: Name = DEFAULT_NAME) -> None:
+    """End what runs at the nodes, the emulator and the namespaces; clear what killed emulators left."""
+    cleared = wan.clear_leftovers()
+    if name in wan.running():
+        wan.stop(name)
+    elif name not in cleared:
+        wan.find(name)
+
+
+def _print(screen: Screen) -> None:
+    """To a terminal as it fits; to a file or a pipe whole."""
+    console = Console()
+    (console if console.is_terminal else Console(width=200)).print(screen)
+
+
+def quantity(option: str, text: str, units: Mapping[str, float]) -> float:
+    """A number with one of the units."""
+    found = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*([a-z%]*)", text.strip().lower())
+    if found is None or found[2] not in units:
+        allowed = ", ".join(unit for unit in units if unit)
+        raise InputError(f"{option} is {text!r}; a number and one of these units is allowed: {allowed}")
+    return float(found[1]) * units[found[2]]

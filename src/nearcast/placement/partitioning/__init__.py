@@ -1,0 +1,24 @@
+"""Which broker hosts a topic, so that latency bounds hold and no broker is overloaded (ePulsar).
+
+`aggregates.py` shrinks a topic's clients to a constant size, `planners.py` is Algorithm 1 and its baselines,
+`refined.py` improves its plan when brokers are full, `exact.py` is the optimum for small instances.
+"""
+
+from nearcast.placement.partitioning.aggregates import Brokers, Clients, Topics, aggregate, worst_latencies
+from nearcast.placement.partitioning.exact import exact
+from nearcast.placement.partitioning.planners import Partition, all_pairs, centroid, hashed
+from nearcast.placement.partitioning.refined import refined
+
+__all__ = [
+    "Brokers",
+    "Clients",
+    "Partition",
+    "Topics",
+    "aggregate",
+    "all_pairs",
+    "centroid",
+    "exact",
+    "hashed",
+    "refined",
+    "worst_latencies",
+]

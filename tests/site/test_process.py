@@ -1,0 +1,72 @@
+"""A supervised process comes up, comes back, and goes for good."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from nearcast import NearcastError
+from nearcast.site.process import Supervised
+
+
+async def at_once() -> None:
+    await asyncio.sleep(0)
+
+
+def sleeper(tmp_path: Path, **options: object) -> Supervised:
+    return Supervised("sleeper", ["sleep", "600"], tmp_path / "log", ready=at_once, **options)  # type: ignore[arg-type]
+
+
+async def test_it_is_started_again_when_it_dies(tmp_path: Path) -> None:
+    reasons: list[str] = []
+    restarted = asyncio.Event()
+
+    def note(reason: str) -> None:
+        reasons.append(reason)
+        restarted.set()
+
+    process = sleeper(tmp_path, on_restart=note)
+    await process.start()
+    first = process.pid
+    assert first is not None
+    for _ in range(2):
+        restarted.clear()
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGKILL)
+        async with asyncio.timeout(30):
+            await restarted.wait()
+    assert process.restarts == 2
+    assert reasons == ["sleeper ended with code -9"] * 2
+    last = process.pid
+    assert last not in (None, first)
+    await process.stop()
+    assert process.pid is None
+    assert not psutil.pid_exists(last or 0)
+
+
+async def test_one_that_cannot_start_says_why(tmp_path: Path) -> None:
+    async def never() -> None:
+        await asyncio.Event().wait()
+
+    command = [sys.executable, "-c", "import sys; sys.exit('the port is taken')"]
+    process = Supervised("broken", command, tmp_path / "log", ready=never)
+    with pytest.raises(NearcastError, match="broken ended with code 1: the port is taken"):
+        await process.start()
+    assert process.pid is None
+
+
+async def test_one_that_ignores_the_request_is_killed(tmp_path: Path) -> None:
+    command = ["bash", "-c", "trap '' TERM; echo up; while true; do sleep 0.1; done"]
+    process = Supervised("stubborn", command, tmp_path / "log", ready=at_once)
+    await process.start()
+    while "up" not in (tmp_path / "log").read_text():  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    pid = process.pid
+    await process.stop(grace=0.2)
+    assert not psutil.pid_exists(pid or 0)
