@@ -104,11 +104,11 @@ Instruction = Open | Subscribe | Switch | Wait | Close | Answer
 
 
 class Rehoming:
-    """The moves of one client. Events in, instructions out; no I/O, no clock."""
+    """The moves of one client. Events in, instructions out; no I/O, no clock. `target`: where it is going."""
 
     def __init__(self, home: str) -> None:
         self.home, self.term = home, 0
-        self._target = ""
+        self.target = ""
         self._phase: Literal["at home", "opening", "subscribing", "overlapping"] = "at home"
 
     def handle(self, event: Event) -> list[Instruction]:
@@ -120,14 +120,14 @@ class Rehoming:
                 self._phase = "subscribing"
                 return [Subscribe()]
             case Subscribed() if self._phase == "subscribing":
-                self._phase, self.home = "overlapping", self._target
+                self._phase, self.home = "overlapping", self.target
                 return [Switch(), Answer("", self.term), Wait()]
             case Settled() if self._phase == "overlapping":
                 self._phase = "at home"
                 return [Close("old")]
             case Lost(reason) if self._phase in ("opening", "subscribing"):
                 opened, self._phase = self._phase == "subscribing", "at home"
-                answer = Answer(f"{self._target}: {reason}", self.term)
+                answer = Answer(f"{self.target}: {reason}", self.term)
                 return [Close("new"), answer] if opened else [answer]
         return []
 
@@ -138,6 +138,6 @@ class Rehoming:
         if home == self.home:  # told twice
             return [Answer("", term)]
         if self._phase != "at home":
-            return [Answer(f"is on its way to {self._target or self.home}", term)]
-        self._phase, self._target = "opening", home
+            return [Answer(f"is on its way to {self.target or self.home}", term)]
+        self._phase, self.target = "opening", home
         return [Open(url)]

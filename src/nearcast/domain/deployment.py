@@ -16,7 +16,7 @@ __all__ = ["Deployment"]
 
 @dataclass(frozen=True)
 class Deployment:
-    """What one `nearcast.toml` says. report_seconds: how often each site reports to the coordinator, if there is one."""
+    """What one `nearcast.toml` says. report_seconds: how often a site reports to the coordinator, if there is one."""
 
     sites: tuple[SiteSpec, ...]
     topics: tuple[TopicSpec, ...] = ()

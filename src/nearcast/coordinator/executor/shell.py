@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from nats.errors import Error as NatsError
+from nats.errors import NoRespondersError
 
 from nearcast.coordinator.executor import client_move as cm
 from nearcast.coordinator.executor import topic_move as tm
@@ -146,10 +147,18 @@ class Executor:
 
     async def _tell(self, subject: str, command: Any, limit: float) -> str:
         """Send a command; why it was not done is returned."""
-        try:
-            reply = await self._connection.request(subject, msgspec.json.encode(command), timeout=limit)
-        except (NatsError, TimeoutError) as error:
-            return str(error) or f"no answer within {limit:g} s"
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + limit
+        while True:
+            try:
+                reply = await self._connection.request(subject, msgspec.json.encode(command), timeout=limit)
+                break
+            except NoRespondersError:  # brokers learn of each other's subscriptions a moment late
+                if clock() > deadline - limit / 2:
+                    return "nobody is there"
+                await asyncio.sleep(0.1)
+            except (NatsError, TimeoutError) as error:
+                return str(error) or f"no answer within {limit:g} s"
         answer = msgspec.json.decode(reply.data, type=Answer)
         if answer.term > self._term():
             raise DeposedError(answer.error)
