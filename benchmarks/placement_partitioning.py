@@ -75,9 +75,7 @@ def speed() -> Iterator[Figure]:
     yield Figure("  the aggregates of its 400,000 clients", f"{summed:.2f} s")
     _, paired = best_of_three(partial(all_pairs, topics, instance.clients, instance.brokers))
     centroids = seconds[SIZES[-1]]
-    yield Figure(
-        "  AllPairs at that size", f"{paired:.2f} s", f"centroid {centroids:.2f} s", paired / centroids
-    )
+    yield Figure("  AllPairs at that size", f"{paired:.2f} s", f"centroid {centroids:.2f} s", paired / centroids)
     peaks = [peak_megabytes(made_up(20_000, BROKERS, clients)) for clients in (4, 16)]
     yield Figure(
         "memory to plan 20,000 topics, 16 clients each",
@@ -196,9 +194,7 @@ def peak_megabytes(instance: literal.Instance) -> float:
     return peak / 2**20
 
 
-def made_up(
-    topics: int, brokers: int, clients: int = 4, seed: int = 0, fill: float = 0.8
-) -> literal.Instance:
+def made_up(topics: int, brokers: int, clients: int = 4, seed: int = 0, fill: float = 0.8) -> literal.Instance:
     """Clients around each topic's place, half of them publishing, topics at random brokers."""
     generator = np.random.default_rng(seed)
     topic = np.repeat(np.arange(topics), clients)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 
+from nearcast import NearcastError
 from nearcast.site.ports import free_ports
 
 _RANGE = 1000
@@ -19,8 +20,9 @@ def free_block(number: int = 10) -> int:
     global _next
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 12
     start = 20_000 + worker * _RANGE
-    if _next + number > _RANGE:
-        _next = 0
-    first = free_ports(number, start + _next, start + _RANGE)
+    try:
+        first = free_ports(number, start + _next, start + _RANGE)
+    except NearcastError:  # the end of the range: from the beginning again
+        first = free_ports(number, start, start + _RANGE)
     _next = first - start + number
     return first

@@ -126,9 +126,7 @@ def test_a_zero_round_trip_is_taken() -> None:
 def test_a_moved_node_believes_new_samples_at_once() -> None:
     """The median filter holds two old samples of each peer; told of the move, the node drops them."""
     generator = random.Random(3)
-    peers = {
-        str(i): Coordinate(tuple(generator.gauss(0, 40) for _ in range(8)), 1.0, 0.0, 0.1) for i in range(200)
-    }
+    peers = {str(i): Coordinate(tuple(generator.gauss(0, 40) for _ in range(8)), 1.0, 0.0, 0.1) for i in range(200)}
     near, far = peers["0"], peers["1"]
 
     def settle(node: Node, home: Coordinate, updates: int) -> float:

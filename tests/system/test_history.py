@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import random
-import signal
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
-from tests.ports import free_block
-from tests.system.conftest import interest_settled, until
-from tests.system.slow_link import slow_link
+from tests.system.conftest import until
 
 import nearcast
 from nearcast import field
-from nearcast.client.history import StoreFinder
-from nearcast.domain.deployment import Deployment
-from nearcast.domain.site import SiteSpec, StoreSpec
 from nearcast.domain.topic import TopicSpec
-from nearcast.site.site import Site, run_sites
 
 LOG = TopicSpec("log", replicas=("tokyo", "osaka", "cloud"), quorum=3)
 
@@ -98,59 +87,6 @@ async def test_errors_say_what_is_wrong(city) -> None:
             client.history("log", where="n > 1")
         with pytest.raises(nearcast.InputError, match="replay needs one durable topic"):
             await client.subscribe("nowhere", replay=True)
-
-
-class Apart:
-    """Three sites: from `here`, `near` is a few milliseconds away and `far` much more."""
-
-    def __init__(self, folder: Path, topics: tuple[TopicSpec, ...]) -> None:
-        names = ("here", "near", "far")
-        for name in names:
-            (folder / name).mkdir()
-        self.specs = {n: SiteSpec(n, port=free_block(), store=StoreSpec(folder / n)) for n in names}
-        self.deployment = Deployment(tuple(self.specs.values()), topics)
-        self.folder = folder
-
-    @contextlib.asynccontextmanager
-    async def running(self):
-        links = {"near": (free_block(), 0.005), "far": (free_block(), 0.04)}
-        async with contextlib.AsyncExitStack() as stack:
-            for name, (port, delay) in links.items():
-                await stack.enter_async_context(slow_link(port + 1, self.specs[name].gateway_port, delay))
-            # `here` knows its peers at the slow links' ends.
-            peers = [SiteSpec(name, port=port) for name, (port, _) in links.items()]
-            seen_from_here = Deployment((self.specs["here"], *peers), self.deployment.topics)
-            others = await stack.enter_async_context(
-                run_sites(self.deployment, self.folder / "run", names=["near", "far"])
-            )
-            here = await stack.enter_async_context(Site(seen_from_here, "here", self.folder / "run" / "here"))
-            await interest_settled()
-            yield {"here": here, **others}
-
-
-async def test_the_nearest_live_store_answers(tmp_path: Path) -> None:
-    topic = TopicSpec("log", replicas=("near", "far"), quorum=2)
-    async with Apart(tmp_path, (topic,)).running() as sites:
-        async with nearcast.connect(sites["here"].spec.url) as client:
-            await fill(client, "log", 10)
-            finder = StoreFinder(client._live(), random.Random(1))
-
-            async def both_are_known() -> bool:
-                return set(await finder.find("log")) == {"near", "far"}
-
-            await until(both_are_known)
-            for _ in range(5):
-                query = client.history("log")
-                assert await numbers(query) == list(range(10))
-                assert query.store == "near"
-            near = sites["near"].store
-            os.kill(near.pid, signal.SIGSTOP)  # it neither answers nor closes its connections
-            try:
-                query = client.history("log")
-                assert await numbers(query) == list(range(10))
-                assert query.store == "far"
-            finally:
-                os.kill(near.pid, signal.SIGCONT)
 
 
 async def test_replay_goes_over_into_live_without_gap_or_duplicate(city) -> None:

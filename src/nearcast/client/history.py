@@ -180,7 +180,7 @@ class HistoryQuery:
         page = msgspec.msgpack.decode(reply.data, type=HistoryPage)
         if page.error:
             raise InputError(page.error)
-        return page
+        return None if page.unavailable else page
 
 
 def _next(request: HistoryRequest, page: HistoryPage) -> HistoryRequest | None:

@@ -52,9 +52,7 @@ class Simulation:
     def coordinate(self, node: int) -> Coordinate:
         """One node's coordinate as the live code has it."""
         position = tuple(self.position[node].tolist())
-        return Coordinate(
-            position, float(self.height[node]), float(self.adjustment[node]), float(self.error[node])
-        )
+        return Coordinate(position, float(self.height[node]), float(self.adjustment[node]), float(self.error[node]))
 
     def step(self, links: Ints, rtt_ms: Floats) -> None:
         """One sample on each of these links, at most one per source, all seeing the state before the step."""
@@ -156,9 +154,7 @@ def fit(
     first = np.searchsorted(source, np.arange(nodes + 1))
     degree = np.diff(first)
     measuring = np.flatnonzero(degree)
-    simulation = Simulation(
-        nodes, source, destination, seed, Settings(adjustment_window=0, gravity_ms=np.inf)
-    )
+    simulation = Simulation(nodes, source, destination, seed, Settings(adjustment_window=0, gravity_ms=np.inf))
     generator = np.random.default_rng([seed, 1])
     best, halvings, rounds = np.inf, 0, 0
     while rounds < max_rounds and halvings < MAX_HALVINGS:

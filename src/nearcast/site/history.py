@@ -78,7 +78,7 @@ class HistoryService:
                 page = HistoryPage(error=str(error))
             except (NearcastError, NatsError, TimeoutError) as error:
                 _log.warning("history at %s: %s", self._site, error)
-                return  # no answer: the client goes to the next nearest store
+                page = HistoryPage(unavailable=str(error))
         try:
             self._broker.send(reply, b"", msgspec.msgpack.encode(page))
         except ConnectionLostError as error:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
+import urllib.request
 from typing import TYPE_CHECKING
 
 from nearcast.domain.errors import InputError, NearcastError
@@ -73,6 +75,21 @@ class Site:
         self.broker = self._server("broker", spec.port)
         await self.broker.start()
 
+    async def has_joined(self, sites: Sequence[str]) -> None:
+        """Wait until the broker has a gateway to each of these other sites: before that, messages to them are lost."""
+        others = set(sites) - {self.spec.name}
+        url = f"http://{self.spec.host}:{self.spec.monitor_port}/gatewayz"
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + _START_LIMIT
+        missing = others
+        while missing:
+            if clock() > deadline:
+                raise NearcastError(f"site {self.spec.name} found no gateway to {', '.join(sorted(missing))}")
+            await asyncio.sleep(0.02)
+            with contextlib.suppress(OSError):
+                joined = json.loads(await asyncio.to_thread(_get, url)).get("outbound_gateways", {})
+                missing = others - joined.keys()
+
     async def start_rest(self) -> None:
         """Store, agent and workers."""
         spec, folder = self.spec, self.run_directory
@@ -128,6 +145,11 @@ class Site:
         )
 
 
+def _get(url: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=5) as answer:
+        return bytes(answer.read())
+
+
 async def _server_answers(name: str, host: str, port: int) -> None:
     """Wait until a nats-server greets at its client port."""
     clock = asyncio.get_running_loop().time
@@ -171,6 +193,7 @@ async def run_sites(
     sites = {name: Site(deployment, name, run_directory / name, search_path) for name in wanted}
     try:
         await _all(site.start_broker() for site in sites.values())
+        await _all(site.has_joined(wanted) for site in sites.values())
         await _all(site.start_rest() for site in sites.values())
         yield sites
     finally:

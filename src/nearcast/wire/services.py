@@ -78,6 +78,7 @@ class HistoryPage(msgspec.Struct, frozen=True, omit_defaults=True):
 
     end: the store's last sequence that this page has looked at; a later request may start behind it.
     before, remaining: the backward search is not over; ask again with these.
+    error: the request is wrong wherever it is asked. unavailable: this store cannot answer, another one may.
     """
 
     messages: list[StoredMessage] = []
@@ -86,3 +87,4 @@ class HistoryPage(msgspec.Struct, frozen=True, omit_defaults=True):
     before: int | None = None
     remaining: int = 0
     error: str = ""
+    unavailable: str = ""

@@ -28,9 +28,7 @@ def build(seed: int, topics: int, brokers: int, fill: float, resources: bool) ->
     share = generator.dirichlet(np.full(brokers, 5.0))
     limit = np.ceil(share * rate.sum() / fill)
     used = generator.uniform(0, 1.1, (brokers, 2)) if resources else np.empty((0, 0))
-    where = Brokers(
-        generator.normal(0, 30, (brokers, 3)), generator.uniform(0, 3, brokers), limit, utilisation=used
-    )
+    where = Brokers(generator.normal(0, 30, (brokers, 3)), generator.uniform(0, 3, brokers), limit, utilisation=used)
     bound = generator.uniform(60, 200, topics)
     return Instance(clients, where, generator.integers(0, brokers, topics), bound, rate)
 

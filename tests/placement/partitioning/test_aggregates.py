@@ -35,9 +35,7 @@ def test_a_topic_by_hand() -> None:
 
 
 def test_a_side_without_clients_adds_nothing() -> None:
-    clients = Clients(
-        np.array([0]), np.array([True]), np.array([False]), np.array([[0.0, 4.0]]), np.array([1.0])
-    )
+    clients = Clients(np.array([0]), np.array([True]), np.array([False]), np.array([[0.0, 4.0]]), np.array([1.0]))
     topics = aggregate(clients, BROKERS, np.array([0, 1]), np.full(2, 9.0), np.ones(2))
     assert topics.latency.tolist() == [4 + 1 + 1, 0]
     assert centroid_latencies(topics, BROKERS, np.array([1])).tolist() == [[0, 0]]

@@ -94,9 +94,7 @@ class TestPartitioning(PlannerContract):
         broker, limit = result.partition.broker, literal.limits(instance)
         load = [sum(instance.rate[broker == b]) for b in range(len(limit))]
         excess = sum(max(used - most, 0) for used, most in zip(load, limit, strict=True))
-        late = [
-            literal.worst_latency(instance, t, b) > instance.bound[t] for t, b in enumerate(broker.tolist())
-        ]
+        late = [literal.worst_latency(instance, t, b) > instance.bound[t] for t, b in enumerate(broker.tolist())]
         return float(np.dot(WEIGHTS, (excess, sum(late), sum(broker != instance.broker))))
 
     def reported(self, result: Planned) -> float:
@@ -110,9 +108,7 @@ def test_the_columns_are_algorithm_1(instance: literal.Instance) -> None:
     for block in (3, 4096):  # many blocks and one
         with patch.object(planners, "BLOCK", block):
             assert centroid(instance.topics(), instance.brokers).broker.tolist() == by_centroid
-            assert (
-                all_pairs(instance.topics(), instance.clients, instance.brokers).broker.tolist() == by_pairs
-            )
+            assert all_pairs(instance.topics(), instance.clients, instance.brokers).broker.tolist() == by_pairs
 
 
 @given(instances())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from enum import StrEnum
-from pathlib import Path  # noqa: TC003  (typer reads the annotations)
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
@@ -116,9 +116,7 @@ def _plan(
             return partitioning.refined(topics, brokers, _latencies(topics, clients, brokers), start)
         case Method.exact:
             if (size := len(topics) * len(brokers)) > EXACT_LIMIT:
-                raise InputError(
-                    f"--method exact takes up to {EXACT_LIMIT} topics × brokers; these are {size}"
-                )
+                raise InputError(f"--method exact takes up to {EXACT_LIMIT} topics × brokers; these are {size}")
             return partitioning.exact(topics, brokers, _latencies(topics, clients, brokers))
 
 
@@ -158,9 +156,7 @@ def _refuse_infeasible(topics: Table, brokers: Table) -> None:
     rate, limit = topics["rate_out"], brokers["rate_limit"]
     if rate.max() > limit.max():
         row = int(rate.argmax())
-        topics.refuse(
-            row, f"rate_out is {rate[row]:g}; the largest rate_limit of {brokers.path} is {limit.max():g}"
-        )
+        topics.refuse(row, f"rate_out is {rate[row]:g}; the largest rate_limit of {brokers.path} is {limit.max():g}")
     if rate.sum() > limit.sum() * (1 + 1e-9):
         row = int(np.searchsorted(np.cumsum(rate), limit.sum(), side="right"))
         topics.refuse(

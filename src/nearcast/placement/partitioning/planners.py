@@ -209,9 +209,7 @@ def _centroid_latency_at(topics: Topics, brokers: Brokers, broker: NDArray[np.in
     return np.asarray(topics.deviation + np.nan_to_num(legs).sum(axis=0))
 
 
-def described(
-    topics: Topics, brokers: Brokers, broker: NDArray[np.int64], expected: NDArray[np.float64]
-) -> Partition:
+def described(topics: Topics, brokers: Brokers, broker: NDArray[np.int64], expected: NDArray[np.float64]) -> Partition:
     """An assignment with its load, overloaded brokers and moves."""
     load = _load(topics, broker, len(brokers))
     capacity = current_capacity(topics, brokers)

@@ -46,9 +46,7 @@ def refined(topics: Topics, brokers: Brokers, latencies: NDArray[np.float64], st
 class _Search:
     """The plan so far with its load."""
 
-    def __init__(
-        self, topics: Topics, brokers: Brokers, latencies: NDArray[np.float64], start: Partition
-    ) -> None:
+    def __init__(self, topics: Topics, brokers: Brokers, latencies: NDArray[np.float64], start: Partition) -> None:
         self.home, self.rate, self.latencies = topics.broker, topics.rate, latencies
         self.kept = latencies <= topics.bound[:, None]  # where a topic keeps its bound
         placed = np.flatnonzero(self.home != NOWHERE)
