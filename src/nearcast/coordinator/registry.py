@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -101,6 +102,11 @@ class Registry:
         """A topic is no more; the sites that run it stop when they hear of it."""
         record = self.topic(name)
         await self.put_topic(TopicRecord(record.spec, record.epoch + 1, (), "", removed=True))
+
+    async def put_replicas(self, record: TopicRecord, replicas: tuple[str, ...]) -> None:
+        """A topic is kept elsewhere; its members stay."""
+        spec = dataclasses.replace(record.spec, replicas=replicas)
+        await self.put_topic(msgspec.structs.replace(record, spec=spec, epoch=record.epoch + 1))
 
     async def reread_topic(self, name: str) -> TopicRecord | None:
         """The record as it is in the state, whatever was thought of it here."""

@@ -26,11 +26,13 @@ if TYPE_CHECKING:
 
     from nearcast.domain.deployment import Deployment
     from nearcast.site.worker import WorkerStats
+    from nearcast.wire.control import Assignments
 
 __all__ = ["Site", "run_sites"]
 
 _log = logging.getLogger(__name__)
 _START_LIMIT = 30.0
+_COORDINATOR_LIMIT = 5.0
 
 
 class Site:
@@ -106,11 +108,21 @@ class Site:
         self.reporting = Reporting(self.deployment, spec, self._connection, self.hosting, self.place)
         assignments = None
         if self.hosting.has_known_a_coordinator:  # what was assigned here before may have gone elsewhere
-            with contextlib.suppress(CoordinatorError):
-                assignments = await self.reporting.register(2.0)
+            assignments = await self._ask_what_to_run(self.reporting)
         await self.hosting.start(assignments)
         await self.place.start()
         await self.reporting.start()
+
+    async def _ask_what_to_run(self, reporting: Reporting) -> Assignments | None:
+        """The registry's word, if a coordinator answers soon; the broker may still be finding the others."""
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + _COORDINATOR_LIMIT
+        while clock() < deadline:
+            try:
+                return await reporting.register(1.0)
+            except CoordinatorError:
+                await asyncio.sleep(0.1)
+        return None
 
     async def stop(self) -> None:
         """Workers first, so that nothing is published into a broker that is going; the broker last."""
