@@ -16,10 +16,14 @@ __all__ = ["main"]
 
 # noun -> module with a typer application named `app`
 NOUNS = {
+    "client": ("nearcast.cli.client", "Registered clients and their homes."),
     "coordinates": ("nearcast.cli.coordinates", "Network coordinates from measured round trips."),
+    "coordinator": ("nearcast.cli.coordinator", "Run a coordinator, or ask the one that leads."),
     "lab": ("nearcast.cli.lab", "A wide area on one machine: namespaces with delays between them."),
     "plan": ("nearcast.cli.plan", "Place clients, topics, replicas and subscribers: tables in, a plan out."),
-    "site": ("nearcast.cli.site", "Run one site on this machine."),
+    "profile": ("nearcast.cli.profile", "Measure what a worker and a broker can take."),
+    "site": ("nearcast.cli.site", "Run one site on this machine; see all of them."),
+    "topic": ("nearcast.cli.topic", "Registered topics: see, add, remove, move."),
 }
 
 # command -> module with a function named `command`

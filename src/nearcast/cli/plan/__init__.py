@@ -2,9 +2,12 @@
 
 import typer
 
+from nearcast.cli.plan.live import apply, show
 from nearcast.cli.plan.partition import partition
 
 __all__ = ["app"]
 
 app = typer.Typer()
 app.command()(partition)
+app.command()(show)
+app.command()(apply)
