@@ -11,7 +11,7 @@ import sys
 from benchmarks.measure import print_table
 
 # Each part is a module benchmarks/placement_<part>.py with a generator `figures()`.
-PARTS: tuple[str, ...] = ("partitioning", "coordinates")
+PARTS: tuple[str, ...] = ("homes", "colocation", "partitioning", "storage", "balance", "coordinates")
 
 
 def main(wanted: list[str]) -> None:

@@ -3,6 +3,7 @@
 import typer
 
 from nearcast.cli.plan.live import apply, show
+from nearcast.cli.plan.homes import homes
 from nearcast.cli.plan.partition import partition
 
 __all__ = ["app"]
@@ -11,3 +12,5 @@ app = typer.Typer()
 app.command()(partition)
 app.command()(show)
 app.command()(apply)
+for command in (homes, partition):
+    app.command()(command)

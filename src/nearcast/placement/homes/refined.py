@@ -1,0 +1,174 @@
+"""A local search that starts where another planner ends: single moves, and trades between two clients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nearcast.placement.homes.baselines import nearest, one_topic_one_site
+from nearcast.placement.homes.delay import HomesPlan, evaluate
+from nearcast.placement.homes.incremental import Homes
+from nearcast.placement.homes.reloc import RelocParameters, reloc
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from nearcast.placement.homes.instance import HomesInstance
+
+__all__ = ["RefineParameters", "refine", "refined"]
+
+
+@dataclass(frozen=True)
+class RefineParameters:
+    """A search ends after `rounds`, or once neither a move nor one of `swap_trials` trades helps.
+
+    Then it is kicked: a few clients go anywhere and it starts again from there. There are at most `kicks`,
+    fewer where kicks × clients × sites would exceed `kick_work`.
+    """
+
+    rounds: int = 50
+    swap_trials: int = 400
+    kicks: int = 40
+    kick_work: int = 20_000
+    seed: int = 0
+
+
+DEFAULTS = RefineParameters()
+
+
+# A change must be worth more than this share of the total, or rounding could be mistaken for progress.
+WORTHWHILE = 1e-10
+# Clients that a kick sends anywhere.
+KICKED = 3
+# For a trade between two sites, so many clients of each are considered: those that would most like to go.
+EAGER = 8
+# Clients whose moves are computed together; bounds the memory for them.
+BLOCK_CLIENTS = 4096
+
+
+def refined(
+    instance: HomesInstance,
+    parameters: RefineParameters = DEFAULTS,
+    advance: Callable[[float], None] = lambda fraction: None,
+) -> HomesPlan:
+    """`refine` from nearest, one topic one site and RELOC with its own K; if large, from the best of them."""
+    plans = [nearest(instance), one_topic_one_site(instance)]
+    plans.append(reloc(instance, RelocParameters(seed=parameters.seed)))
+    best = min(plans, key=lambda plan: plan.delay_ms)
+    if _kicks(instance, parameters):  # small enough to search from each of them
+        plans = [refine(instance, plan.home, replace(parameters, kicks=0)) for plan in plans]
+        best = min(plans, key=lambda plan: plan.delay_ms)
+    return refine(instance, best.home, parameters, advance)
+
+
+def refine(
+    instance: HomesInstance,
+    start: NDArray[np.int64],
+    parameters: RefineParameters = DEFAULTS,
+    advance: Callable[[float], None] = lambda fraction: None,
+) -> HomesPlan:
+    """Improve homes until no move and no likely trade lowers the total delay. Never worse than `start`."""
+    rng = np.random.default_rng(parameters.seed)
+    homes = Homes(instance, start)
+    _search(homes, parameters, advance)
+    best = homes.home.copy()
+    kicks = _kicks(instance, parameters)
+    for number in range(kicks):
+        before = homes.total_ms()
+        kicked = rng.choice(instance.clients, size=min(KICKED, instance.clients), replace=False)
+        for client in kicked.tolist():
+            homes.move(client, int(rng.integers(instance.sites)))
+        _search(homes, parameters, advance=lambda fraction: None)
+        if homes.total_ms() < before:
+            best = homes.home.copy()
+        else:
+            homes = Homes(instance, best)
+        advance((number + 1) / kicks)
+    return min(evaluate(instance, start), evaluate(instance, best), key=lambda plan: plan.delay_ms)
+
+
+def _kicks(instance: HomesInstance, parameters: RefineParameters) -> int:
+    return min(parameters.kicks, parameters.kick_work // max(instance.clients * instance.sites, 1))
+
+
+def _search(homes: Homes, parameters: RefineParameters, advance: Callable[[float], None]) -> None:
+    for number in range(parameters.rounds):
+        advance(number / parameters.rounds)
+        homes.recompute()
+        change, relaxed = _changes(homes)
+        if not _take_moves(homes, change) and not _take_swaps(homes, relaxed, parameters):
+            break
+
+
+def _changes(homes: Homes) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    blocks = [
+        homes.move_changes(np.arange(first, min(first + BLOCK_CLIENTS, homes.instance.clients)))
+        for first in range(0, max(homes.instance.clients, 1), BLOCK_CLIENTS)
+    ]
+    return np.concatenate([b[0] for b in blocks]), np.concatenate([b[1] for b in blocks])
+
+
+def _take_moves(homes: Homes, change: NDArray[np.float64]) -> int:
+    """Each client's best move, best first; one that no longer helps after those before it is taken back."""
+    best = change.argmin(axis=1)
+    gain = change[np.arange(len(best)), best]
+    total, taken = homes.total_ms(), 0
+    least = WORTHWHILE * total
+    order = np.argsort(gain, kind="stable")
+    for client in order[gain[order] < -least].tolist():
+        old = int(homes.home[client])
+        homes.move(client, int(best[client]))
+        after = homes.total_ms()
+        if after < total - least:
+            total, taken = after, taken + 1
+        else:
+            homes.move(client, old)
+    return taken
+
+
+def _take_swaps(homes: Homes, relaxed: NDArray[np.float64], parameters: RefineParameters) -> int:
+    """Trades, most promising first: both would gain if each found the room that the other leaves."""
+    total, taken = homes.total_ms(), 0
+    least = WORTHWHILE * total
+    for one, other in _swap_candidates(homes.home, relaxed, parameters):
+        here, there = int(homes.home[one]), int(homes.home[other])
+        if here == there:
+            continue
+        homes.move(one, there)
+        homes.move(other, here)
+        after = homes.total_ms()
+        if after < total - least:
+            total, taken = after, taken + 1
+        else:
+            homes.move(other, there)
+            homes.move(one, here)
+    return taken
+
+
+def _swap_candidates(
+    home: NDArray[np.int64], relaxed: NDArray[np.float64], parameters: RefineParameters
+) -> list[tuple[int, int]]:
+    """Pairs of clients at different sites, by the sum of their relaxed changes, a bound in their favour."""
+    sites = relaxed.shape[1]
+    at_site = [np.flatnonzero(home == site) for site in range(sites)]
+    # eager[a][b]: the clients at a that would most like to be at b.
+    eager = [
+        [clients[np.argsort(relaxed[clients, b], kind="stable")[:EAGER]] for b in range(sites)] for clients in at_site
+    ]
+    ones, others = [], []
+    for a in range(sites):
+        for b in range(a + 1, sites):
+            one, other = np.meshgrid(eager[a][b], eager[b][a], indexing="ij")
+            ones.append(one.ravel())
+            others.append(other.ravel())
+    if not ones:
+        return []
+    one, other = np.concatenate(ones), np.concatenate(others)
+    estimate = relaxed[one, home[other]] + relaxed[other, home[one]]
+    order = np.argsort(estimate, kind="stable")
+    order = order[estimate[order] < 0][: parameters.swap_trials]
+    return list(zip(one[order].tolist(), other[order].tolist(), strict=True))

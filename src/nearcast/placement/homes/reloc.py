@@ -1,0 +1,176 @@
+"""RELOC (Algorithm 1 of the paper): near, with those one shares topics with, and within what sites hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nearcast.domain.errors import InputError
+from nearcast.placement.homes.delay import HomesPlan, evaluate
+from nearcast.placement.homes.in_order import Ledger, place_in_order
+from nearcast.placement.homes.relations import strongest_relations
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from nearcast.placement.homes.instance import HomesInstance
+    from nearcast.placement.homes.relations import Relations
+
+__all__ = ["RelocParameters", "RelocSteps", "cluster_sites", "reloc", "reloc_steps"]
+
+
+@dataclass(frozen=True)
+class RelocParameters:
+    """K is `clusters` (None: chosen by trying), M' `relations`, the rank of the factorisation `rank`.
+
+    Topics with more members than `relation_topic_limit` are left out of the relations: what nearly everybody
+    follows does not tell who belongs together, and its pairs grow with the square of its members.
+    """
+
+    clusters: int | None = None
+    relations: int = 100
+    rank: int = 16
+    relation_topic_limit: int = 1000
+    seed: int = 0
+
+
+DEFAULTS = RelocParameters()
+
+
+@dataclass(frozen=True, eq=False)
+class RelocSteps:
+    """The three steps, each with the homes it alone would give; `cooperation` is RELOC's result."""
+
+    clusters: int
+    site_cluster: NDArray[np.int64]
+    locality: HomesPlan
+    relation: HomesPlan
+    cooperation: HomesPlan
+
+
+def reloc(
+    instance: HomesInstance,
+    parameters: RelocParameters = DEFAULTS,
+    advance: Callable[[float], None] = lambda fraction: None,
+) -> HomesPlan:
+    """The homes of Algorithm 1; without a number of clusters, the best of several (`_best_of_clusters`)."""
+    relations = _relations(instance, parameters)
+    if parameters.clusters is None:
+        return _best_of_clusters(instance, relations, parameters.seed, advance)
+    return _place(instance, relations, _checked_clusters(instance, parameters), cooperate=True)
+
+
+def reloc_steps(instance: HomesInstance, parameters: RelocParameters) -> RelocSteps:
+    """RELOC with a given K, step by step."""
+    if parameters.clusters is None:
+        raise InputError("the steps of RELOC need a number of clusters")
+    site_cluster = _checked_clusters(instance, parameters)
+    relations = _relations(instance, parameters)
+    return RelocSteps(
+        parameters.clusters,
+        site_cluster,
+        evaluate(instance, instance.client_site_ms.argmin(axis=1)),
+        _place(instance, relations, site_cluster, cooperate=False),
+        _place(instance, relations, site_cluster, cooperate=True),
+    )
+
+
+def cluster_sites(site_site_ms: NDArray[np.float64], clusters: int, seed: int = 0) -> NDArray[np.int64]:
+    """Line 17: K-means over the sites, for any matrix of delays.
+
+    K-means needs points. Classical scaling makes them from the delays; where the delays are distances in the
+    plane these are the sites' own positions, turned.
+    """
+    from sklearn.cluster import KMeans
+
+    sites = len(site_site_ms)
+    if clusters in (1, sites):
+        return np.arange(sites) % clusters
+    squared = ((site_site_ms + site_site_ms.T) / 2) ** 2
+    inner = -(squared - squared.mean(axis=0) - squared.mean(axis=1)[:, None] + squared.mean()) / 2
+    values, vectors = np.linalg.eigh(inner)
+    points = vectors * np.sqrt(np.maximum(values, 0.0))
+    distinct = len(np.unique(points.round(9), axis=0))
+    model = KMeans(min(clusters, distinct), n_init=4, random_state=seed).fit(points)
+    return np.asarray(model.labels_, dtype=np.int64)
+
+
+def _place(
+    instance: HomesInstance, relations: Relations, site_cluster: NDArray[np.int64], *, cooperate: bool
+) -> HomesPlan:
+    nearest = instance.client_site_ms.argmin(axis=1)
+    if len(np.unique(site_cluster)) == instance.sites:  # one site per cluster leaves nothing to choose
+        return evaluate(instance, nearest)
+    cluster_of_site: list[int] = site_cluster.tolist()
+    # A client belongs to the cluster of its nearest site: "the closest cluster" for any matrix of delays.
+    cluster_of_client: list[int] = site_cluster[nearest].tolist()
+    sites_of_cluster: list[list[int]] = [
+        np.flatnonzero(site_cluster == k).tolist() for k in range(site_cluster.max() + 1)
+    ]
+    strongest: list[int] = relations.clients.tolist()
+    start: list[int] = relations.start.tolist()
+
+    def choose(_topic: int, client: int, home: list[int], ledger: Ledger) -> int:
+        cluster = cluster_of_client[client]
+        for related in strongest[start[client] : start[client + 1]]:  # lines 24 to 31
+            site = home[related]
+            if site >= 0 and cluster_of_site[site] == cluster and ledger.has_room(site):
+                return site
+        # Line 23, the initial value: the nearest site with room, or the least used when none has any.
+        sites = sites_of_cluster[cluster]
+        if open_sites := [site for site in sites if ledger.has_room(site)]:
+            return open_sites[int(instance.client_site_ms[client, open_sites].argmin())]
+        return min(sites, key=ledger.usage.__getitem__)
+
+    neighbours = [sites_of_cluster[cluster] for cluster in cluster_of_site]
+    home = place_in_order(instance, choose, neighbours, cooperate=cooperate)
+    return evaluate(instance, np.where(home < 0, nearest, home))
+
+
+def _relations(instance: HomesInstance, parameters: RelocParameters) -> Relations:
+    return strongest_relations(
+        instance.members,
+        parameters.relations,
+        parameters.rank,
+        parameters.relation_topic_limit,
+        parameters.seed,
+    )
+
+
+def _checked_clusters(instance: HomesInstance, parameters: RelocParameters) -> NDArray[np.int64]:
+    clusters = parameters.clusters or 0
+    if not 1 <= clusters <= instance.sites:
+        raise InputError(
+            f"{parameters.clusters} clusters of {instance.sites} sites: 1 to {instance.sites} are possible"
+        )
+    return cluster_sites(instance.site_site_ms, clusters, parameters.seed)
+
+
+def _best_of_clusters(
+    instance: HomesInstance, relations: Relations, seed: int, advance: Callable[[float], None]
+) -> HomesPlan:
+    """Try K = 1, 4, 16, … and one cluster per site, then half-way (by factor) next to the best.
+
+    One cluster per site is `nearest`: the result is never worse than that.
+    """
+    counts = [4**power for power in range(instance.sites) if 4**power < instance.sites] + [instance.sites]
+    tried: dict[int, HomesPlan] = {}
+
+    def attempt(clusters: int) -> None:
+        site_cluster = cluster_sites(instance.site_site_ms, clusters, seed)
+        tried[clusters] = _place(instance, relations, site_cluster, cooperate=True)
+        advance(len(tried) / (len(counts) + 2))
+
+    for clusters in counts:
+        attempt(clusters)
+    best = min(counts, key=lambda clusters: tried[clusters].delay_ms)
+    around = counts[max(counts.index(best) - 1, 0) : counts.index(best) + 2]
+    for low, high in pairwise(around):
+        if high - low > 1:
+            attempt(round((low * high) ** 0.5))
+    return min(tried.values(), key=lambda plan: plan.delay_ms)
