@@ -5,7 +5,7 @@ from __future__ import annotations
 from nearcast.coordinates import Coordinate
 from nearcast.coordinator.model import Model
 from nearcast.coordinator.settings import Settings
-from nearcast.coordinator.snapshot import ClientColumns, snapshot
+from nearcast.coordinator.snapshot import ClientColumns, TopicColumns, snapshot
 from nearcast.domain.topic import TopicSpec
 from nearcast.site.aggregation import aggregate
 from nearcast.wire.control import TopicRecord, member
@@ -77,4 +77,5 @@ class World:
             )  # fmt: skip
         infos = {site: SiteInfo(site, f"nats://{site}", site, 1, store=site in self.stores) for site in self.where}
         clients = ClientColumns().of(1, self.clients, tuple(sorted(self.topics)), tuple(sorted(infos)))
-        return snapshot(infos, self.topics, reports, self.lost, self.settings, clients)
+        columns = {site: TopicColumns(report) for site, report in reports.items()}
+        return snapshot(infos, self.topics, reports, columns, self.lost, self.settings, clients)

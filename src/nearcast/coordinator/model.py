@@ -6,6 +6,7 @@ Rows of sites, topics, clients and workers have numbers; names are in tuples bes
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -152,7 +153,12 @@ class Model:
 
     def least_busy_worker(self, site: str) -> str:
         """A worker of the site with the least to do; the first when it has none."""
-        rows = [row for row, name in enumerate(self.workers.names) if parts(name)[0] == site]
-        if not rows:
-            return "worker-0"
-        return parts(self.workers.names[min(rows, key=lambda row: self.workers.busy[row])])[1]
+        return self._least_busy.get(site, "worker-0")
+
+    @cached_property
+    def _least_busy(self) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for row in np.argsort(-self.workers.busy, kind="stable").tolist():  # the last one written has the least to do
+            site, worker = parts(self.workers.names[row])
+            found[site] = worker
+        return found

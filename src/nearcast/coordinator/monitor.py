@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from nearcast.coordinator.snapshot import TopicColumns
+
 if TYPE_CHECKING:
     from nearcast.wire.reports import SiteReport
 
@@ -17,11 +19,13 @@ class Monitor:
 
     lost_after: float
     reports: dict[str, SiteReport] = field(default_factory=dict)
+    columns: dict[str, TopicColumns] = field(default_factory=dict)
     heard: dict[str, float] = field(default_factory=dict)
 
     def take(self, report: SiteReport, now: float) -> None:
         """A report came."""
         self.reports[report.site] = report
+        self.columns[report.site] = TopicColumns(report)
         self.heard[report.site] = now
 
     def expect(self, site: str, now: float) -> None:

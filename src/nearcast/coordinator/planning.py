@@ -44,7 +44,7 @@ class Planning:
             registry.clients_version, registry.clients, tuple(sorted(registry.topics)), tuple(sorted(registry.sites))
         )
         lost = monitor.lost(asyncio.get_running_loop().time())
-        return snapshot(registry.sites, registry.topics, monitor.reports, lost, one.settings, columns)
+        return snapshot(registry.sites, registry.topics, monitor.reports, monitor.columns, lost, one.settings, columns)
 
     def look(self) -> tuple[Model, list[Anomaly]]:
         """The model and what is wrong with it."""

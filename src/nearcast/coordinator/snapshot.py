@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,11 +17,27 @@ if TYPE_CHECKING:
     from nearcast.coordinator.settings import Settings
     from nearcast.wire.control import TopicRecord
     from nearcast.wire.registration import ClientRecord, SiteInfo
-    from nearcast.wire.reports import SiteReport, TopicReport
+    from nearcast.wire.reports import SiteReport
 
-__all__ = ["ClientColumns", "snapshot"]
+__all__ = ["ClientColumns", "TopicColumns", "snapshot"]
 
 DIMENSIONS = 8
+
+
+_FIELDS = (
+    "producers", "consumers", "producer_deviation", "consumer_deviation", "producer_leg", "consumer_leg",
+    "messages_out", "messages_in",
+)  # fmt: skip
+_figures_of = attrgetter(*_FIELDS)
+
+
+class TopicColumns:
+    """A report's topics as an array, made once when the report comes: a row of figures and two centroids each."""
+
+    def __init__(self, report: SiteReport) -> None:
+        self.names = [part.topic for part in report.topics]
+        rows = [(*_figures_of(part), *part.producer_centroid, *part.consumer_centroid) for part in report.topics]
+        self.values = np.array(rows, dtype=float).reshape(len(rows), len(_FIELDS) + 2 * DIMENSIONS)
 
 
 class ClientColumns:
@@ -44,17 +61,18 @@ def snapshot(
     sites: Mapping[str, SiteInfo],
     topics: Mapping[str, TopicRecord],
     reports: Mapping[str, SiteReport],
+    columns: Mapping[str, TopicColumns],
     lost: set[str],
     settings: Settings,
     clients: Clients,
 ) -> Model:
-    """The model of one moment."""
+    """The model of one moment. columns: the topics of each report."""
     names = tuple(sorted(sites))
     row_of = {name: row for row, name in enumerate(names)}
     records = tuple(topics[name] for name in sorted(topics))
     return Model(
         _sites(names, sites, reports, lost, settings),
-        _topics(records, row_of, reports, settings),
+        _topics(records, row_of, list(columns.values())),
         clients,
         _workers(records, row_of, reports),
     )
@@ -89,23 +107,26 @@ def _sites(
     )
 
 
-def _topics(
-    records: Sequence[TopicRecord], row_of: Mapping[str, int], reports: Mapping[str, SiteReport], settings: Settings
-) -> Topics:
+def _topics(records: Sequence[TopicRecord], row_of: Mapping[str, int], columns: Sequence[TopicColumns]) -> Topics:
     number = {record.spec.name: row for row, record in enumerate(records)}
     count = len(records)
     managing = np.zeros((count, len(row_of)), dtype=bool)
     for row, record in enumerate(records):
         managing[row, [row_of[site] for site in record.spec.managed_by if site in row_of]] = True
     bound = np.array([record.spec.bound_ms if record.spec.bound_ms else np.inf for record in records])
-    parts_ = [part for report in reports.values() for part in report.topics if part.topic in number]
-    topic = np.fromiter((number[part.topic] for part in parts_), np.int64, len(parts_))
-    messages_out = np.array([part.messages_out for part in parts_])
-    messages_in = np.array([part.messages_in for part in parts_])
+    rows = [np.fromiter((number.get(name, -1) for name in one.names), np.int64, len(one.names)) for one in columns]
+    topic = np.concatenate([*rows, np.empty(0, np.int64)])
+    values = np.concatenate([*(one.values for one in columns), np.empty((0, len(_FIELDS) + 2 * DIMENSIONS))])
+    topic, values = topic[topic >= 0], values[topic >= 0]
+    field = {name: values[:, n] for n, name in enumerate(_FIELDS)}
     deviation, latency = np.zeros(count), np.zeros(count)
     centroids = []
-    for role in ("producer", "consumer"):
-        centroid, away, leg = _side(parts_, topic, count, role)
+    for n, role in enumerate(("producer", "consumer")):
+        first = len(_FIELDS) + n * DIMENSIONS
+        own = values[:, first : first + DIMENSIONS]
+        centroid, away, leg = _side(
+            topic, count, field[f"{role}s"], own, field[f"{role}_deviation"], field[f"{role}_leg"]
+        )
         centroids.append(centroid)
         deviation += away
         latency += leg
@@ -115,8 +136,8 @@ def _topics(
         tuple(records),
         managing,
         bound.reshape(count),
-        rate=np.bincount(topic, messages_out + messages_in, count).astype(float),
-        published=np.bincount(topic, messages_out, count).astype(float),
+        rate=np.bincount(topic, field["messages_out"] + field["messages_in"], count).astype(float),
+        published=np.bincount(topic, field["messages_out"], count).astype(float),
         producer_centroid=centroids[0],
         consumer_centroid=centroids[1],
         deviation=deviation,
@@ -125,18 +146,14 @@ def _topics(
 
 
 def _side(
-    found: Sequence[TopicReport], topic: np.ndarray, count: int, role: str
+    topic: np.ndarray, count: int, people: np.ndarray, own: np.ndarray, away: np.ndarray, leg: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """One side's centroid, deviation and leg of each topic, put together from what the sites report.
 
     The deviation from the common centroid is at most that from a site's own plus the way between the two: W(t) is an
     upper bound when a topic's clients are at several sites, and exact at one.
     """
-    people = np.array([getattr(part, f"{role}s") for part in found], dtype=float)
-    own = np.array([getattr(part, f"{role}_centroid") for part in found]).reshape(-1, DIMENSIONS)
-    away = np.array([getattr(part, f"{role}_deviation") for part in found], dtype=float)
-    leg = np.array([getattr(part, f"{role}_leg") for part in found], dtype=float)
-    known = np.isfinite(own).all(axis=1) & (people > 0) if len(found) else np.zeros(0, dtype=bool)
+    known = np.isfinite(own).all(axis=1) & (people > 0)
     rows, weight = topic[known], people[known]
     total = np.bincount(rows, weight, count)
     centroid = np.full((count, DIMENSIONS), np.nan)

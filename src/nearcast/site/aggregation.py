@@ -55,7 +55,8 @@ def aggregate(
     topics: names and patterns of the registered topics. managing: where each topic's managing site is.
     """
     gathered: defaultdict[str, _Gathered] = defaultdict(_Gathered)
-    families: dict[str, list[str]] = {}
+    # Registered topics do not overlap: one of exactly this name is the only one. Others are looked for once.
+    families: dict[str, list[str]] = {name: [name] for name in topics if "*" not in name and ">" not in name}
     for client in clients:
         for part in client.topics:
             names = families.get(part.topic)
@@ -74,8 +75,8 @@ def _report(name: str, found: _Gathered, managing: Coordinate | None, dimensions
     most = max(found.latency)
     return TopicReport(
         name,
-        found.count[0],
-        found.count[1],
+        float(found.count[0]),
+        float(found.count[1]),
         producer_centroid,
         consumer_centroid,
         _farthest(found.producers, producer_centroid, 0.0),

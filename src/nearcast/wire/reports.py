@@ -43,8 +43,8 @@ class TopicReport(msgspec.Struct, frozen=True, array_like=True):
     """
 
     topic: str
-    producers: int
-    consumers: int
+    producers: float  # counts, but of one size on the wire
+    consumers: float
     producer_centroid: tuple[float, ...]
     consumer_centroid: tuple[float, ...]
     producer_deviation: float

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["TopicLatency"]
 
+_BLOCK = 8192
+
 
 class TopicLatency:
     """Partitioning for topics of one site (ePulsar), homes for topics of many (RELOC, refined)."""
@@ -83,24 +85,38 @@ class TopicLatency:
         rows = rows[clients.placed[rows] & (clients.home[rows] >= 0)]
         if not len(rows) or not len(live):
             return []
-        number = np.full(len(clients.names), -1)
-        number[rows] = np.arange(len(rows))
-        mine = (number[clients.pair_client] >= 0) & (site_of[clients.pair_topic] >= 0)
-        owner, target = number[clients.pair_client[mine]], site_of[clients.pair_topic[mine]]
-        between = model.distances()
-        onward = np.zeros((len(rows), len(sites.names)))
-        np.add.at(onward, owner, between[target])
-        count = np.bincount(owner, minlength=len(rows))[:, None]
-        total = model.client_distances(rows) * np.maximum(count, 1) + onward
-        best = live[total[:, live].argmin(axis=1)]
-        own = np.arange(len(rows))
-        now, then = total[own, clients.home[rows]], total[own, best]
+        best, now, then = self._best_homes(model, rows, live, site_of)
         found: list[Proposal] = []
         for n in np.flatnonzero((best != clients.home[rows]) & (then < (1 - settings.gain) * now)).tolist():
             here, there = sites.names[clients.home[rows[n]]], sites.names[best[n]]
             why = f"from {there} the way to its topics is {then[n]:.0f} ms, from {here} {now[n]:.0f} ms"
             found.append(ClientProposal(int(rows[n]), int(best[n]), why, hard=True))
         return found[: settings.client_moves]
+
+    def _best_homes(
+        self, model: Model, rows: NDArray[np.int64], live: NDArray[np.int64], site_of: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+        """The live site from which the ways to a client's topics are shortest, and their sums from home and from there."""
+        clients, width = model.clients, len(model.sites.names)
+        number = np.full(len(clients.names), -1)
+        number[rows] = np.arange(len(rows))
+        mine = (number[clients.pair_client] >= 0) & (site_of[clients.pair_topic] >= 0)
+        owner, target = number[clients.pair_client[mine]], site_of[clients.pair_topic[mine]]
+        order = np.argsort(owner, kind="stable")
+        owner, target = owner[order], target[order]
+        between = model.distances()
+        best, now, then = np.empty(len(rows), np.int64), np.empty(len(rows)), np.empty(len(rows))
+        for start in range(0, len(rows), _BLOCK):  # clients × sites are never held all at once
+            block = rows[start : start + _BLOCK]
+            first, last = np.searchsorted(owner, (start, start + len(block)))
+            cell = (owner[first:last] - start) * width + target[first:last]
+            topics_at = np.bincount(cell, minlength=len(block) * width).reshape(len(block), width).astype(float)
+            ways = model.client_distances(block) * np.maximum(topics_at.sum(axis=1, keepdims=True), 1)
+            ways += topics_at @ between
+            chosen, own = live[ways[:, live].argmin(axis=1)], np.arange(len(block))
+            place = slice(start, start + len(block))
+            best[place], now[place], then[place] = chosen, ways[own, clients.home[block]], ways[own, chosen]
+        return best, now, then
 
     def _shared(self, model: Model, settings: Settings) -> list[Proposal]:
         """Late topics of several sites: better homes for their clients, by RELOC's delay model and a local search."""
