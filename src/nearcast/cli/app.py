@@ -20,6 +20,7 @@ NOUNS = {
     "coordinates": ("nearcast.cli.coordinates", "Network coordinates from measured round trips."),
     "coordinator": ("nearcast.cli.coordinator", "Run a coordinator, or ask the one that leads."),
     "lab": ("nearcast.cli.lab", "A wide area on one machine: namespaces with delays between them."),
+    "model": ("nearcast.cli.model", "Learn how slow topics make each other when they share a worker."),
     "plan": ("nearcast.cli.plan", "Place clients, topics, replicas and subscribers: tables in, a plan out."),
     "profile": ("nearcast.cli.profile", "Measure what a worker and a broker can take."),
     "site": ("nearcast.cli.site", "Run one site on this machine; see all of them."),

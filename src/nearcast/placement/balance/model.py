@@ -1,0 +1,95 @@
+"""Who subscribes to what, what load that puts on each broker (Eq. 1-8)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.sparse import csr_array
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Assignment = NDArray[np.int64]
+
+__all__ = ["Balance", "BalanceProblem", "cov", "from_pairs", "loads", "report"]
+
+
+@dataclass(frozen=True)
+class BalanceProblem:
+    """n subscribers, q backend subscriptions, m brokers: y_ik as `subscriptions`, λ_k as `rates`.
+
+    An entry of `subscriptions` above 1 stands for several subscribers that are moved as one.
+    """
+
+    subscriptions: Any  # csr_array, subscribers x subscriptions
+    rates: NDArray[np.float64]
+    brokers: int
+
+    @property
+    def subscribers(self) -> int:
+        return int(self.subscriptions.shape[0])
+
+    @cached_property
+    def outgoing(self) -> NDArray[np.float64]:
+        """u_i = Σ_k y_ik λ_k: what has to be sent to each subscriber."""
+        return np.asarray(self.subscriptions @ self.rates)
+
+
+def from_pairs(
+    subscriber: NDArray[np.int64],
+    subscription: NDArray[np.int64],
+    rates: NDArray[np.float64],
+    *,
+    subscribers: int,
+    brokers: int,
+) -> BalanceProblem:
+    """The problem with one frontend subscription per pair."""
+    once = np.ones(len(subscriber), dtype=np.int32)
+    shape = (subscribers, len(rates))
+    return BalanceProblem(csr_array((once, (subscriber, subscription)), shape=shape), rates, brokers)
+
+
+def loads(problem: BalanceProblem, assignment: Assignment) -> NDArray[np.float64]:
+    """F_j: each subscription a broker holds comes in once and goes out to each who has it (Eq. 1-5)."""
+    at_broker = csr_array(
+        (np.ones(problem.subscribers), (assignment, np.arange(problem.subscribers))),
+        shape=(problem.brokers, problem.subscribers),
+    )
+    attached = at_broker @ problem.subscriptions  # n_jk (Eq. 3)
+    attached.eliminate_zeros()
+    outgoing = attached @ problem.rates  # Eq. 4
+    attached.data[:] = 1  # z_jk (Eq. 2)
+    return np.asarray(attached @ problem.rates + outgoing)
+
+
+def cov(load: NDArray[np.float64]) -> float:
+    """Coefficient of variation of the brokers' loads (Eq. 6-8)."""
+    mean = float(load.mean())
+    return float(load.std()) / mean if mean > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class Balance:
+    """A new assignment of subscribers to brokers, and what it changes."""
+
+    assignment: Assignment
+    moved: NDArray[np.int64]  # the subscribers whose broker changes
+    loads_before: NDArray[np.float64]
+    loads: NDArray[np.float64]
+
+    @property
+    def max_load(self) -> float:
+        return float(self.loads.max())
+
+    @property
+    def moves(self) -> int:
+        return len(self.moved)
+
+
+def report(problem: BalanceProblem, current: Assignment, assignment: Assignment) -> Balance:
+    """The result with its figures, computed afresh."""
+    moved = np.flatnonzero(assignment != current)
+    return Balance(assignment, moved, loads(problem, current), loads(problem, assignment))

@@ -1,0 +1,134 @@
+"""Beyond the paper: the shuffle's maximum load with a fraction of its moves."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+
+from nearcast.placement.balance.bound import lower_bound
+from nearcast.placement.balance.groups import group_shuffle
+from nearcast.placement.balance.migration import ldm
+from nearcast.placement.balance.model import Balance, BalanceProblem, loads, report
+from nearcast.placement.balance.shuffle import gsh
+from nearcast.placement.balance.state import State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+__all__ = ["refined"]
+
+# A shuffle this close to the lower bound leaves nothing worth searching for.
+_CLOSE = 1.01
+_SWAPS_TRIED = 64
+
+
+def refined(
+    problem: BalanceProblem,
+    current: NDArray[np.int64],
+    *,
+    tolerance: float = 0.0001,
+    seed: int = 0,
+    advance: Callable[[float], None] | None = None,
+) -> Balance:
+    """The maximum load of the better shuffle (of subscribers or of similar groups), with few moves.
+
+    The goal is what a shuffle reaches, within the tolerance. From the current assignment, brokers above it
+    give away just enough subscribers, heavy ones first, to brokers that stay below it. Where that fails, the
+    shuffle itself is taken, its brokers renamed so that most subscribers stay. Never a higher maximum than
+    the current one.
+    """
+    shuffled = _renamed(problem, current, gsh(problem, current, advance).assignment)
+    if shuffled.max_load > _CLOSE * lower_bound(problem):
+        by_group = group_shuffle(problem, seed)
+        # Worth levelling only where keeping groups together has saved load.
+        if loads(problem, by_group).mean() < shuffled.max_load:
+            levelled = _renamed(problem, current, ldm(problem, by_group).assignment)
+            shuffled = min(shuffled, levelled, key=lambda plan: plan.max_load)
+    goal = (1 + tolerance) * shuffled.max_load
+    state = State(problem, current)
+    if all(_relieve(state, int(broker), goal) for broker in np.argsort(-state.load, kind="stable")):
+        relieved = report(problem, current, state.assignment())
+        if relieved.moves < shuffled.moves or shuffled.max_load > shuffled.loads_before.max():
+            return relieved
+    return shuffled
+
+
+def _renamed(problem: BalanceProblem, current: NDArray[np.int64], assignment: NDArray[np.int64]) -> Balance:
+    """Brokers are alike: give each set of subscribers to the broker that already has most of it."""
+    stay = np.zeros((problem.brokers, problem.brokers))
+    np.add.at(stay, (assignment, current), 1)
+    name = linear_sum_assignment(stay, maximize=True)[1]
+    return report(problem, current, name[assignment])
+
+
+def _relieve(state: State, source: int, goal: float) -> bool:
+    """Bring one broker down to the goal without lifting another above it."""
+    mine = np.flatnonzero(state.broker[: state.active] == source)
+    while (excess := float(state.load[source]) - goal) > state.tiny:
+        move = _move_away(state, mine, excess, goal)
+        if move is not None:
+            position, to = move
+            state.move(int(mine[position]), to)
+            # Nearly always the first: a view, where deleting would copy all the others.
+            mine = mine[1:] if position == 0 else np.delete(mine, position)
+        elif not _swap(state, source, goal):
+            return False
+        else:
+            mine = np.flatnonzero(state.broker[: state.active] == source)
+    return True
+
+
+def _move_away(state: State, mine: NDArray[np.int64], excess: float, goal: float) -> tuple[int, int] | None:
+    """Who goes, and where: the lightest that is enough alone, else the heaviest there is room for."""
+    destinations = np.argsort(state.load, kind="stable")
+    destinations = destinations[state.load[destinations] < goal]
+    if not len(destinations) or not len(mine):
+        return None
+    room = goal - state.load[destinations]
+    # mine[:enough] are sent at least the excess, mine[fits:] no more than the widest room.
+    enough = bisect_right(mine, -excess, key=lambda rank: -state.outgoing[rank])
+    fits = bisect_left(mine, -room[0], key=lambda rank: -state.outgoing[rank])
+    for some in (range(enough - 1, fits - 1, -1), range(max(enough, fits), len(mine))):
+        tried = 0
+        while tried < len(some):
+            positions = np.array(some[tried : 2 * tried + 2])  # the first is nearly always the one
+            tried += len(positions)
+            incoming = state.incoming(mine[positions], destinations)
+            within = state.outgoing[mine[positions]] + incoming <= room[:, None]
+            added = np.where(within, incoming, np.inf)
+            possible = np.flatnonzero(within.any(axis=0))
+            if len(possible):
+                return int(positions[possible[0]]), int(destinations[added[:, possible[0]].argmin()])
+    return None
+
+
+def _swap(state: State, source: int, goal: float) -> bool:
+    """Exchange a subscriber with a slightly lighter one elsewhere, where nobody fits as they are."""
+    mine = np.flatnonzero(state.broker[: state.active] == source)
+    before = float(state.load[source])
+    for other in np.argsort(state.load, kind="stable"):
+        room = goal - float(state.load[other])
+        if room <= 0 or other == source:
+            break
+        theirs = np.flatnonzero(state.broker[: state.active] == other)
+        if not len(theirs):
+            continue
+        wanted = min(before - goal, room)
+        # For each of mine the heaviest of theirs that is lighter by as much as is wanted.
+        partner = np.searchsorted(-state.outgoing[theirs], wanted - state.outgoing[mine])
+        lighter = np.flatnonzero(partner < len(theirs))
+        difference = state.outgoing[mine[lighter]] - state.outgoing[theirs[partner[lighter]]]
+        for i in np.argsort(np.abs(difference - wanted), kind="stable")[:_SWAPS_TRIED]:
+            give, take = int(mine[lighter[i]]), int(theirs[partner[lighter[i]]])
+            state.move(give, int(other))
+            state.move(take, source)
+            if state.load[other] <= goal and state.load[source] < before - state.tiny:
+                return True
+            state.move(take, int(other))
+            state.move(give, source)
+    return False

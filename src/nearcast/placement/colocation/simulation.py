@@ -1,0 +1,113 @@
+"""Samples to learn from without a testbed: a simulated worker serves k topics, first come, first served."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+__all__ = ["Arrivals", "Samples", "Worker", "arrival_times", "latencies_ms", "p90_ms", "simulate"]
+
+Arrivals = Literal["constant", "poisson"]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """What runs measured, one row per topic of a run. Topics of the same run shared a worker."""
+
+    run: NDArray[np.int64]
+    topic: NDArray[np.int64]
+    rate: NDArray[np.float64]
+    processing_ms: NDArray[np.float64]
+    p90_ms: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Worker:
+    """How a run goes and what its topics look like.
+
+    The paper runs two minutes; its public code drops the first fifth and publishes at exponential intervals,
+    its text says at a constant rate. Topics draw a processing time from a range and share a total load
+    (messages/s × processing time; 1 is all the worker has) drawn from another, so that the samples are dense
+    where a plan is decided: the paper's draw, each topic up to what it could bear alone, overloads a single
+    server in nearly every run of three topics or more.
+    """
+
+    arrivals: Arrivals = "poisson"
+    seconds: float = 120.0
+    warm_up: float = 0.2
+    processing_ms: tuple[float, float] = (10.0, 40.0)
+    load: tuple[float, float] = (0.05, 1.1)
+
+
+def arrival_times(
+    rate: float, seconds: float, arrivals: Arrivals, generator: np.random.Generator
+) -> NDArray[np.float64]:
+    """When a topic's messages arrive: evenly spaced from a random phase, or a Poisson process."""
+    if arrivals == "constant":
+        return np.arange(generator.uniform(0, 1 / rate), seconds, 1 / rate)
+    return np.sort(generator.uniform(0, seconds, generator.poisson(rate * seconds)))
+
+
+def latencies_ms(arrival: NDArray[np.float64], service: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Latency of each message at a single server, given sorted arrivals and service times in seconds.
+
+    A message starts when it is there and the one before it is done. Written out, message n is done at
+    max over m ≤ n of (arrival m + service of m…n): a running maximum instead of an event loop.
+    """
+    served = np.cumsum(service)
+    done = served + np.maximum.accumulate(arrival - served + service)
+    return np.asarray((done - arrival) * 1000)
+
+
+def p90_ms(
+    rates: NDArray[np.float64],
+    processing_ms: NDArray[np.float64],
+    worker: Worker,
+    generator: np.random.Generator,
+) -> NDArray[np.float64]:
+    """The 90th percentile latency of each topic of one run; infinite for one that had no message."""
+    times = [arrival_times(rate, worker.seconds, worker.arrivals, generator) for rate in rates]
+    topic = np.repeat(np.arange(len(rates)), [len(t) for t in times])
+    arrival = np.concatenate(times)
+    order = np.argsort(arrival, kind="stable")
+    arrival, topic = arrival[order], topic[order]
+    latency = latencies_ms(arrival, processing_ms[topic] / 1000)
+    counted = arrival >= worker.warm_up * worker.seconds
+    per_topic = (latency[counted & (topic == t)] for t in range(len(rates)))
+    return np.array([np.percentile(x, 90) if len(x) else np.inf for x in per_topic])
+
+
+def simulate(
+    runs: int,
+    k: int,
+    worker: Worker,
+    seed: int,
+    advance: Callable[[float], None] = lambda fraction: None,
+) -> Samples:
+    """Simulate runs of 1, 2, …, k topics in turn: a model for k needs samples of every number up to k."""
+    generator = np.random.default_rng(seed)
+    sizes = np.arange(runs) % k + 1
+    processing, rates, p90 = [], [], []
+    for done, size in enumerate(sizes):
+        advance(done / runs)
+        own_processing = generator.uniform(*worker.processing_ms, size)
+        shares = generator.dirichlet(np.ones(size)) * generator.uniform(*worker.load)
+        # At least a message a second, as the paper's publishers: fewer make no percentile in two minutes.
+        own_rate = np.maximum(1.0, shares / own_processing * 1000)
+        processing.append(own_processing)
+        rates.append(own_rate)
+        p90.append(p90_ms(own_rate, own_processing, worker, generator))
+    return Samples(
+        run=np.repeat(np.arange(runs), sizes),
+        topic=np.concatenate([np.arange(size) for size in sizes]),
+        rate=np.concatenate(rates),
+        processing_ms=np.concatenate(processing),
+        p90_ms=np.concatenate(p90),
+    )

@@ -1,0 +1,61 @@
+"""Which sites get a store and which topics each store keeps, so that requests for the past stay short.
+
+Sourlas et al., "Storage planning and replica assignment in content-centric publish/subscribe networks".
+"""
+
+from nearcast.placement.storage.exact import exact
+from nearcast.placement.storage.greedy import greedy, modified_greedy
+from nearcast.placement.storage.network import Network, from_edges, network
+from nearcast.placement.storage.planning import (
+    Planning,
+    assign_sequential,
+    assign_wrr,
+    choose_stores,
+    greedy_unconstrained,
+    plan_stores,
+    random,
+    reassign,
+    sequential,
+    wrr,
+)
+from nearcast.placement.storage.problem import Failure, StoragePlan, StorageProblem, evaluate, fail
+from nearcast.placement.storage.refined import refined
+from nearcast.placement.storage.replication import (
+    minimum_degrees,
+    relative_weights,
+    stores_needed,
+    topic_weights,
+    weighted_degrees,
+    wrr_rounds,
+)
+
+__all__ = [
+    "Failure",
+    "Network",
+    "Planning",
+    "StoragePlan",
+    "StorageProblem",
+    "assign_sequential",
+    "assign_wrr",
+    "choose_stores",
+    "evaluate",
+    "exact",
+    "fail",
+    "from_edges",
+    "greedy",
+    "greedy_unconstrained",
+    "minimum_degrees",
+    "modified_greedy",
+    "network",
+    "plan_stores",
+    "random",
+    "reassign",
+    "refined",
+    "relative_weights",
+    "sequential",
+    "stores_needed",
+    "topic_weights",
+    "weighted_degrees",
+    "wrr",
+    "wrr_rounds",
+]

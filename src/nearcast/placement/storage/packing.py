@@ -1,0 +1,76 @@
+"""Stores filling up with replicas: who has room, and who must make room when nobody has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nearcast.domain.errors import InputError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from nearcast.placement.storage.problem import StorageProblem
+
+__all__ = ["Shelves", "pack_largest_first"]
+
+
+class Shelves:
+    """The replicas placed so far and the room left at each store; a node without a store has no room."""
+
+    def __init__(self, problem: StorageProblem, stores: NDArray[np.int64]) -> None:
+        self.problem = problem
+        self.stores = stores
+        self.placed = np.zeros(problem.demand.shape, dtype=bool)
+        self.room = np.full(problem.network.nodes, -np.inf)
+        self.room[stores] = problem.capacity * (1 + 1e-12)
+
+    def put(self, topic: int, favourites: NDArray[np.int64]) -> bool:
+        """Place one replica at the first favourite with room; exchange others when there is none."""
+        fits = ~self.placed[topic, favourites] & (self.room[favourites] >= self.problem.sizes[topic])
+        if not fits.any():
+            return self._put_by_exchange(topic, favourites)
+        self._add(topic, int(favourites[fits.argmax()]))
+        return True
+
+    def _add(self, topic: int, node: int) -> None:
+        self.placed[topic, node] = True
+        self.room[node] -= self.problem.sizes[topic]
+
+    def _remove(self, topic: int, node: int) -> None:
+        self.placed[topic, node] = False
+        self.room[node] += self.problem.sizes[topic]
+
+    def _put_by_exchange(self, topic: int, favourites: NDArray[np.int64]) -> bool:
+        """The room left is at stores that have the topic: another topic moves there from a full store.
+
+        With topics of one size this always succeeds: a full store has more topics than one with room.
+        """
+        sizes = self.problem.sizes
+        for full in favourites:
+            if self.placed[topic, full]:
+                continue
+            for guest in np.flatnonzero(self.placed[:, full]).tolist():
+                if self.room[full] + sizes[guest] < sizes[topic]:
+                    continue
+                to = self.stores[(self.room[self.stores] >= sizes[guest]) & ~self.placed[guest, self.stores]]
+                if len(to):
+                    self._remove(guest, full)
+                    self._add(guest, int(to[0]))
+                    self._add(topic, full)
+                    return True
+        return False
+
+
+def pack_largest_first(problem: StorageProblem, stores: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Any placement that fits, for awkward sizes: largest topic first, emptiest store first."""
+    shelves = Shelves(problem, stores)
+    for topic in np.argsort(-problem.sizes, kind="stable"):
+        for _ in range(problem.replicas[topic]):
+            if not shelves.put(topic, stores[np.argsort(-shelves.room[stores], kind="stable")]):
+                raise InputError(
+                    f"capacity too small: no way was found to pack topics of these sizes into "
+                    f"{len(stores)} stores of {problem.capacity:g}"
+                )
+    return shelves.placed

@@ -1,0 +1,134 @@
+"""Sourlas et al., Section 5.3: choose M stores, then assign k_t replicas of every topic to them.
+
+Steps 1-3 are the planning (`plan_stores`), step 4 is the assignment (`assign_sequential`, `assign_wrr`),
+which can be repeated alone when demand has changed (`reassign`). `random` and `greedy_unconstrained` are
+the paper's baselines.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from nearcast.placement.storage.greedy import modified_greedy
+from nearcast.placement.storage.packing import Shelves, pack_largest_first
+from nearcast.placement.storage.problem import StoragePlan, StorageProblem, evaluate
+from nearcast.placement.storage.replication import relative_weights, topic_weights, wrr_rounds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    Advance = Callable[[float], None]
+
+__all__ = [
+    "Planning",
+    "assign_sequential",
+    "assign_wrr",
+    "choose_stores",
+    "greedy_unconstrained",
+    "plan_stores",
+    "random",
+    "reassign",
+    "sequential",
+    "wrr",
+]
+
+
+@dataclass(frozen=True)
+class Planning:
+    """The planning phase: s_t as `votes[t, i]`, Σ w_t·s_t as `weighted`, S as `stores`."""
+
+    votes: NDArray[np.float64]
+    weighted: NDArray[np.float64]
+    stores: NDArray[np.int64]
+
+
+def sequential(problem: StorageProblem, advance: Advance | None = None) -> StoragePlan:
+    """Steps 1-4, topic after topic, the one with most requests first (p/s_seq)."""
+    return assign_sequential(problem, plan_stores(problem, advance))
+
+
+def wrr(problem: StorageProblem, advance: Advance | None = None) -> StoragePlan:
+    """Steps 1-3, then rounds in which each topic gets stores by its relative weight (p/s_wrr)."""
+    return assign_wrr(problem, plan_stores(problem, advance))
+
+
+def plan_stores(problem: StorageProblem, advance: Advance | None = None) -> Planning:
+    """Steps 1-3: what every topic would choose, weighted by its share of the requests; the M best nodes."""
+    votes = modified_greedy(problem.network, problem.demand, problem.replicas, problem.publication, advance)
+    return choose_stores(votes, topic_weights(problem.demand), problem.stores)
+
+
+def choose_stores(votes: NDArray[np.float64], weights: NDArray[np.float64], count: int) -> Planning:
+    """Steps 2 and 3: Σ w_t·s_t, and its `count` largest elements (the lower node where equal)."""
+    weighted = weights @ votes
+    return Planning(votes, weighted, _largest_first(weighted)[:count])
+
+
+def assign_sequential(problem: StorageProblem, planning: Planning) -> StoragePlan:
+    """Step 4: a topic takes its favourite stores that have room, until it has k_t."""
+    return _assign(problem, planning, [problem.replicas])
+
+
+def assign_wrr(problem: StorageProblem, planning: Planning) -> StoragePlan:
+    """Section 5.5: the same in rounds of k_t^r stores, fairer to topics with few requests."""
+    relative = relative_weights(problem.demand.sum(axis=1))
+    return _assign(problem, planning, wrr_rounds(relative, problem.replicas))
+
+
+def reassign(
+    problem: StorageProblem,
+    stores: NDArray[np.int64],
+    method: Literal["sequential", "wrr"] = "wrr",
+    advance: Advance | None = None,
+) -> StoragePlan:
+    """Section 6.2: demand has changed, the stores stay; step 1 and step 4 again."""
+    planning = plan_stores(problem, advance)
+    assign = assign_wrr if method == "wrr" else assign_sequential
+    return assign(problem, Planning(planning.votes, planning.weighted, stores))
+
+
+def random(problem: StorageProblem, seed: int, advance: Advance | None = None) -> StoragePlan:
+    """Baseline rnd: stores chosen as if all topics were one, replicas at random where there is room."""
+    total = problem.demand.sum(axis=0, keepdims=True)
+    degree = np.array([problem.stores])
+    votes = modified_greedy(problem.network, total, degree, problem.publication, advance)
+    planning = choose_stores(votes, np.ones(1), problem.stores)
+    rng = np.random.default_rng(seed)
+    shuffled = rng.permuted(np.tile(np.arange(problem.stores), (len(problem.demand), 1)), axis=1)
+    favourites = np.zeros(problem.demand.shape)
+    favourites[:, planning.stores] = shuffled
+    return _assign(problem, Planning(favourites, planning.weighted, planning.stores), [problem.replicas])
+
+
+def greedy_unconstrained(problem: StorageProblem, advance: Advance | None = None) -> StoragePlan:
+    """Baseline grd_opt: every topic at the k_t favourites of step 1, whatever M and L say."""
+    votes = modified_greedy(problem.network, problem.demand, problem.replicas, problem.publication, advance)
+    placed = np.zeros(problem.demand.shape, dtype=bool)
+    for topic, count in enumerate(problem.replicas):
+        placed[topic, _largest_first(votes[topic])[:count]] = True
+    return evaluate(problem, np.flatnonzero(placed.any(axis=0)), placed)
+
+
+def _assign(problem: StorageProblem, planning: Planning, rounds: list[NDArray[np.int64]]) -> StoragePlan:
+    stores, shelves = planning.stores, Shelves(problem, planning.stores)
+    # A topic that runs out of favourites in S goes on with the stores everybody likes best.
+    liked = stores[_largest_first(planning.weighted[stores])]
+    favourites = [liked[_largest_first(votes)] for votes in planning.votes[:, liked]]
+    popular_first = _largest_first(problem.demand.sum(axis=1))
+    for portion in rounds:
+        for topic in popular_first:
+            for _ in range(portion[topic]):
+                if not shelves.put(topic, favourites[topic]):
+                    return evaluate(problem, stores, pack_largest_first(problem, stores))
+    return evaluate(problem, stores, shelves.placed)
+
+
+def _largest_first(values: NDArray[np.float64]) -> NDArray[np.int64]:
+    # Values that differ by rounding only are equal: the lower position goes first.
+    scale = np.abs(values).max() or 1.0
+    return np.argsort(-np.round(values / scale, 12), kind="stable")

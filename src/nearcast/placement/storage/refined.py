@@ -1,0 +1,215 @@
+"""Beyond the paper: a local search over stores and replicas with exact changes of the traffic (Eq. 3)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nearcast.placement.storage.problem import StoragePlan, StorageProblem, evaluate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+__all__ = ["refined"]
+
+# A store is moved to one of this many nodes nearest to it.
+_NEIGHBOURS = 64
+
+
+def refined(
+    problem: StorageProblem,
+    start: StoragePlan,
+    *,
+    seed: int = 0,
+    kicks: int = 0,
+    advance: Callable[[float], None] | None = None,
+) -> StoragePlan:
+    """Improve a plan until no single step does: move a store, move a replica, swap two replicas.
+
+    Each of `kicks` then disturbs the best plan at random, searches again and keeps what is better. Never
+    worse than its start. A sweep costs about (replicas x stores x nodes) operations.
+    """
+    rng = np.random.default_rng(seed)
+    best = _descend(_Search(problem, start.stores, start.placed[:, start.stores]))
+    for kick in range(kicks):
+        candidate = _descend(best.kicked(rng))
+        if candidate.traffic < best.traffic:
+            best = candidate
+        if advance is not None:
+            advance((kick + 1) / kicks)
+    plan = best.plan()
+    return plan if plan.traffic <= start.traffic else start
+
+
+def _descend(search: _Search) -> _Search:
+    improved = True
+    while improved:
+        improved = search.move_stores()
+        search.tabulate()
+        # Not `or` between them: both must run.
+        while search.move_replicas() | search.swap_replicas():
+            improved = True
+    return search
+
+
+class _Search:
+    """A plan being improved. A row stands for one replica: its topic, the store that holds it.
+
+    `change[row, b]` is what the topic's traffic changes by when the replica moves to store b; it is infinite
+    where the topic has a replica already.
+    """
+
+    def __init__(self, problem: StorageProblem, stores: NDArray[np.int64], held: NDArray[np.bool_]) -> None:
+        self.problem = problem
+        self.stores = stores.copy()
+        self.topic, self.store = np.nonzero(held)
+        self.first = np.searchsorted(self.topic, np.arange(len(held) + 1))
+        self.asking = [np.flatnonzero(row) for row in problem.demand]
+        self.rates = [row[nodes] for row, nodes in zip(problem.demand, self.asking, strict=True)]
+        self.room = np.full(len(stores), problem.capacity * (1 + 1e-12))
+        np.subtract.at(self.room, self.store, problem.sizes[self.topic])
+        self.change = np.empty((len(self.topic), len(stores)))
+        self.cost = np.array([self._cost(t) for t in range(len(held))])
+
+    @property
+    def traffic(self) -> float:
+        return float(self.cost.sum())
+
+    @property
+    def held(self) -> NDArray[np.bool_]:
+        held = np.zeros((len(self.cost), len(self.stores)), dtype=bool)
+        held[self.topic, self.store] = True
+        return held
+
+    @property
+    def negligible(self) -> float:
+        return 1e-10 * (1 + self.traffic)
+
+    def kicked(self, rng: np.random.Generator) -> _Search:
+        """A copy with some stores moved to random nodes and some replicas exchanged at random."""
+        nodes = self.problem.network.nodes
+        stores, held = self.stores.copy(), self.held
+        moved = rng.choice(len(stores), size=rng.integers(1, len(stores) + 1), replace=False)
+        free = np.setdiff1d(np.arange(nodes), np.delete(stores, moved))
+        stores[moved] = rng.choice(free, size=len(moved), replace=False)
+        used = self.problem.sizes @ held
+        for a, b in rng.integers(len(stores), size=(len(stores), 2)):
+            there, back = np.flatnonzero(held[:, a] & ~held[:, b]), np.flatnonzero(held[:, b] & ~held[:, a])
+            if not len(there) or not len(back):
+                continue
+            pair = np.array([rng.choice(there), rng.choice(back)])
+            more = self.problem.sizes[pair[0]] - self.problem.sizes[pair[1]]
+            if max(used[a] - more, used[b] + more) <= self.problem.capacity:
+                held[np.ix_(pair, [a, b])] = ~held[np.ix_(pair, [a, b])]
+                used[[a, b]] += -more, more
+        return _Search(self.problem, stores, held)
+
+    def plan(self) -> StoragePlan:
+        placed = np.zeros(self.problem.demand.shape, dtype=bool)
+        placed[self.topic, self.stores[self.store]] = True
+        return evaluate(self.problem, self.stores, placed)
+
+    def _rows(self, topic: int) -> slice:
+        return slice(self.first[topic], self.first[topic + 1])
+
+    def _distances(self, topic: int) -> NDArray[np.float64]:
+        """From the topic's replicas to the nodes that ask for it."""
+        holders = self.stores[self.store[self._rows(topic)]]
+        return np.asarray(self.problem.network.distance[np.ix_(holders, self.asking[topic])])
+
+    def _cost(self, topic: int) -> float:
+        return float(self._distances(topic).min(axis=0) @ self.rates[topic])
+
+    def _without(self, topic: int) -> NDArray[np.float64]:
+        """`[replica, node]`: distance to the nearest replica when that one is gone."""
+        distances = self._distances(topic)
+        if len(distances) == 1:
+            return np.full(distances.shape, np.inf)
+        nearest, second = np.partition(distances, 1, axis=0)[:2]
+        closest = distances.argmin(axis=0) == np.arange(len(distances))[:, None]
+        return np.asarray(np.where(closest, second, nearest))
+
+    def tabulate(self) -> None:
+        for topic in range(len(self.cost)):
+            self._tabulate(topic)
+
+    def _tabulate(self, topic: int) -> None:
+        rows, rates = self._rows(topic), self.rates[topic]
+        to = self.problem.network.distance[np.ix_(self.stores, self.asking[topic])]
+        for row, without in zip(range(rows.start, rows.stop), self._without(topic), strict=True):
+            self.change[row] = np.minimum(without, to) @ rates - self.cost[topic]
+        self.change[rows, self.store[rows]] = np.inf
+
+    def _apply(self, row: int, store: int) -> None:
+        topic = int(self.topic[row])
+        size = self.problem.sizes[topic]
+        self.room[self.store[row]] += size
+        self.room[store] -= size
+        self.store[row] = store
+        self.cost[topic] = self._cost(topic)
+        self._tabulate(topic)
+
+    def move_replicas(self) -> bool:
+        """Move single replicas to stores with room, the best move of each topic first."""
+        improved = False
+        for topic in range(len(self.cost)):
+            while True:
+                rows = self._rows(topic)
+                fits = self.room >= self.problem.sizes[topic]
+                change = np.where(fits, self.change[rows], np.inf)
+                row, store = divmod(int(change.argmin()), len(self.stores))
+                if change[row, store] >= -self.negligible:
+                    break
+                self._apply(rows.start + row, store)
+                improved = True
+        return improved
+
+    def swap_replicas(self) -> bool:
+        """Let two stores exchange one replica each, the best pair of each two stores."""
+        improved = False
+        sizes = self.problem.sizes[self.topic]
+        for a, b in self._promising_pairs():
+            there, back = np.flatnonzero(self.store == a), np.flatnonzero(self.store == b)
+            go, come = self.change[there, b], self.change[back, a]
+            more = sizes[there][:, None] - sizes[back]  # what store b holds more afterwards
+            fits = (more <= self.room[b]) & (-more <= self.room[a])
+            change = np.where(fits, go[:, None] + come, np.inf)
+            x, y = divmod(int(change.argmin()), len(back))
+            if change[x, y] < -self.negligible:
+                self._apply(there[x], b)
+                self._apply(back[y], a)
+                improved = True
+        return improved
+
+    def _promising_pairs(self) -> list[list[int]]:
+        """Pairs of stores whose best changes, were they to fit, would help together."""
+        lowest = np.full((len(self.stores), len(self.stores)), np.inf)
+        np.minimum.at(lowest, self.store, self.change)
+        pairs: list[list[int]] = np.argwhere(np.tril(lowest + lowest.T < -self.negligible, -1)).tolist()
+        return pairs
+
+    def move_stores(self) -> bool:
+        """Move whole stores, with all they hold, to nodes near them that have none."""
+        improved = False
+        distance = self.problem.network.distance
+        for place in range(len(self.stores)):
+            near = np.argsort(distance[self.stores[place]], kind="stable")
+            near = near[~np.isin(near, self.stores)][:_NEIGHBOURS]
+            if not len(near):
+                continue
+            change = np.zeros(len(near))
+            rows = np.flatnonzero(self.store == place)
+            for row in rows:
+                topic = int(self.topic[row])
+                without = self._without(topic)[row - self.first[topic]]
+                to = distance[np.ix_(near, self.asking[topic])]
+                change += np.minimum(without, to) @ self.rates[topic] - self.cost[topic]
+            if change.min() < -self.negligible:
+                self.stores[place] = near[change.argmin()]
+                for topic in self.topic[rows]:
+                    self.cost[topic] = self._cost(topic)
+                improved = True
+        return improved

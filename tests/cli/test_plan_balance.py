@@ -1,0 +1,146 @@
+"""`nearcast plan balance` as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from nearcast.cli import main
+from nearcast.placement.balance import from_pairs, loads
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+METHODS = ["ldm", "sdm", "gsh", "staged", "refined", "grouped"]
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(2)
+    pairs = np.unique(rng.integers((0, 0), (200, 30), size=(1500, 2)), axis=0)
+    rates = rng.integers(1, 9, size=30)
+    (tmp_path / "brokers.csv").write_text("broker,x_km,y_km\neast,1,-2\nwest,-4,0\nnorth,0,3\n")
+    (tmp_path / "subscriptions.csv").write_text("subscriber,subscription\n" + "".join(f"u{i},s{k}\n" for i, k in pairs))
+    (tmp_path / "rates.csv").write_text("subscription,rate\n" + "".join(f"s{k},{r}\n" for k, r in enumerate(rates)))
+    (tmp_path / "current.csv").write_text(
+        "subscriber,broker\n" + "".join(f"u{i},{'east' if i < 150 else 'north'}\n" for i in range(200))
+    )
+    return tmp_path
+
+
+def run(monkeypatch: pytest.MonkeyPatch, options: str) -> int:
+    tables = "--brokers brokers.csv --subscriptions subscriptions.csv --rates rates.csv --current current.csv"
+    monkeypatch.setattr(sys, "argv", f"nearcast plan balance {tables} {options}".split())
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return int(ended.value.code or 0)
+
+
+def read(path: Path) -> dict[str, str]:
+    return dict(line.split(",")[:2] for line in path.read_text().splitlines()[1:])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_metrics_agree_with_the_table(
+    files: Path, method: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, f"--method {method} --json --out plan.csv") == 0
+    metrics = json.loads(capsys.readouterr().out)
+    before, after = read(files / "current.csv"), read(files / "plan.csv")
+    assert set(after) == set(before)
+    assert metrics["moves"] == sum(before[s] != after[s] for s in before)
+
+    brokers, rates = ["east", "west", "north"], read(files / "rates.csv")
+    pairs = [line.split(",") for line in (files / "subscriptions.csv").read_text().splitlines()[1:]]
+    problem = from_pairs(
+        np.array([list(before).index(s) for s, _ in pairs]),
+        np.array([list(rates).index(k) for _, k in pairs]),
+        np.array([float(rate) for rate in rates.values()]),
+        subscribers=200,
+        brokers=3,
+    )
+    for which, table in {"before": before, "after": after}.items():
+        load = loads(problem, np.array([brokers.index(b) for b in table.values()]))
+        assert metrics[f"max_load_{which}"] == pytest.approx(load.max())
+        assert metrics[f"cov_{which}"] == pytest.approx(load.std() / load.mean())
+    assert metrics["lower_bound"] <= metrics["max_load_after"] < metrics["max_load_before"]
+
+
+@pytest.mark.usefixtures("files")
+def test_the_table_goes_to_standard_output(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(monkeypatch, "--method gsh") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "subscriber,broker"
+    assert len(lines) == 201
+
+
+@pytest.mark.usefixtures("files")
+def test_thresholds_decide_whether_anything_moves(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "--method staged --beta 1e9 --theta 1e9 --json") == 0
+    assert json.loads(capsys.readouterr().out)["moves"] == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("brokers.csv", "broker\na\na\n", "brokers.csv, row 2: broker 'a' is there twice, first in row 1"),
+        ("brokers.csv", "site\na\n", "brokers.csv, row 0 (header): column 'broker' is missing"),
+        (
+            "current.csv",
+            "subscriber,broker\nu1,south\n",
+            "current.csv, row 1: broker 'south' is not a broker of",
+        ),
+        (
+            "current.csv",
+            "subscriber,broker\nu0,east\n",
+            "subscriptions.csv, row 10: subscriber 'u1' is not a",
+        ),
+        ("rates.csv", "subscription,rate\ns1,-3\n", "rates.csv, row 1: rate is -3; at least 0 is needed"),
+        (
+            "rates.csv",
+            "subscription,rate\ns1,inf\n",
+            "rates.csv, row 1: rate is inf; a finite number is needed",
+        ),
+        ("rates.csv", "subscription,rate\ns99,1\n", "subscriptions.csv, row 1: subscription 's"),
+        (
+            "subscriptions.csv",
+            "subscriber,subscription\n",
+            "subscriptions.csv, row 1: the file has a header and no",
+        ),
+        (
+            "subscriptions.csv",
+            "subscriber,subscription\nu1,s1\nu1,s1\n",
+            "subscriptions.csv, row 2: subscriber 'u1', subscription 's1' is there twice, first in row 1",
+        ),
+    ],
+)
+def test_refusals(
+    files: Path,
+    name: str,
+    text: str,
+    reason: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (files / name).write_text(text)
+    assert run(monkeypatch, "--method gsh --out plan.csv --json") == 2
+    said = capsys.readouterr()
+    assert said.err.startswith(f"nearcast: {reason}")
+    assert said.err.count("\n") == 1
+    assert said.out == ""
+    assert not (files / "plan.csv").exists()
+
+
+@pytest.mark.usefixtures("files")
+def test_a_threshold_that_is_no_number_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "--alpha -1") == 2
+    assert capsys.readouterr().err == "nearcast: --alpha is -1; a finite number of at least 0 is needed\n"

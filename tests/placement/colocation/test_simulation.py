@@ -1,0 +1,84 @@
+"""The simulated worker: its running maximum is an event loop, and queueing theory's numbers come out."""
+
+from __future__ import annotations
+
+import heapq
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nearcast.placement.colocation.simulation import (
+    Arrivals,
+    Worker,
+    arrival_times,
+    latencies_ms,
+    p90_ms,
+    simulate,
+)
+
+
+def event_loop(arrival: list[float], service: list[float]) -> list[float]:
+    """A discrete-event simulation by the letter: arrivals and departures in order, one queue."""
+    events = [(at, 1, message) for message, at in enumerate(arrival)]
+    heapq.heapify(events)
+    queue: list[int] = []
+    done = [0.0] * len(arrival)
+    busy = False
+    while events:
+        now, is_arrival, message = heapq.heappop(events)
+        if is_arrival:
+            queue.append(message)
+        else:
+            done[message] = now
+            busy = False
+        if queue and not busy:
+            served = queue.pop(0)
+            heapq.heappush(events, (now + service[served], 0, served))
+            busy = True
+    return [(end - start) * 1000 for end, start in zip(done, arrival, strict=True)]
+
+
+times = st.floats(0, 10, allow_nan=False)
+
+
+@given(st.lists(st.tuples(times, st.floats(0.001, 2)), min_size=1, max_size=30))
+def test_the_running_maximum_is_the_event_loop(messages: list[tuple[float, float]]) -> None:
+    messages = sorted(messages)
+    arrival, service = [a for a, _ in messages], [s for _, s in messages]
+    found = latencies_ms(np.array(arrival), np.array(service))
+    np.testing.assert_allclose(found, event_loop(arrival, service), atol=1e-6)
+
+
+def test_constant_arrivals_below_capacity_do_not_wait() -> None:
+    worker = Worker(arrivals="constant")
+    found = p90_ms(np.array([30.0]), np.array([20.0]), worker, np.random.default_rng(0))
+    np.testing.assert_allclose(found, 20.0)
+
+
+def test_poisson_arrivals_wait_as_long_as_pollaczek_and_khinchine_say() -> None:
+    generator = np.random.default_rng(1)
+    rate, service, load = 35.0, 0.02, 0.7
+    arrival = arrival_times(rate, 20_000, "poisson", generator)
+    mean = latencies_ms(arrival, np.full(len(arrival), service)).mean()
+    assert mean == pytest.approx(1000 * (service + load * service / (2 * (1 - load))), rel=0.02)
+
+
+def test_latency_grows_with_the_background() -> None:
+    """Section IV-B: a topic that shares its worker is slower, and far slower beyond the threshold."""
+    alone, among, overloaded = (
+        p90_ms(np.full(k, 10.0), np.full(k, 20.0), Worker(), np.random.default_rng(2))[0] for k in (1, 4, 6)
+    )
+    assert alone < among < overloaded
+    assert overloaded > 10_000
+
+
+@pytest.mark.parametrize("arrivals", ["constant", "poisson"])
+def test_simulate_covers_every_size_and_repeats_itself(arrivals: Arrivals) -> None:
+    worker = Worker(arrivals=arrivals, seconds=20)
+    samples = simulate(9, 3, worker, seed=5)
+    assert np.bincount(np.bincount(samples.run)).tolist() == [0, 3, 3, 3]
+    assert (samples.p90_ms >= samples.processing_ms * (1 - 1e-9)).all()
+    np.testing.assert_array_equal(samples.p90_ms, simulate(9, 3, worker, seed=5).p90_ms)
+    assert (samples.p90_ms != simulate(9, 3, worker, seed=6).p90_ms).any()
