@@ -96,7 +96,7 @@ class TopicLatency:
     def _best_homes(
         self, model: Model, rows: NDArray[np.int64], live: NDArray[np.int64], site_of: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
-        """The live site with the shortest ways to a client's topics, and the sums of the ways from home and from there."""
+        """The live site with the shortest ways to a client's topics, and the sums of ways from home and from there."""
         clients, width = model.clients, len(model.sites.names)
         number = np.full(len(clients.names), -1)
         number[rows] = np.arange(len(rows))
