@@ -7,7 +7,7 @@ import logging
 import signal
 import tomllib
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -15,6 +15,9 @@ import uvloop
 
 from nearcast.cli.asking import DEFAULT_URL, JsonOption, UrlOption, ask, print_fields
 from nearcast.domain.errors import InputError
+
+if TYPE_CHECKING:
+    from nearcast.coordinator.settings import Settings
 
 app = typer.Typer()
 
@@ -33,14 +36,24 @@ def run(
     settings: Annotated[
         Path | None, typer.Option(help="A TOML file with settings; docs/control-plane.md lists them.")
     ] = None,
+    model: Annotated[
+        Path | None, typer.Option(help="A latency model of `nearcast model train`: which topics may share a worker.")
+    ] = None,
 ) -> None:
     """Coordinate until Ctrl-C. Several may run: one leads, another takes over when it is gone."""
     from nearcast.coordinator.coordinator import Coordinator
+    from nearcast.coordinator.goals import GOALS
+    from nearcast.coordinator.goals import goals as make_goals
     from nearcast.coordinator.settings import Settings
     from nearcast.wire.connection import open_connection
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     chosen = read_settings(settings) if settings is not None else Settings()
+    goals = GOALS
+    if model is not None:
+        from nearcast.cli.model import load_model
+
+        goals = make_goals(load_model(model))
 
     async def coordinate() -> None:
         connection = await open_connection([url], name="coordinator", timeout=10)
@@ -49,7 +62,7 @@ def run(
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, task.cancel)
         try:
-            one = Coordinator(connection, site or connection.server_name, chosen)
+            one = Coordinator(connection, site or connection.server_name, chosen, goals)
             typer.echo(f"Ready: {one.name}, state in the store of {site or connection.server_name}. Stop with Ctrl-C.")
             await one.run()
         except asyncio.CancelledError:
@@ -66,7 +79,7 @@ def status(url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
     print_fields(ask(url, "coordinator", "status"), as_json)
 
 
-def read_settings(path: Path):  # type: ignore[no-untyped-def]
+def read_settings(path: Path) -> Settings:
     """Settings from a TOML file, or an InputError that names the key."""
     from nearcast.coordinator.settings import Settings
 

@@ -13,6 +13,7 @@ import msgspec
 
 from nearcast.coordinator.api import Api
 from nearcast.coordinator.executor.shell import DeposedError, Executor
+from nearcast.coordinator.goals import GOALS, Goal
 from nearcast.coordinator.homes import HomePolicy
 from nearcast.coordinator.lease import LeaseMachine, keep_lease
 from nearcast.coordinator.monitor import Monitor
@@ -36,9 +37,9 @@ _log = logging.getLogger(__name__)
 class Coordinator:
     """One of several; at most one of them acts. `site` is the one whose store keeps their state."""
 
-    def __init__(self, connection: Connection, site: str, settings: Settings, name: str = "") -> None:
-        self.name = name or f"coordinator-{secrets.token_hex(4)}"
-        self._connection, self._site, self.settings = connection, site, settings
+    def __init__(self, connection: Connection, site: str, settings: Settings, goals: tuple[Goal, ...] = GOALS) -> None:
+        self.name = f"coordinator-{secrets.token_hex(4)}"
+        self._connection, self._site, self.settings, self.goals = connection, site, settings, goals
         self.lease = LeaseMachine(self.name, settings.lease)
         self.monitor = Monitor(settings.site_lost_after)
         self.leading = asyncio.Event()  # set while this one answers and plans

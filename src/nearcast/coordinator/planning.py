@@ -53,7 +53,8 @@ class Planning:
 
     def plan(self, model: Model) -> Plan:
         """What to do about it."""
-        return make_plan(model, self._coordinator.settings, self._moved_at, asyncio.get_running_loop().time())
+        one = self._coordinator
+        return make_plan(model, one.settings, self._moved_at, asyncio.get_running_loop().time(), one.goals)
 
     async def step(self) -> None:
         """One pass: nothing is planned while nothing is wrong, and nothing is moved unless that is wanted."""

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from nearcast.coordinator.goals.balance import Balance
 from nearcast.coordinator.goals.capacity import SiteCapacity
 from nearcast.coordinator.goals.goal import ClientProposal, Draft, Goal, Proposal, ReplicaProposal, TopicProposal
@@ -12,6 +14,15 @@ from nearcast.coordinator.goals.latency import TopicLatency
 from nearcast.coordinator.goals.replicas import Replicas
 from nearcast.coordinator.goals.workers import WorkerLatency
 
-__all__ = ["GOALS", "ClientProposal", "Draft", "Goal", "Proposal", "ReplicaProposal", "TopicProposal"]
+if TYPE_CHECKING:
+    from nearcast.placement.colocation.model import LatencyModel
 
-GOALS: tuple[Goal, ...] = (SiteCapacity(), TopicLatency(), WorkerLatency(), Replicas(), Balance())
+__all__ = ["GOALS", "ClientProposal", "Draft", "Goal", "Proposal", "ReplicaProposal", "TopicProposal", "goals"]
+
+
+def goals(latency_model: LatencyModel | None = None) -> tuple[Goal, ...]:
+    """All goals in order; the workers' one predicts with a trained model when there is one."""
+    return (SiteCapacity(), TopicLatency(), WorkerLatency(latency_model), Replicas(), Balance())
+
+
+GOALS = goals()
