@@ -158,8 +158,8 @@ async def _crowd(
 ) -> None:
     await asyncio.to_thread(ready.wait)  # the coordinator is there
     ready.clear()
-    for device in devices:
-        await device.open()
+    for first in range(0, len(devices), 16):
+        await asyncio.gather(*(device.open() for device in devices[first : first + 16]))
     tasks = [asyncio.create_task(device.publish(stop)) for device in devices]
     ready.set()
     await asyncio.to_thread(broke.wait)
@@ -170,8 +170,11 @@ async def _crowd(
         span.extend((began, time.perf_counter()))
     await asyncio.to_thread(stop.wait)
     await asyncio.gather(*tasks)
-    for device in devices:
-        await device.close()
+    await asyncio.gather(*(device.close() for device in devices))
+
+
+def _say(what: str) -> None:
+    print(what, file=sys.stderr, flush=True)
 
 
 async def _drive(
@@ -192,6 +195,7 @@ async def _drive(
     await asyncio.sleep(0.5)
     await asyncio.to_thread(ready.wait)
     await _until(lambda: len(one.registry.clients) >= TOPICS)
+    _say(f"{TOPICS} clients are there")
     homes = dict.fromkeys((device.name for device in devices), "west")
     for device in devices:  # all begin at the west
         homes[device.name] = device.client.home if device.client else "west"
@@ -210,6 +214,7 @@ async def _drive(
         moves = [_topic_move(one, f"mig.{n}", here, there) for n in range(count)]
         await executor.run(moves)
         took = time.perf_counter() - began
+        _say(f"{count} topics moved with {executors} executors in {took:.1f} s")
         seconds = [spent for _, finish, spent in executor.finished if getattr(finish, "outcome", "") == "done"]
         median = 1000 * statistics.median(seconds)
         figures.append(

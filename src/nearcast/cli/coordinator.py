@@ -63,7 +63,8 @@ def run(
             asyncio.get_running_loop().add_signal_handler(number, task.cancel)
         try:
             one = Coordinator(connection, site or connection.server_name, chosen, goals)
-            typer.echo(f"Ready: {one.name}, state in the store of {site or connection.server_name}. Stop with Ctrl-C.")
+            typer.echo(f"{one.name}: state in the store of {site or connection.server_name}.")
+            typer.echo("Ready. Stop with Ctrl-C.")
             await one.run()
         except asyncio.CancelledError:
             typer.echo("Stopped.")
