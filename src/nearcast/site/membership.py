@@ -3,8 +3,8 @@
 Joining: ask the present worker for copies from now on and for what its spool holds, then enter the queue group.
 Leaving: a broker far away may still send here for a moment after the queue group was left. So before leaving, the
 topic is also subscribed to plainly; what comes on that way and was not taken from the queue group is sent on to a
-worker that has the topic now. Most of it came there, or to a third member, by itself: so it is held for a moment, and
-processed only if neither the publication nor another member's copy of it has come by then.
+worker that has the topic now. Most of it came there by itself, and ids tell. Where there is a third member it may have
+gone there instead: then it is held for a moment, and processed only if no copy of it has come by then.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ class Hosted:
         self.topics: list[Topic] = []
         self.queue: Any = None
         self.copies: Any = None
+        self.shared = len(spec.managed_by) > 1  # with members other than the one it came from
         self.towards = ""  # where publications go that still come after it left
         self.left = False
         self.gone = asyncio.Event()
@@ -231,13 +232,17 @@ class Membership:
     def _handed_over(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
         name, message_id = subjects.handed_topic(subject), stamp_of(headers)
         try:
-            hold = self.hosting(name).hold
+            hosted = self.hosting(name)
         except NearcastError as error:
             _log.error("a publication was handed over in vain: %s", error)
             return
         recent = self._worker.meet(subjects.publications(name)).recent
-        if recent is None or message_id not in recent:
-            asyncio.get_running_loop().call_later(hold, self._held_long_enough, name, message_id, payload)
+        if recent is not None and message_id in recent:
+            return
+        if hosted.shared:
+            asyncio.get_running_loop().call_later(hosted.hold, self._held_long_enough, name, message_id, payload)
+        else:
+            self._held_long_enough(name, message_id, payload)
 
     def _held_long_enough(self, name: str, message_id: bytes, payload: bytes) -> None:
         try:
@@ -257,6 +262,7 @@ class Membership:
         if hosted is None or command.epoch < hosted.epoch:
             return
         hosted.epoch = command.epoch
+        hosted.shared = command.members > 1
         await self._share(hosted, command.members > 1)
 
     async def _share(self, hosted: Hosted, copied: bool) -> None:
@@ -275,6 +281,7 @@ class Membership:
         hosted = self.hosted.get(question.topic)
         if hosted is None:
             return SpoolPage(error="it does not have the topic")
+        hosted.shared = True
         if not hosted.copied or hosted.copies is None:
             await self._share(hosted, True)
         entries: list[SpoolEntry] = []

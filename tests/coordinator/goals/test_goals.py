@@ -6,8 +6,10 @@ import msgspec
 from tests.coordinator.worlds import SETTINGS, World
 
 from nearcast.coordinator.detectors import detect
-from nearcast.coordinator.goals import ClientProposal, ReplicaProposal, TopicProposal
+from nearcast.coordinator.goals import ClientProposal, ReplicaProposal, TopicProposal, goals
 from nearcast.coordinator.plan import Plan, make_plan
+from nearcast.placement.colocation.simulation import Worker, simulate
+from nearcast.placement.colocation.training import Training, train
 from nearcast.wire.reports import BrokerFigures
 
 
@@ -194,3 +196,15 @@ def test_proposals_name_a_worker_the_topic_has_already() -> None:
     (first, *_) = plan_of(world).accepted
     assert isinstance(first.proposal, TopicProposal)
     assert first.proposal.members == ("east/worker-0",)
+
+
+def test_a_trained_model_decides_which_topics_may_share_a_worker() -> None:
+    samples = simulate(60, 2, Worker(seconds=20.0), 1)
+    model, _ = train(samples, Training(seed=1))
+    world = World(west=0.0)
+    for n in range(3):
+        world.topic(f"t{n}", "west", bound=120.0)
+    world.worker("west", "worker-0", ("t0", 12, 25, 300), ("t1", 12, 25, 300), ("t2", 12, 25, 300))
+    plan = make_plan(world.model(), SETTINGS, {}, 0.0, goals(model))
+    assert moves(plan)
+    assert all(move.startswith("topic t") and "west/worker-0 -> west/worker-" in move for move in moves(plan))
