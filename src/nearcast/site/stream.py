@@ -6,6 +6,7 @@ import asyncio
 import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from nearcast.domain.errors import NearcastError
@@ -135,9 +136,13 @@ def _field(headers: bytes, name: bytes) -> bytes:
 
 def _microseconds(text: bytes) -> int:
     """From 2026-11-15T20:00:00.123456789Z; the server leaves out trailing zeros of the fraction."""
-    whole, _, fraction = text.decode().rstrip("Z").partition(".")
-    seconds = int(datetime.fromisoformat(whole).replace(tzinfo=UTC).timestamp())
-    return seconds * 1_000_000 + int((fraction + "000000")[:6])
+    whole, _, fraction = text.rstrip(b"Z").partition(b".")
+    return _seconds(whole) * 1_000_000 + int((fraction + b"000000")[:6])
+
+
+@lru_cache(256)  # neighbours in a stream were mostly stored in the same second
+def _seconds(text: bytes) -> int:
+    return int(datetime.fromisoformat(text.decode()).replace(tzinfo=UTC).timestamp())
 
 
 def _rfc3339(us: int) -> str:
