@@ -67,6 +67,8 @@ class Device:
     def __init__(self, number: int, coordinator: str) -> None:
         self.name, self.topic, self._coordinator = f"device{number}", f"mig.{number}", coordinator
         self.came: list[float] = []
+        self.sent: list[str] = []
+        self.got: list[str] = []
         self.client: nearcast.Client | None = None
 
     async def open(self, url: str | None = None) -> None:
@@ -75,14 +77,18 @@ class Device:
         else:
             client = nearcast.connect(url, name=self.name, timeout=20)
         self.client = await client.__aenter__()
-        await self.client.subscribe(self.topic, callback=lambda message: self.came.append(time.perf_counter()))
+        await self.client.subscribe(self.topic, callback=self._note)
+
+    def _note(self, message: nearcast.Message) -> None:
+        self.came.append(time.perf_counter())
+        self.got.append(message.id.partition(";")[0])
 
     async def publish(self, stop: threading.Event) -> None:
         await asyncio.sleep(hash(self.name) % 100 / 100 * INTERVAL)
         while not stop.is_set():
             with contextlib.suppress(nearcast.NearcastError, AssertionError):  # while it is between two homes
                 if self.client is not None:
-                    await self.client.publish(self.topic, b"{}")
+                    self.sent.append((await self.client.publish(self.topic, b"{}")).id)
             await asyncio.sleep(INTERVAL)
 
     async def break_then_make(self, url: str) -> None:
@@ -227,6 +233,9 @@ async def _drive(
         await executor.run([_topic_move(one, f"mig.{n}", there, here) for n in range(count)])
         await asyncio.sleep(4)
 
+    began = time.perf_counter()
+    await asyncio.sleep(4)
+    quiet = [1000 * device.longest_gap(began, time.perf_counter()) for device in devices]
     # Topics and clients together, as the latency goal does it.
     executor = Executor(one.registry, connection, settings, one.term)
     began = time.perf_counter()
@@ -236,6 +245,10 @@ async def _drive(
     ended = time.perf_counter()
     moved = sum(getattr(finish, "moved", False) for finish in outcomes)
     gaps = [1000 * device.longest_gap(began, ended) for device in devices]
+    sent = [(device, device.sent[:]) for device in devices]
+    await asyncio.sleep(2)
+    lost = sum(len(set(ids) - set(device.got)) for device, ids in sent)
+    repeated = sum(len(device.got) - len(set(device.got)) for device in devices)
     broke.set()
     await _until(lambda: len(span) == 2)
     await asyncio.sleep(0.5)
@@ -249,8 +262,15 @@ async def _drive(
         )
     )  # fmt: skip
     late = sum(gap > 2000 * INTERVAL for gap in gaps)
-    before = f"break before make: {sum(gap > 2000 * INTERVAL for gap in broken)} of {len(broken)}"
+    still = sum(gap > 2000 * INTERVAL for gap in quiet)
+    before = (
+        f"break before make: {sum(gap > 2000 * INTERVAL for gap in broken)} of {len(broken)}; nothing moving: {still}"
+    )
     figures.append(Figure("clients with a gap above twice the interval", str(late), before, None, "0"))
+    total = sum(len(ids) for _, ids in sent)
+    figures.append(
+        Figure(f"of {total} messages in all these moves", f"{lost} lost, {repeated} repeated", "", None, "0, 0")
+    )
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     await connection.close()

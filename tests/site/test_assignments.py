@@ -45,7 +45,11 @@ def test_a_topic_taken_over_comes_with_a_peers_spool() -> None:
 
 
 def test_a_removed_topic_stops() -> None:
-    assert changes("a", here(3), []) == [Drop("gps", "w0", 3, "")]
+    assert changes("a", here(3), [], {"gps"}) == [Drop("gps", "w0", 3, "")]
+
+
+def test_a_topic_that_was_started_here_before_its_record_came_goes_on() -> None:
+    assert changes("a", here(2), []) == []
 
 
 def test_another_worker_of_the_same_site() -> None:

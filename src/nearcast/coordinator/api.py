@@ -92,7 +92,9 @@ class Api:
         known = registry.clients.get(info.name)
         planned = info.home or (known.home if known is not None else "")
         homes = self._coordinator.homes.homes(info, alive, coordinates, planned)
-        record = ClientRecord(info.name, homes[0], info.coordinate, info.publishes, info.subscribes, info.channels)
+        record = ClientRecord(
+            info.name, info.home or homes[0], info.coordinate, info.publishes, info.subscribes, info.channels
+        )
         await registry.put_client(record)
         return HomeAnswer(self._coordinator.term(), [(name, registry.sites[name].url) for name in homes])
 

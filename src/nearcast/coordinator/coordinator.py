@@ -109,7 +109,12 @@ class Coordinator:
             await self.executor.resume()
             while True:
                 await self._expire_clients()
-                await self.planning.step()
+                try:
+                    await self.planning.step()
+                except (DeposedError, StateError, ConflictError):
+                    raise
+                except Exception:
+                    _log.exception("a pass failed; the next one looks again")
                 await asyncio.sleep(self.settings.period)
         finally:
             await service.stop()
@@ -127,7 +132,9 @@ class Coordinator:
         if known:
             self.monitor.take(report, now)
         for client in report.gone:
-            self._silent.setdefault(client, now)
+            record = self.registry.clients.get(client)
+            if record is not None and record.home == report.site:  # not when it has moved on
+                self._silent.setdefault(client, now)
         for client in report.arrived:
             self._silent.pop(client, None)
         if reply and self.lease.leads(now):

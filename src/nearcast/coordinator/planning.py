@@ -64,6 +64,8 @@ class Planning:
             frozenset(np.array(model.sites.names)[model.sites.alive].tolist()) if model.sites.names else frozenset()
         )
         self._known_sites = joined
+        now, rests = asyncio.get_running_loop().time(), self._coordinator.settings.cool_down
+        self._moved_at = {subject: at for subject, at in self._moved_at.items() if now - at < rests}
         moves = 0
         if anomalies:
             plan = self.plan(model)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from nearcast.wire.control import TopicRecord, parts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from nearcast.domain.topic import TopicSpec
 
@@ -61,15 +61,21 @@ def worker_of(record: TopicRecord, site: str) -> str:
     return next((worker for at, worker in map(parts, record.members) if at == site), "")
 
 
-def changes(site: str, running: Mapping[str, Running], records: Iterable[TopicRecord]) -> list[Change]:
-    """What to do, stale topics first. A topic started with a newer epoch than the record's is a move under way."""
+def changes(
+    site: str, running: Mapping[str, Running], records: Iterable[TopicRecord], removed: Collection[str] = ()
+) -> list[Change]:
+    """What to do, stale topics first.
+
+    A topic started with a newer epoch than the record's, or without a record yet, is a move under way.
+    """
     known = {record.spec.name: record for record in records}
     drops: list[Change] = []
     others: list[Change] = []
     for name, here in running.items():
         record = known.get(name)
         if record is None:
-            drops.append(Drop(name, here.worker, here.epoch, ""))
+            if name in removed:
+                drops.append(Drop(name, here.worker, here.epoch, ""))
         elif here.epoch <= record.epoch and worker_of(record, site) != here.worker:
             elsewhere = next(iter(record.members), "")
             drops.append(Drop(name, here.worker, record.epoch, elsewhere))

@@ -77,6 +77,7 @@ class Hosting:
         self.on_records: Callable[[list[TopicRecord]], None] = lambda records: None
         self.workers: dict[str, Supervised] = {}
         self.running: dict[str, Running] = {}
+        self._removed: set[str] = set()
         self._left: dict[str, int] = {}  # epoch with which a topic was left: older records of it are history
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._launching = asyncio.Lock()
@@ -101,8 +102,10 @@ class Hosting:
         for record in answer.records:
             if record.removed:
                 self._known.pop(record.spec.name, None)
+                self._removed.add(record.spec.name)
             else:
                 self._known[record.spec.name] = record
+                self._removed.discard(record.spec.name)
 
     async def start(self, assignments: Assignments | None) -> None:
         """Start what the registry says; else what it said last; else what the configuration says."""
@@ -143,8 +146,12 @@ class Hosting:
         self._take_in(answer)
         self._memory.write_bytes(msgspec.json.encode(Assignments(self.term, self.revision, self.records)))
         self.on_records(self.records)
+        await self.reconcile()
+
+    async def reconcile(self) -> None:
+        """Change what runs here to what the records say; what cannot be done now is tried with the next report."""
         current = [record for record in self.records if record.epoch >= self._left.get(record.spec.name, 0)]
-        for change in changes(self._site.name, self.running, current):
+        for change in changes(self._site.name, self.running, current, self._removed):
             try:
                 match change:
                     case Drop(topic, worker, epoch, towards):

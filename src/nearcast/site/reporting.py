@@ -124,6 +124,8 @@ class Reporting:
                 request = AssignmentsRequest(self._hosting.revision)
                 first = await ask_coordinator(self._connection, "site", "assignments", request, Assignments)
                 await self._hosting.follow(await self._the_rest(first, 5.0))
+            else:
+                await self._hosting.reconcile()
         self._idle_rounds += 1
         if self._idle_rounds * self.period >= 30:  # what leaves is given time to finish
             self._idle_rounds = 0

@@ -84,7 +84,10 @@ class Executor:
                 return tm.Journalled()
             case tm.Start(name, source, epoch):
                 site, worker = parts(name)
-                spec = _record(self._registry, move).spec
+                record = self._registry.topics.get(move.topic)
+                if record is None:
+                    return tm.Failed(name, "the topic was removed")
+                spec = with_members(record, epoch, move.after, move.id).spec
                 command = StartTopic(term, epoch, spec, worker, source)
                 error = await self._tell(subjects.site_command(site, "start"), command, self._settings.start_limit)
                 return tm.Failed(name, error) if error else tm.Started(name)
@@ -169,10 +172,3 @@ def with_members(record: TopicRecord, epoch: int, members: tuple[str, ...], move
     """A record with other members; the topic is managed by their sites."""
     sites = tuple(dict.fromkeys(parts(name)[0] for name in members))
     return TopicRecord(dataclasses.replace(record.spec, managed_by=sites), epoch, members, move)
-
-
-def _record(registry: Registry, move: tm.TopicMove) -> TopicRecord:
-    record = registry.topics.get(move.topic)
-    if record is None:
-        raise NearcastError(f"topic {move.topic} was removed")
-    return with_members(record, move.epoch + 1, move.after, move.id)
