@@ -8,6 +8,7 @@ from tests.system.conftest import until
 from tests.system.control import coordinator
 
 import nearcast
+from nearcast.coordinator.executor.replica_move import move_replicas
 from nearcast.domain.topic import TopicSpec
 
 
@@ -27,22 +28,10 @@ async def test_a_replica_moves_with_its_past_while_messages_flow(city):
                     await asyncio.sleep(0.005)
 
             task = asyncio.create_task(publish())
-            planning = control.coordinator.planning
-            assert await planning._move_replicas("log", ("tokyo",)) == "done"
-
-            async def copied():
-                store = c.sites["tokyo"].agent._store_connection
-                if store is None or "log" not in {
-                    t.name for t in c.sites["tokyo"].agent._deployment.stored_at("tokyo")
-                }:
-                    return False
-                try:
-                    info = await store.jsm().stream_info("log")
-                except Exception:
-                    return False
-                return not info.config.sources and info.state.messages >= 200
-
-            await until(copied)
+            one = control.coordinator
+            assert await move_replicas(one.registry, one.connection, "log", ("tokyo",), 30.0, one.term) == ""
+            assert one.registry.topics["log"].spec.replicas == ("tokyo",)
+            await until(lambda: c.sites["osaka"].hosting.revision == one.registry.revision)
             await asyncio.sleep(0.3)
             going = False
             await task
@@ -53,4 +42,13 @@ async def test_a_replica_moves_with_its_past_while_messages_flow(city):
                 numbers = [message.data["n"] async for message in query]
                 return query.store == "tokyo" and sorted(numbers) == list(range(sent))
 
-            await until(everything, 10)
+            await until(everything)
+
+
+async def test_a_store_that_does_not_answer_is_given_up(city):
+    async with city(TopicSpec("log", (), ("osaka",), 1), report_seconds=0.2) as c, coordinator(c) as control:
+        await c.sites["tokyo"].store.stop()
+        one = control.coordinator
+        why = await move_replicas(one.registry, one.connection, "log", ("tokyo",), 1.0, one.term)
+        assert why == "the store of tokyo did not have its past within 1 s"
+        assert one.registry.topics["log"].spec.replicas == ("osaka",)

@@ -39,7 +39,7 @@ class Coordinator:
 
     def __init__(self, connection: Connection, site: str, settings: Settings, goals: tuple[Goal, ...] = GOALS) -> None:
         self.name = f"coordinator-{secrets.token_hex(4)}"
-        self._connection, self._site, self.settings, self.goals = connection, site, settings, goals
+        self.connection, self._site, self.settings, self.goals = connection, site, settings, goals
         self.lease = LeaseMachine(self.name, settings.lease)
         self.monitor = Monitor(settings.site_lost_after)
         self.leading = asyncio.Event()  # set while this one answers and plans
@@ -50,8 +50,8 @@ class Coordinator:
     async def run(self) -> None:
         """Take part until cancelled."""
         # Two views of the state: the lease is kept up whatever the registry is doing.
-        lease_state = await State.open(self._connection, self._site)
-        self.registry = Registry(await State.open(self._connection, self._site))
+        lease_state = await State.open(self.connection, self._site)
+        self.registry = Registry(await State.open(self.connection, self._site))
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(keep_lease(self.lease, lease_state, self._lease_changed), name="lease")
             while True:
@@ -99,11 +99,11 @@ class Coordinator:
         await self.registry.load()
         for site in self.registry.sites:
             self.monitor.expect(site, clock())
-        self.executor = Executor(self.registry, self._connection, self.settings, self.term)
+        self.executor = Executor(self.registry, self.connection, self.settings, self.term)
         self.planning = Planning(self)
         self.homes = HomePolicy(self.settings)
-        reports = await self._connection.attach(subjects.REPORTS, self._reported)
-        service = await serve(self._connection, Api(self).endpoints())
+        reports = await self.connection.attach(subjects.REPORTS, self._reported)
+        service = await serve(self.connection, Api(self).endpoints())
         self.leading.set()
         try:
             await self.executor.resume()
@@ -119,7 +119,7 @@ class Coordinator:
         finally:
             await service.stop()
             with contextlib.suppress(Exception):  # the connection may be the reason why it ends
-                await self._connection.detach(reports)
+                await self.connection.detach(reports)
 
     def _reported(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
         try:
@@ -139,7 +139,7 @@ class Coordinator:
             self._silent.pop(client, None)
         if reply and self.lease.leads(now):
             answer = ReportAnswer(self.lease.term, self.registry.revision, known)
-            self._connection.send(reply, b"", msgspec.msgpack.encode(answer))
+            self.connection.send(reply, b"", msgspec.msgpack.encode(answer))
 
     async def _expire_clients(self) -> None:
         """Clients that came back at another site registered there; the others are forgotten."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from nearcast.coordinator.detectors import Anomaly, detect
 from nearcast.coordinator.executor.client_move import ClientMove
+from nearcast.coordinator.executor.replica_move import move_replicas
 from nearcast.coordinator.executor.topic_move import TopicMove
 from nearcast.coordinator.goals import ClientProposal, Proposal, ReplicaProposal
 from nearcast.coordinator.plan import Plan, make_plan, subject_of
@@ -103,7 +104,11 @@ class Planning:
         one = self._coordinator
         self._moved_at[subject_of(model, proposal)] = asyncio.get_running_loop().time()
         if isinstance(proposal, ReplicaProposal):
-            return await self._move_replicas(model.topics.names[proposal.topic], proposal.replicas)
+            topic = model.topics.names[proposal.topic]
+            limit = one.settings.copy_limit
+            return await move_replicas(
+                one.registry, one.connection, topic, proposal.replicas, limit, one.term
+            ) or "done"  # fmt: skip
         if isinstance(proposal, ClientProposal):
             name = model.clients.names[proposal.client]
             client = one.registry.clients.get(name)
@@ -126,16 +131,6 @@ class Planning:
         )
         (finish,) = await one.executor.run([topic_move])
         return finish.reason or "done"
-
-    async def _move_replicas(self, topic: str, replicas: tuple[str, ...]) -> str:
-        """The sites make and let go of their streams when they hear of it."""
-        registry = self._coordinator.registry
-        self._coordinator.term()
-        record = registry.topics.get(topic)
-        if record is None:
-            return "the topic was removed"
-        await registry.put_replicas(record, replicas)
-        return "done"
 
     def topic_figures(self, topic: str) -> dict[str, Any]:
         """What the model has about a topic."""

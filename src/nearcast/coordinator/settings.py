@@ -22,6 +22,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     start_limit: float = 20.0  # a target that has not started a topic by then is rolled back
     leave_limit: float = 5.0  # an old member that does not answer will leave by itself
     rehome_limit: float = 15.0
+    copy_limit: float = 300.0  # a new store that has not copied a topic's past by then is given up
     cool_down: float = 60.0  # nothing moves back within this time, unless a hard goal demands it
     watermark: float = 0.85  # of CPU, memory and network (ePulsar, Section 3.4.2)
     rate_out_limit: float = 1_500_000.0  # R_out: messages per second at a broker (ePulsar, Section 5.4); profile yours
