@@ -77,7 +77,7 @@ def city(tmp_path: Path) -> Callable[..., contextlib.AbstractAsyncContextManager
                 )
             )
         c = City(tmp_path)
-        deployment = Deployment(tuple(specs), topics, ("city_processors",), report_seconds)
+        deployment = Deployment(tuple(specs), topics, ("city_processors",), report_seconds=report_seconds)
         async with run_sites(deployment, tmp_path / "run", [str(tmp_path)]) as c.sites:
             await interest_settled()
             yield c

@@ -8,7 +8,7 @@ import random
 import re
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ import msgspec
 from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError
 
+from nearcast.client.channels import ChannelMember, FixedStore
 from nearcast.client.history import HistoryQuery, StoreFinder, condition_tree, microseconds
 from nearcast.client.quorum import Acknowledgements, Receipt
 from nearcast.client.replay import replay_then_live
@@ -71,6 +72,7 @@ class Client:
         self.reconnects = 0
         self._connection: Connection | None = None
         self._acknowledgements: Acknowledgements | None = None
+        self._channels: ChannelMember | None = None
         self._routes: dict[str, _Route] = {}
         self._subscriptions: list[Subscription] = []
         self._choice = random.Random(name)
@@ -88,6 +90,7 @@ class Client:
         self._settle_in(self._connection)
         self._acknowledgements = Acknowledgements(self._connection)
         await self._acknowledgements.start()
+        self._channels = ChannelMember(self.name, self._connection)
         if self._presence is not None:
             await self._presence.start(self._connection)
         return self
@@ -97,6 +100,8 @@ class Client:
             await self._presence.stop()
         for subscription in self._subscriptions:
             await subscription.close()
+        if self._channels is not None:
+            await self._channels.close()
         if self._acknowledgements is not None:
             await self._acknowledgements.stop()
         if self._connection is not None:
@@ -148,8 +153,10 @@ class Client:
 
     def subscribe(
         self,
-        topic: str,
+        topic: str = "",
         *,
+        channel: str = "",
+        params: Mapping[str, Any] | None = None,
         callback: Callback | None = None,
         replay: bool | int | datetime | timedelta | None = None,
         buffer: int = _BUFFER,
@@ -160,17 +167,42 @@ class Client:
         A topic without a processor gives its publications, one with a processor its notifications. `await` the result,
         enter it or iterate it to begin. replay: past messages first; True for all that is kept, a number for the last
         so many, a time or a time span for those since.
+
+        With `channel` and `params` instead of a topic: the results of a channel for these values of its parameters.
         """
-        check_pattern(topic)
+        if bool(topic) == bool(channel):
+            raise InputError("subscribe needs a topic or a channel, and not both")
+        if not channel:
+            check_pattern(topic)
 
         async def begin(subscription: Subscription) -> None:
-            await self._begin(subscription, replay)
+            if channel:
+                await self._begin_channel(subscription, channel, params or {}, replay)
+            else:
+                await self._begin(subscription, replay)
 
-        subscription = Subscription(topic, begin, self._codec.decode, callback, buffer, on_overflow)
+        subscription = Subscription(topic or channel, begin, self._codec.decode, callback, buffer, on_overflow)
         self._subscriptions.append(subscription)
         if self._presence is not None:
             subscription.sampler = self._presence.sample
         return subscription
+
+    async def feed(self, dataset: str, record: Any, *, timeout: float = 5.0) -> Receipt:
+        """Give a record to a dataset. Returns when the cloud's store has it; it is then kept once, or quarantined."""
+        self._live()
+        check_topic(dataset)
+        assert self._channels is not None
+        assert self._acknowledgements is not None
+        await self._channels.know_dataset(dataset)
+        payload = record if type(record) is bytes else self._encode(dataset, record)
+        if len(payload) > self._largest:
+            raise PayloadTooLargeError(dataset, len(payload), self._largest)
+        message_id = self._next_id()
+        return await (
+            await self._acknowledgements.send(
+                dataset, subjects.feed(dataset), message_id.decode(), header_block(message_id), payload, 1, timeout
+            )
+        )
 
     def dead_letters(self, topic: str) -> Subscription:
         """Publications that a processor could not handle, as they are given up; `message.reason` says why."""
@@ -319,6 +351,29 @@ class Client:
         request = HistoryRequest(pattern, bool(processed), since, None, last)
         query = HistoryQuery(connection, StoreFinder(connection, self._choice), request, self._codec.decode, None)
         await replay_then_live(subscription, connection, wanted[0], query)
+
+    async def _begin_channel(
+        self,
+        subscription: Subscription,
+        channel: str,
+        params: Mapping[str, Any],
+        replay: bool | int | datetime | timedelta | None,
+    ) -> None:
+        connection = self._live()
+        assert self._channels is not None
+        answer = await self._channels.join(channel, params)
+        name = f"{channel}.{answer.key}"
+        subscription.adopt(asyncio.create_task(self._channels.hold(name), name=f"hold {name}"))
+        subscription.drop_duplicates()
+        subject = subjects.channel_results(channel, answer.key)
+        if replay is None or replay is False:
+            await subscription.attach(connection, subject)
+            await connection.flush()
+            return
+        since, last = _replay_range(replay)
+        request = HistoryRequest(name, False, since, None, last, results=True)
+        query = HistoryQuery(connection, FixedStore(answer.store), request, self._codec.decode, None)
+        await replay_then_live(subscription, connection, subject, query)
 
 
 class _LazyHistory:

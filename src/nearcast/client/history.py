@@ -7,7 +7,7 @@ import logging
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 from nats.errors import Error as NatsError
@@ -97,6 +97,12 @@ class StoreFinder:
         return best
 
 
+class Finder(Protocol):
+    """Says which stores to ask about a topic, nearest first."""
+
+    async def find(self, topic: str) -> list[str]: ...
+
+
 class HistoryQuery:
     """Past messages in the order they were stored. Iterate it; pages are fetched one ahead of the reader.
 
@@ -106,7 +112,7 @@ class HistoryQuery:
     def __init__(
         self,
         connection: Connection,
-        finder: StoreFinder,
+        finder: Finder,
         request: HistoryRequest,
         decode: Callable[[bytes], Any],
         limit: int | None,

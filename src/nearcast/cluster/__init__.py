@@ -1,1 +1,1 @@
-"""The data cluster: datasets and parameterised channels on Spark."""
+"""The data cluster: Spark reads what is published, keeps it as datasets and answers channels for all subscriptions."""

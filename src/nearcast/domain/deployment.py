@@ -9,6 +9,7 @@ from nearcast.domain.errors import InputError
 from nearcast.domain.topic import TopicSpec, matches, overlaps
 
 if TYPE_CHECKING:
+    from nearcast.domain.cluster import ClusterSpec
     from nearcast.domain.site import SiteSpec
 
 __all__ = ["Deployment"]
@@ -21,6 +22,7 @@ class Deployment:
     sites: tuple[SiteSpec, ...]
     topics: tuple[TopicSpec, ...] = ()
     modules: tuple[str, ...] = ()
+    cluster: ClusterSpec | None = None
     report_seconds: float = 5.0
 
     def site(self, name: str) -> SiteSpec:
@@ -30,6 +32,13 @@ class Deployment:
                 return site
         known = ", ".join(site.name for site in self.sites)
         raise InputError(f"site {name!r} is not in the configuration; it has: {known}")
+
+    def cloud(self) -> SiteSpec:
+        """The site that keeps the registry: the cloud, with a store."""
+        found = [site for site in self.sites if site.kind == "cloud" and site.store is not None]
+        if not found:
+            raise InputError('datasets and channels need a site of kind = "cloud" with a [site.store]; there is none')
+        return found[0]
 
     def peers(self, name: str) -> tuple[SiteSpec, ...]:
         """All other sites."""

@@ -13,8 +13,9 @@ from nats.errors import Error as NatsError
 from nats.js.api import ExternalStream, RetentionPolicy, StorageType, StreamConfig, StreamSource
 from nats.js.errors import NotFoundError
 
-from nearcast.domain.errors import NearcastError
+from nearcast.domain.errors import InputError, NearcastError
 from nearcast.domain.topic import overlaps
+from nearcast.site.channels import ChannelDesk
 from nearcast.site.history import HistoryService
 from nearcast.wire import subjects
 from nearcast.wire.connection import Connection, open_connection
@@ -45,6 +46,7 @@ class Agent:
         self._advertised: dict[str, tuple[float, list[str]]] = {}
         self._store_connection: Connection | None = None
         self._history: HistoryService | None = None
+        self._desk: ChannelDesk | None = None
         self._task: asyncio.Task[None] | None = None
         self._rearranging: set[asyncio.Task[None]] = set()
 
@@ -63,6 +65,9 @@ class Agent:
         await self._connection.attach(subjects.topics_lookup(name), self._topics_asked)
         await self._connection.attach(subjects.history(name, "find"), self._stores_asked)
         await self._connection.attach(subjects.ADVERTISEMENTS, self._heard)
+        with contextlib.suppress(InputError):  # without a cloud there are no channels
+            self._desk = ChannelDesk(self._connection, name, self._deployment.cloud().name)
+            await self._desk.start()
         await self._connection.flush()
         self._task = asyncio.create_task(self._advertise(), name=f"advertise {name}")
 
@@ -75,6 +80,8 @@ class Agent:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
+        if self._desk is not None:
+            await self._desk.stop()
         if self._history is not None:
             await self._history.stop()
         if self._store_connection is not None:

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from nearcast.domain.cluster import ClusterSpec
 from nearcast.domain.deployment import Deployment
 from nearcast.domain.errors import InputError
 from nearcast.domain.site import Limits, SiteSpec, StoreSpec, check_name
@@ -51,10 +52,20 @@ class _Topic(msgspec.Struct):
     keep_bytes: int | None = None
 
 
+class _Cluster(msgspec.Struct):
+    warehouse: str
+    checkpoints: str = ""
+    master: str = "local[*]"
+    batch_rows: int = 10_000
+    analyse_every: float = 60.0
+    spark: dict[str, str] = {}
+
+
 class _File(msgspec.Struct):
     site: list[_Site]
     topic: list[_Topic] = []
     processors: list[str] = []
+    cluster: _Cluster | None = None
     report_seconds: float = 5.0
 
 
@@ -84,7 +95,9 @@ def read_configuration(path: Path) -> Deployment:
     managed = [topic.name for topic in topics if topic.processed]
     check.that(not managed or bool(file.processors), "processors", [], f"the modules that process {', '.join(managed)}")
     check.at_least("report_seconds", file.report_seconds, 0.1)
-    return Deployment(sites, topics, tuple(file.processors), file.report_seconds)
+    return Deployment(
+        sites, topics, tuple(file.processors), check.cluster(file.cluster), report_seconds=file.report_seconds
+    )
 
 
 class _Checks:
@@ -149,6 +162,21 @@ class _Checks:
             site.name, site.kind, site.position, site.host, site.port, site.mqtt_port, store, limits, site.workers
         )
 
+    def cluster(self, cluster: _Cluster | None) -> ClusterSpec | None:
+        if cluster is None:
+            return None
+        self.that(bool(cluster.warehouse), "cluster.warehouse", "", "a folder, or a URI such as s3://bucket/nearcast")
+        self.at_least("cluster.batch_rows", cluster.batch_rows, 1)
+        self.at_least("cluster.analyse_every", cluster.analyse_every, 0)
+        return ClusterSpec(
+            self.folder(cluster.warehouse), self.folder(cluster.checkpoints) if cluster.checkpoints else "",
+            cluster.master, cluster.batch_rows, cluster.analyse_every, dict(cluster.spark),
+        )  # fmt: skip
+
+    def folder(self, text: str) -> str:
+        """A path relative to the file; a URI as it is."""
+        return text if "://" in text else str((self._path.parent / text).resolve())
+
     def ports(self, sites: tuple[SiteSpec, ...]) -> None:
         taken: dict[tuple[str, int], str] = {}
         for n, site in enumerate(sites):
@@ -207,7 +235,7 @@ def _refuse_unknown_keys(path: Path, raw: Any, kind: Any, at: str) -> None:
         where = f"{at}.{key}" if at else key
         if key not in known:
             raise InputError(f"{path}: {where} is {value!r}, an unknown key; allowed: {', '.join(known)}")
-        for nested in (_Site, _Store, _Limits, _Topic):
+        for nested in (_Site, _Store, _Limits, _Topic, _Cluster):
             if nested in _parts(known[key]):
                 _refuse_unknown_keys(path, value, nested, where)
 

@@ -85,9 +85,13 @@ class HistoryService:
             _log.warning("history at %s: %s", self._site, error)
 
     async def _page(self, request: HistoryRequest) -> HistoryPage:
-        stream = self._stream_of(request.topic)
-        kind = subjects.notifications if request.notifications else subjects.publications
-        subject = kind(request.topic)
+        if request.results:
+            channel, _, key = request.topic.partition(".")
+            stream, subject = subjects.channel_stream(channel), subjects.channel_results(channel, key)
+        else:
+            stream = self._stream_of(request.topic)
+            kind = subjects.notifications if request.notifications else subjects.publications
+            subject = kind(request.topic)
         accepts = _filter(request)
         if request.last is not None and request.cursor is None:
             return await self._find_last(request, stream, subject, accepts)

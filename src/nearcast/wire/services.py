@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from nearcast.domain.topic import TopicSpec
 
 __all__ = [
     "Advertisement",
+    "ChannelAnswer",
+    "ChannelRequest",
+    "DatasetRequest",
     "HistoryPage",
     "HistoryRequest",
+    "RenewAnswer",
+    "RenewRequest",
     "StoredMessage",
     "StoresAnswer",
     "TopicsAnswer",
@@ -49,7 +56,8 @@ class Advertisement(msgspec.Struct, frozen=True):
 class HistoryRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     """One page of past messages, please.
 
-    cursor: where the page before ended. notifications: what subscribers were told, instead of what was published.
+    results: of a channel, with `<channel>.<key>` for the topic. cursor: where the page before ended.
+    notifications: what subscribers were told, instead of what was published.
     before: where the backward search for the `last` messages had got to.
     Times are microseconds since 1970, by the clock of the store.
     """
@@ -62,6 +70,7 @@ class HistoryRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     where: list[object] | None = None
     cursor: int | None = None
     before: int | None = None
+    results: bool = False
 
 
 class StoredMessage(msgspec.Struct, frozen=True, array_like=True):
@@ -88,3 +97,39 @@ class HistoryPage(msgspec.Struct, frozen=True, omit_defaults=True):
     remaining: int = 0
     error: str = ""
     unavailable: str = ""
+
+
+class ChannelRequest(msgspec.Struct, frozen=True):
+    """A client subscribes to a channel."""
+
+    client: str
+    channel: str
+    params: dict[str, Any]
+
+
+class ChannelAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The key under which results come, and the site whose store keeps them."""
+
+    key: str = ""
+    store: str = ""
+    error: str = ""
+
+
+class RenewRequest(msgspec.Struct, frozen=True):
+    """A client still has (or leaves) these subscriptions, each named `<channel>.<key>`."""
+
+    client: str
+    names: list[str]
+
+
+class RenewAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Those that the agent does not know and the client must make anew."""
+
+    unknown: list[str] = []
+    error: str = ""
+
+
+class DatasetRequest(msgspec.Struct, frozen=True):
+    """Does this dataset take records?"""
+
+    dataset: str

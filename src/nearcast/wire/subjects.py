@@ -9,11 +9,16 @@ __all__ = [
     "PROCESSORS",
     "REPORTS",
     "advertisement",
+    "channel_results",
+    "channel_stream",
+    "channels_service",
     "client_command",
     "client_reports",
     "coordinator",
     "copies",
     "dead_letters",
+    "feed",
+    "feed_stream",
     "handed_topic",
     "handover",
     "history",
@@ -141,3 +146,28 @@ def site_places(site: str) -> str:
 def coordinator(noun: str, verb: str) -> str:
     """Request to the coordinator that leads."""
     return f"api.{noun}.{verb}"
+
+
+def feed(dataset: str) -> str:
+    """Where records for a dataset go."""
+    return f"fed.{dataset}"
+
+
+def feed_stream(dataset: str) -> str:
+    """The stream that keeps the records of a dataset until the data cluster has read them."""
+    return f"fed-{dataset}"
+
+
+def channel_results(channel: str, key: str) -> str:
+    """Where the results of a shared subscription go."""
+    return f"chn.{channel}.{key}"
+
+
+def channel_stream(channel: str) -> str:
+    """The stream that keeps a channel's results for those who ask again."""
+    return f"chn-{channel}"
+
+
+def channels_service(site: str, verb: str) -> str:
+    """Request to the agent of a site about channels: `subscribe`, `renew`, `leave`, `dataset` or `list`."""
+    return f"api.channels.{site}.{verb}"

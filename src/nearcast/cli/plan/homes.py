@@ -40,6 +40,13 @@ class Method(enum.StrEnum):
     exact = "exact"
 
 
+class Engine(enum.StrEnum):
+    """Where the heavy part is done."""
+
+    memory = "memory"
+    spark = "spark"
+
+
 def homes(
     sites: Annotated[Path, typer.Option(help="site,x_km,y_km,storage,compute (or lat,lon)")],
     clients: Annotated[Path, typer.Option(help="client,x_km,y_km (or lat,lon)")],
@@ -51,6 +58,7 @@ def homes(
     ms_per_km: Annotated[float, typer.Option(help="one way delay per kilometre")] = 0.1,
     clusters: Annotated[str, typer.Option(help="K of reloc: a number, or auto to choose it")] = "auto",
     seed: Annotated[int, typer.Option(help="decides all that is random", min=0)] = 0,
+    engine: Annotated[Engine, typer.Option(help="spark: relations by Spark, for --method reloc")] = Engine.memory,
     as_json: Annotated[bool, typer.Option("--json", help="print the metrics as one JSON object")] = False,
 ) -> None:
     """Assign every client a home site so that notifications arrive soonest and sites are not overfull."""
@@ -62,8 +70,11 @@ def homes(
     instance = _instance(site_table, client_table, topics, members, cloud_delay_ms, ms_per_km)
     parameters = planners.RelocParameters(_cluster_count(clusters, site_table), seed=seed)
     start = time.perf_counter()
-    with progress("placing clients") as advance:
-        plan = _plan(method, instance, parameters, advance)
+    if engine is Engine.spark:
+        plan = _plan_by_spark(method, instance, parameters)
+    else:
+        with progress("placing clients") as advance:
+            plan = _plan(method, instance, parameters, advance)
     seconds = time.perf_counter() - start
     placed = {"client": client_table["client"], "site": site_table["site"][plan.home]}
     if out is not None or not as_json:
@@ -91,6 +102,17 @@ def _plan(
             return planners.refined(instance, planners.RefineParameters(seed=parameters.seed), advance)
         case Method.exact:
             return planners.exact(instance, seed=parameters.seed)
+
+
+def _plan_by_spark(
+    method: Method, instance: planners.HomesInstance, parameters: planners.RelocParameters
+) -> planners.HomesPlan:
+    if method is not Method.reloc:
+        raise InputError(f"--engine spark is for --method reloc; --method is {method.value}")
+    from nearcast.cluster.planning import reloc
+    from nearcast.cluster.session import spark_session
+
+    return reloc(spark_session("nearcast plan homes"), instance, parameters)
 
 
 def _read_places(path: Path, key: Column, *columns: Column) -> Table:

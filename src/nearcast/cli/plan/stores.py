@@ -35,6 +35,13 @@ EXACT_LIMIT = 20_000  # nodes x nodes x topics; beyond it the solver takes minut
 KICKS_LIMIT = 10_000  # nodes x topics; beyond it one descent is all there is time for
 
 
+class Engine(StrEnum):
+    """Where the heavy part is done."""
+
+    memory = "memory"
+    spark = "spark"
+
+
 class Assign(StrEnum):
     """How replicas are assigned to stores."""
 
@@ -63,6 +70,9 @@ def stores(
     ] = Assign.wrr,
     out: Annotated[Path | None, typer.Option(help="topic,store; standard output if left out")] = None,
     seed: Annotated[int, typer.Option(min=0, help="For random and refined.")] = 0,
+    engine: Annotated[Engine, typer.Option(help="spark: topics choose in parallel, for sequential and wrr")] = (
+        Engine.memory
+    ),
     as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as one JSON object.")] = False,
 ) -> None:
     """Choose nodes for stores and topics for each store, so that requests travel few hops."""
@@ -92,7 +102,7 @@ def stores(
         problem = storage.StorageProblem(network, rates, count, capacity, degrees, size, publication)
         started = time.perf_counter()
         with progress("placing stores") as advance:
-            plan = _plan(assign, problem, seed, advance)
+            plan = _plan_by_spark(assign, problem) if engine is Engine.spark else _plan(assign, problem, seed, advance)
     except InputError as error:
         if str(error).startswith(("capacity too small", "at least")):
             raise InputError(f"{demand}, row 0: {error}") from None
@@ -109,6 +119,15 @@ def stores(
         write_table(out, {"topic": topics.names[topic], "store": nodes.names[store]})
     if as_json:
         print(json.dumps(metrics))
+
+
+def _plan_by_spark(assign: Assign, problem: storage.StorageProblem) -> storage.StoragePlan:
+    if assign not in (Assign.sequential, Assign.wrr):
+        raise InputError(f"--engine spark is for --assign sequential and wrr; --assign is {assign.value}")
+    from nearcast.cluster.planning import stores
+    from nearcast.cluster.session import spark_session
+
+    return stores(spark_session("nearcast plan stores"), problem, assign.value)
 
 
 def _plan(

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["Relations", "factors", "relation_matrix", "strongest_relations"]
+__all__ = ["Relations", "block_relations", "factors", "relation_blocks", "relation_matrix", "strongest_relations"]
 
 # Rows of the relation matrix are made in blocks of about this many entries: it never is in memory whole.
 BLOCK_ENTRIES = 2_000_000
@@ -55,27 +55,33 @@ def strongest_relations(members: Any, count: int, rank: int, topic_limit: int, s
     if not members.nnz:
         return Relations(np.zeros(members.shape[1] + 1, dtype=np.int64), np.zeros(0, dtype=np.int64))
     strength = factors(members, rank, seed)
-    found, kept = [], []
-    for rows in _blocks(members):
-        block = relation_matrix(members, rows)
-        block.sort_indices()
-        client = np.repeat(np.arange(rows.start, rows.stop), np.diff(block.indptr))
-        other = block.indices
-        client, other = client[client != other], other[client != other]
-        score = np.zeros(len(client))
-        for column in strength.T:
-            score += column[client] * column[other]
-        order = np.lexsort((-score, client))  # stable: equals stay in the order of their numbers
-        client, other = client[order], other[order]
-        per_client = np.bincount(client - rows.start, minlength=rows.stop - rows.start)
-        place = np.arange(len(client)) - np.repeat(np.cumsum(per_client) - per_client, per_client)
-        found.append(other[place < count])
-        kept.append(np.minimum(per_client, count))
+    found, kept = zip(
+        *(block_relations(members, strength, rows, count) for rows in relation_blocks(members)), strict=True
+    )
     start = np.concatenate([[0], np.cumsum(np.concatenate(kept))])
     return Relations(start, np.concatenate(found).astype(np.int64))
 
 
-def _blocks(members: Any) -> Iterator[slice]:
+def block_relations(
+    members: Any, strength: NDArray[np.float64], rows: slice, count: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The strongest relations of the clients in `rows`, one client after the other, and how many each has."""
+    block = relation_matrix(members, rows)
+    block.sort_indices()
+    client = np.repeat(np.arange(rows.start, rows.stop), np.diff(block.indptr))
+    other = block.indices
+    client, other = client[client != other], other[client != other]
+    score = np.zeros(len(client))
+    for column in strength.T:
+        score += column[client] * column[other]
+    order = np.lexsort((-score, client))  # stable: equals stay in the order of their numbers
+    client, other = client[order], other[order]
+    per_client = np.bincount(client - rows.start, minlength=rows.stop - rows.start)
+    place = np.arange(len(client)) - np.repeat(np.cumsum(per_client) - per_client, per_client)
+    return other[place < count], np.minimum(per_client, count)
+
+
+def relation_blocks(members: Any) -> Iterator[slice]:
     """Ranges of clients whose rows of Z have about BLOCK_ENTRIES entries together."""
     sizes = np.diff(members.indptr)
     entries = np.cumsum(sparse.csr_array(members.T) @ sizes)

@@ -57,9 +57,14 @@ def reloc(
     instance: HomesInstance,
     parameters: RelocParameters = DEFAULTS,
     advance: Callable[[float], None] = lambda fraction: None,
+    relations: Relations | None = None,
 ) -> HomesPlan:
-    """The homes of Algorithm 1; without a number of clusters, the best of several (`_best_of_clusters`)."""
-    relations = _relations(instance, parameters)
+    """The homes of Algorithm 1; without a number of clusters, the best of several (`_best_of_clusters`).
+
+    relations: made already, for example by a cluster.
+    """
+    if relations is None:
+        relations = _relations(instance, parameters)
     if parameters.clusters is None:
         return _best_of_clusters(instance, relations, parameters.seed, advance)
     return _place(instance, relations, _checked_clusters(instance, parameters), cooperate=True)

@@ -1,0 +1,106 @@
+"""`nearcast cluster …`: run the data cluster."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.live import Live
+from rich.table import Table
+
+from nearcast.cli.serve import ConfigOption
+from nearcast.domain.errors import InputError
+
+if TYPE_CHECKING:
+    from nearcast.cluster.progress import Progress
+
+app = typer.Typer()
+_log = logging.getLogger("nearcast.cluster")
+_TELL_EVERY = 10.0
+
+
+@app.callback()
+def root() -> None:
+    """Run the data cluster."""
+
+
+@app.command()
+def run(
+    config: ConfigOption = Path("nearcast.toml"),
+    metrics_port: Annotated[int | None, typer.Option(help="Serve metrics for Prometheus at this port.")] = None,
+) -> None:
+    """Keep datasets and answer channels until Ctrl-C."""
+    from nearcast.cluster.engine import Engine
+    from nearcast.cluster.session import spark_session
+    from nearcast.site.configuration import read_configuration
+
+    deployment = read_configuration(config)
+    if deployment.cluster is None:
+        raise InputError(f"{config}: there is no [cluster]; add one with a `warehouse`")
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    logging.getLogger("py4j").setLevel(logging.ERROR)
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    spec = deployment.cluster
+    spark = spark_session("nearcast cluster", master=spec.master, settings=spec.spark)
+    try:
+        with Engine(spark, spec, deployment) as engine:
+            if metrics_port is not None:
+                _serve_metrics(engine.progress, metrics_port)
+            _log.info("the data cluster is running")
+            threading.Thread(target=_tell, args=(engine.progress, stop), daemon=True).start()
+            engine.run(stop)
+            _log.info("stopping")
+    finally:
+        spark.stop()
+
+
+def _tell(progress: Progress, stop: threading.Event) -> None:
+    """A table that is drawn again on a terminal; a line now and then elsewhere."""
+    if sys.stdout.isatty():
+        with Live(refresh_per_second=2) as live:
+            while not stop.wait(0.5):
+                live.update(_table(progress))
+        return
+    while not stop.wait(_TELL_EVERY):
+        for name, count in progress.snapshot().items():
+            _log.info(
+                "%s: %d rows in, %d refused, %d results out, lag %d, last batch %.0f ms%s",
+                name, count.rows, count.refused, count.results, count.lag, count.seconds * 1000,
+                f" ({count.problem})" if count.problem else "",
+            )  # fmt: skip
+
+
+def _table(progress: Progress) -> Table:
+    table = Table("producer", "rows in", "refused", "results out", "lag", "last batch, ms", "")
+    for name, count in progress.snapshot().items():
+        numbers = (count.rows, count.refused, count.results, count.lag, round(count.seconds * 1000))
+        table.add_row(name, *(f"{number:,}" for number in numbers), count.problem)
+    return table
+
+
+def _serve_metrics(progress: Progress, port: int) -> None:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = progress.metrics().encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            """Requests for metrics are not worth a line."""
+
+    try:
+        server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    except OSError as error:
+        raise InputError(f"metrics port {port} cannot be used: {error.strerror}") from None
+    threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()

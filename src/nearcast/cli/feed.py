@@ -1,0 +1,37 @@
+"""`nearcast feed`: the records of a file into a dataset."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import islice
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import uvloop
+
+import nearcast
+
+_AT_ONCE = 1000
+
+
+def command(
+    dataset: Annotated[str, typer.Argument(help="The dataset.")],
+    file: Annotated[Path, typer.Argument(help="A JSON object per line, CSV with a header, or Parquet.")],
+    url: Annotated[str, typer.Option(help="The broker to feed through.")] = "nats://127.0.0.1:4222",
+) -> None:
+    """Feed the records of a file; each is acknowledged by the cloud's store."""
+    typer.echo(f"{uvloop.run(_feed(dataset, file, url))} records fed to {dataset}")
+
+
+async def _feed(dataset: str, file: Path, url: str) -> int:
+    from nearcast.cluster.admin import read_records
+
+    records, fed = read_records(file), 0
+    async with nearcast.connect(url) as client:
+        while some := list(islice(records, _AT_ONCE)):
+            async with asyncio.TaskGroup() as group:
+                for record in some:
+                    group.create_task(client.feed(dataset, record))
+            fed += len(some)
+    return fed

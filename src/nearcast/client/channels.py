@@ -1,0 +1,129 @@
+"""The client's side of channels: subscribe through the home site's agent, stay subscribed, leave; and feed records."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+from nats.errors import Error as NatsError
+from nats.errors import NoRespondersError
+
+from nearcast.domain.errors import InputError, NearcastError
+from nearcast.wire import subjects
+from nearcast.wire.services import ChannelAnswer, ChannelRequest, DatasetRequest, RenewAnswer, RenewRequest
+
+if TYPE_CHECKING:
+    from nearcast.wire.connection import Connection
+
+__all__ = ["ChannelMember", "FixedStore"]
+
+_log = logging.getLogger(__name__)
+_RENEW_EVERY = 2.0
+# As many keys as surely fit into one message.
+_KEYS_AT_ONCE = 2_000
+T = TypeVar("T", ChannelAnswer, RenewAnswer)
+
+
+class FixedStore:
+    """A finder of stores that knows the one: results are kept by the cloud."""
+
+    def __init__(self, site: str) -> None:
+        self._site = site
+
+    async def find(self, topic: str) -> list[str]:
+        return [self._site]
+
+
+class ChannelMember:
+    """The channel subscriptions of one client. The agent forgets those that are not renewed."""
+
+    def __init__(self, client: str, connection: Connection) -> None:
+        self._client, self._connection = client, connection
+        self._held: dict[str, tuple[str, dict[str, Any], int]] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._home = ""
+        self._datasets: set[str] = set()
+
+    async def join(self, channel: str, params: Mapping[str, Any]) -> ChannelAnswer:
+        """Subscribe; the answer has the key under which results come, and who keeps them."""
+        self._home = self._home or self._connection.server_name
+        answer = await self._register(channel, dict(params))
+        name = f"{channel}.{answer.key}"
+        _, _, count = self._held.get(name, (channel, {}, 0))
+        self._held[name] = (channel, dict(params), count + 1)
+        if self._task is None:
+            self._task = asyncio.create_task(self._renew_forever(), name=f"channels of {self._client}")
+        return answer
+
+    async def leave(self, name: str) -> None:
+        """End one subscription; when it was the client's last of its kind, say so."""
+        channel, params, count = self._held.get(name, ("", {}, 0))
+        if count > 1:
+            self._held[name] = (channel, params, count - 1)
+            return
+        if self._held.pop(name, None) is not None and self._connection.is_connected:
+            subject = subjects.channels_service(self._connection.server_name, "leave")
+            self._connection.send(subject, b"", msgspec.json.encode(RenewRequest(self._client, [name])))
+
+    async def hold(self, name: str) -> None:
+        """Runs as long as a subscription is open; leaves when it is closed."""
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await self.leave(name)
+
+    async def know_dataset(self, dataset: str) -> None:
+        """Ask once whether a dataset takes records."""
+        if dataset not in self._datasets:
+            await self._ask("dataset", DatasetRequest(dataset), ChannelAnswer)
+            self._datasets.add(dataset)
+
+    async def close(self) -> None:
+        """Stop renewing."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _register(self, channel: str, params: dict[str, Any]) -> ChannelAnswer:
+        return await self._ask("subscribe", ChannelRequest(self._client, channel, params), ChannelAnswer)
+
+    async def _ask(self, verb: str, request: msgspec.Struct, kind: type[T]) -> T:
+        home = self._connection.server_name
+        try:
+            subject = subjects.channels_service(home, verb)
+            reply = await self._connection.request(subject, msgspec.json.encode(request), timeout=10.0)
+        except NoRespondersError:
+            raise NearcastError(
+                f"site {home} has no agent that knows channels; is there a site of kind cloud?"
+            ) from None
+        except (NatsError, TimeoutError) as error:
+            raise NearcastError(f"the agent of site {home} does not answer about channels") from error
+        except (TypeError, msgspec.EncodeError) as error:
+            raise InputError(f"params cannot be sent: {error}") from error
+        answer = msgspec.json.decode(reply.data, type=kind)
+        if answer.error:
+            raise InputError(answer.error)
+        return answer
+
+    async def _renew_forever(self) -> None:
+        while True:
+            await asyncio.sleep(_RENEW_EVERY)
+            try:
+                await self._renew()
+            except NearcastError as error:
+                _log.warning("client %s: %s", self._client, error)
+
+    async def _renew(self) -> None:
+        names = list(self._held)
+        for start in range(0, len(names), _KEYS_AT_ONCE):
+            some = names[start : start + _KEYS_AT_ONCE]
+            answer = await self._ask("renew", RenewRequest(self._client, some), RenewAnswer)
+            for name in answer.unknown:  # another home, or an agent that started again
+                if name in self._held:
+                    channel, params, _ = self._held[name]
+                    await self._register(channel, params)

@@ -1,0 +1,93 @@
+"""Workload analytics: from what was published and told, the tables that `nearcast plan` reads.
+
+| table | columns | read by |
+|---|---|---|
+| demand | node, topic, rate | plan stores --demand (publications per second by site and topic) |
+| publishers | node, rate | plan stores --publishers |
+| rates | subscription, rate | plan balance --rates (λ: bytes per second of each shared subscription, moving average) |
+| subscriptions | subscriber, subscription | plan balance --subscriptions (a site that asked, as the registry has it) |
+| members | topic, client, role | plan homes --members |
+| topics | topic, rate, popularity, locality, top_site | people; `rate` is also plan colocation's |
+| relations | client, other, topics | people; the relation matrix Z of the RELOC paper, one entry per pair |
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Window
+from pyspark.sql import functions as f
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["demand", "members", "publications", "publishers", "relations", "subscription_rates", "topics"]
+
+
+def publications(stream: DataFrame) -> DataFrame:
+    """(topic, client, site, at, bytes) of publications, from rows of the nats source; ids say who, where and when."""
+    parts = f.split(f.split("id", ";")[0], ":")
+    ours = stream.where(f.col("subject").startswith("pub.") & (f.size(parts) == 4))
+    return ours.select(
+        f.substring("subject", 5, 1000).alias("topic"),
+        parts[0].alias("client"),
+        parts[1].alias("site"),
+        f.timestamp_micros(parts[2].cast("bigint")).alias("at"),
+        f.length("payload").alias("bytes"),
+    )
+
+
+def demand(published: DataFrame, seconds: float) -> DataFrame:
+    """Publications per second at each site for each topic."""
+    counted = published.groupBy(f.col("site").alias("node"), "topic").agg((f.count("*") / seconds).alias("rate"))
+    return counted.orderBy("node", "topic")
+
+
+def publishers(published: DataFrame, seconds: float) -> DataFrame:
+    """Publications per second that enter at each site."""
+    counted = published.groupBy(f.col("site").alias("node")).agg((f.count("*") / seconds).alias("rate"))
+    return counted.orderBy("node")
+
+
+def topics(asked: DataFrame) -> DataFrame:
+    """Rate of each topic, its share of all (popularity), and the share of its busiest site (locality)."""
+    by_topic = asked.groupBy("topic").agg(
+        f.sum("rate").alias("rate"),
+        f.max_by("node", f.struct("rate", "node")).alias("top_site"),
+        (f.max("rate") / f.sum("rate")).alias("locality"),
+    )
+    everything = Window.partitionBy()
+    shared = by_topic.withColumn("popularity", f.col("rate") / f.sum("rate").over(everything))
+    return shared.select("topic", "rate", "popularity", "locality", "top_site").orderBy(f.desc("rate"), "topic")
+
+
+def subscription_rates(results: DataFrame, now: float, bucket: float = 10.0, weight: float = 0.3) -> DataFrame:
+    """λ of each shared subscription: bytes per second, averaged over buckets of time with fading weights.
+
+    The newest bucket counts `weight`, the one before it weight · (1 - weight), and so on: an exponential moving
+    average, as the load balancing paper uses to avoid instant peaks.
+    """
+    age = f.floor((f.lit(now) - f.col("at").cast("double")) / bucket)
+    sizes = results.select(
+        f.concat_ws(".", "channel", "key").alias("subscription"), f.length("payload").alias("bytes"), age.alias("age")
+    ).where("age >= 0")
+    fading = f.pow(f.lit(1 - weight), f.col("age")) * weight / bucket
+    return sizes.groupBy("subscription").agg(f.sum(f.col("bytes") * fading).alias("rate")).orderBy("subscription")
+
+
+def members(published: DataFrame, subscribed: DataFrame) -> DataFrame:
+    """(topic, client, role): who publishes to a topic, who subscribes (topic, client), who does both."""
+    roles = published.select("topic", "client").distinct().withColumn("pub", f.lit(True)).join(
+        subscribed.select("topic", "client").distinct().withColumn("sub", f.lit(True)), ["topic", "client"], "full"
+    )  # fmt: skip
+    role = f.when(f.col("pub") & f.col("sub"), "both").when(f.col("pub"), "pub").otherwise("sub")
+    return roles.select("topic", "client", role.alias("role")).orderBy("topic", "client")
+
+
+def relations(belonging: DataFrame, topic_limit: int = 1000) -> DataFrame:
+    """Z, sparse: how many topics each pair of clients shares. Topics with very many members tell nothing and are left
+    out, as in the home planner."""
+    crowd = belonging.groupBy("topic").agg(f.count("*").alias("size")).where(f.col("size") <= topic_limit)
+    kept = belonging.join(crowd, "topic").select("topic", "client")
+    pairs = kept.join(kept.withColumnRenamed("client", "other"), "topic").where("client < other")
+    return pairs.groupBy("client", "other").agg(f.count("*").alias("topics")).orderBy("client", "other")

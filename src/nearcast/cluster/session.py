@@ -1,0 +1,126 @@
+"""A SparkSession tuned for short micro-batches, and a clear word when Java is not there."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nearcast.domain.errors import NearcastError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import SparkSession
+
+__all__ = ["LOCAL_CHECKPOINTS", "JavaError", "local_cores", "require_java", "spark_session", "stop_spark"]
+
+_OLDEST = 17
+_HOW = "install a Java runtime, 17 or later (Debian: apt install openjdk-17-jre-headless), or set JAVA_HOME"
+
+LOCAL_CHECKPOINTS = {
+    # An almost empty micro-batch takes half the time with these. They are safe on a local disk only: a plain rename
+    # instead of the file context, no .crc file beside each file, no second checksum.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+    "spark.python.unix.domain.socket.enabled": "true",
+}
+
+_SHORT_BATCHES = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.buffer.pageSize": "1m",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.autoBroadcastJoinThreshold": "64m",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.streaming.metricsEnabled": "false",
+    "spark.sql.ui.retainedExecutions": "20",
+    "spark.sql.codegen.cache.maxEntries": "2000",
+    "spark.cleaner.periodicGC.interval": "5min",
+    "spark.python.authenticate.socketTimeout": "60s",  # a busy machine starts a worker slowly
+}
+
+
+class JavaError(NearcastError, OSError):
+    """There is no Java that Spark can use."""
+
+
+def require_java() -> int:
+    """The version of the Java that Spark will use; JavaError when there is none or it is too old."""
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if java is None or not os.access(java, os.X_OK):
+        where = f"JAVA_HOME is {home}, which has no bin/java" if home else "there is no java on the path"
+        raise JavaError(f"Spark needs Java, and {where}; {_HOW}")
+    answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
+    text = answer.stderr + answer.stdout
+    found = re.search(r'version "(?:1\.)?(\d+)', text)
+    if found is None:
+        raise JavaError(f"{java} -version says {text.strip()[:80]!r}; {_HOW}")
+    version = int(found[1])
+    if version < _OLDEST:
+        raise JavaError(f"{java} is Java {version}; Spark needs {_OLDEST} or later; {_HOW}")
+    return version
+
+
+def spark_session(
+    name: str,
+    master: str = "local[*]",
+    *,
+    memory: str = "1g",
+    local_checkpoints: bool | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """The session of this process, set for short micro-batches; started when there is none.
+
+    memory: of the one JVM of a local master.
+    local_checkpoints: use the fast file handling that only a local disk allows; by default when the master is local.
+    settings: Spark settings of the user, which win over ours.
+    """
+    local = master.startswith("local")
+    if local and "SPARK_REMOTE" not in os.environ:
+        require_java()
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers need what we need; the path may say otherwise
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    from pyspark.sql import SparkSession
+
+    cores = local_cores(master)
+    quiet = Path(__file__).with_name("log4j2.properties")
+    options = _SHORT_BATCHES | {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={quiet}"}
+    if cores is not None:  # on a cluster the user's own defaults stand
+        options |= {"spark.sql.shuffle.partitions": str(cores), "spark.default.parallelism": str(cores)}
+        options |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        options |= {"spark.driver.memory": memory}
+    if local if local_checkpoints is None else local_checkpoints:
+        options |= LOCAL_CHECKPOINTS
+    builder = SparkSession.builder.appName(name).master(master)
+    for key, value in (options | dict(settings or {})).items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def stop_spark() -> None:
+    """Stop this process's session, if there is one. Executors that are not told report how they were killed."""
+    from pyspark.sql import SparkSession
+
+    session = SparkSession.getActiveSession()
+    if session is not None:
+        session.stop()
+
+
+def local_cores(master: str) -> int | None:
+    """The cores a local master uses: `local` is 1, `local[N]` is N, `local[*]` all we may use; None for a cluster."""
+    found = re.fullmatch(r"local(?:\[(\*|\d+)(?:,\s*\d+)?\])?", master)
+    if found is None:
+        return None
+    if found[1] is None:
+        return 1
+    return len(os.sched_getaffinity(0)) if found[1] == "*" else int(found[1])

@@ -1,0 +1,174 @@
+"""Datasets at run time: records come in batch by batch, are checked and kept; queries see them as Spark frames."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nearcast.cluster.check import dataset_ddl
+from nearcast.cluster.records import arrow_schema, parse_ddl
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from nearcast.cluster.warehouse import Warehouse
+    from nearcast.domain.dataset import DatasetSpec
+
+__all__ = ["Accepted", "StaticTable", "StreamTable"]
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """A micro-batch, taken apart. last: its last sequence. removed: messages that were gone before they were read."""
+
+    good: pa.Table
+    refused: pa.Table
+    times: pa.Array
+    last: int
+    removed: int
+    watermark: int
+
+
+class StreamTable:
+    """A stream dataset. Only its own query adds to it; anybody may read.
+
+    position: the last sequence that is kept. watermark: the latest time among the records, in microseconds.
+    """
+
+    def __init__(self, spark: SparkSession, spec: DatasetSpec, warehouse: Warehouse) -> None:
+        self.spec, self._spark, self._warehouse = spec, spark, warehouse
+        self._folder = warehouse.folder("datasets", spec.name)
+        self._data = f"{self._folder}/data"
+        self._schema = parse_ddl(dataset_ddl(spec), f"dataset {spec.name}")
+        self.arrow = arrow_schema(self._schema)
+        state = warehouse.load_state(self._folder)
+        if state.get("created", spec.created) != spec.created:  # of a dataset of this name that was dropped
+            warehouse.remove(self._folder)
+            state = {}
+        self.position = int(state.get("position", 0))
+        self.watermark = int(state.get("watermark", 0))
+        self._lock = threading.Lock()
+        self._latest: pa.Table | None = None
+        if spec.key:
+            spans = warehouse.files(self._data)
+            tables = [warehouse.read(span).cast(self.arrow) for span in sorted(spans, key=lambda s: s.high)]
+            self._latest = self._last_of_each(pa.concat_tables(tables or [self.arrow.empty_table()]))
+
+    def accept(self, batch: pa.Table) -> Accepted:
+        """Take a micro-batch of the nats source apart: good records, refused ones with the reason. Nothing is kept."""
+        batch = batch.combine_chunks()
+        gone = pc.greater(batch["removed"], 0)
+        good = batch.filter(pc.and_(pc.is_null(batch["error"]), pc.invert(gone)))
+        bad = batch.filter(pc.or_(pc.is_valid(batch["error"]), gone))
+        records = _records(good, self.arrow)
+        times = self._times(records)
+        watermark = max(self.watermark, _latest_time(times))
+        reasons = bad["error"]
+        if self.spec.late_after is not None and self.watermark:
+            oldest = self.watermark - int(self.spec.late_after * 1e6)
+            late = pc.less(times.cast(pa.int64()), oldest)
+            if pc.any(late).as_py():
+                bad = pa.concat_tables([bad, good.filter(late)])
+                reason = f"late by more than {self.spec.late_after:g} s"
+                reasons = pa.chunked_array([*reasons.chunks, pa.array([reason] * pc.sum(late).as_py(), pa.string())])
+                records, times = records.filter(pc.invert(late)), times.filter(pc.invert(late))
+        refused = pa.table(
+            {name: bad[name] for name in ("sequence", "time", "id", "payload", "removed")} | {"reason": reasons}
+        )
+        last = int(pc.max(batch["sequence"]).as_py()) if batch.num_rows else self.position
+        removed = int(pc.sum(batch["removed"]).as_py() or 0)
+        return Accepted(records, refused, times, last, removed, watermark)
+
+    def keep(self, batch: Accepted) -> None:
+        """Keep a batch. Doing it again with the same batch changes nothing."""
+        self._warehouse.write_by_day(self._data, batch.last, batch.good, batch.times)
+        if batch.refused.num_rows:
+            self._warehouse.write(f"{self._folder}/quarantine", batch.last, batch.refused)
+        state = {"position": batch.last, "watermark": batch.watermark, "created": self.spec.created}
+        self._warehouse.save_state(self._folder, state)
+        with self._lock:
+            if self._latest is not None and batch.good.num_rows:
+                self._latest = self._last_of_each(pa.concat_tables([self._latest, batch.good]))
+            self.position, self.watermark = batch.last, batch.watermark
+
+    def frame(self) -> DataFrame:
+        """All that is kept: for a dataset with a key, the latest record of each."""
+        if self._latest is not None:
+            with self._lock:
+                return self._spark.createDataFrame(self._latest, self._schema)
+        return self._read([span.path for span in self._warehouse.files(self._data)])
+
+    def between(self, low: int, high: int) -> DataFrame:
+        """The records with low < sequence ≤ high."""
+        paths = [span.path for span in self._warehouse.files(self._data) if span.high > low]
+        frame = self._read(paths)
+        return frame.where((frame["_sequence"] > low) & (frame["_sequence"] <= high))
+
+    def tidy(self, now: datetime) -> None:
+        """Merge small files and forget what is older than is to be kept."""
+        for folder in (self._data, f"{self._folder}/quarantine"):
+            self._warehouse.merge(folder)
+        if self.spec.keep_seconds is not None:
+            oldest = now.astimezone(UTC) - timedelta(seconds=self.spec.keep_seconds)
+            self._warehouse.forget_days(self._data, oldest.strftime("%Y-%m-%d"))
+
+    def _read(self, paths: list[str]) -> DataFrame:
+        if not paths:
+            return self._spark.createDataFrame(self.arrow.empty_table(), self._schema)
+        return self._spark.read.schema(self._schema).parquet(*map(self._warehouse.uri, paths))
+
+    def _times(self, records: pa.Table) -> pa.Array:
+        arrived = _flat(records["_arrived"])
+        if not self.spec.time:
+            return arrived
+        return pc.coalesce(_flat(records[self.spec.time]).cast(arrived.type), arrived)
+
+    def _last_of_each(self, table: pa.Table) -> pa.Table:
+        rows = pa.table({"key": table[self.spec.key], "row": pa.array(range(table.num_rows), pa.int64())})
+        last = rows.group_by("key").aggregate([("row", "max")])["row_max"]
+        return table.take(last).combine_chunks()
+
+
+class StaticTable:
+    """A static dataset: one version at a time."""
+
+    def __init__(self, spark: SparkSession, spec: DatasetSpec, warehouse: Warehouse) -> None:
+        self.spec = spec
+        schema = parse_ddl(dataset_ddl(spec), f"dataset {spec.name}")
+        if spec.version == 0:
+            self._frame = spark.createDataFrame(arrow_schema(schema).empty_table(), schema)
+            return
+        path = static_path(warehouse, spec.name, spec.version)
+        self._frame = spark.createDataFrame(warehouse.read(path).cast(arrow_schema(schema)), schema).cache()
+
+    def frame(self) -> DataFrame:
+        return self._frame
+
+    def close(self) -> None:
+        """Forget what Spark holds of it."""
+        self._frame.unpersist()
+
+
+def static_path(warehouse: Warehouse, name: str, version: int) -> str:
+    """Where a version of a static dataset is."""
+    return warehouse.folder("datasets", name, "static", f"{version:08d}.parquet")
+
+
+def _records(good: pa.Table, schema: pa.Schema) -> pa.Table:
+    values = _flat(good["value"])
+    columns: list[Any] = [values.field(n) for n in range(values.type.num_fields)]
+    table = pa.Table.from_arrays([*columns, good["sequence"], good["time"]], names=schema.names)
+    return table.cast(schema)
+
+
+def _flat(column: pa.ChunkedArray) -> pa.Array:
+    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+
+
+def _latest_time(times: pa.Array) -> int:
+    return int(pc.max(times.cast(pa.int64())).as_py() or 0) if len(times) else 0

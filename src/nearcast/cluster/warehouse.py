@@ -1,0 +1,220 @@
+"""Where datasets and results are kept: Parquet files that appear whole or not at all, on a local or shared disk.
+
+A file is named after the last sequence it holds, so that a micro-batch that is done again writes the same files again.
+Merged files name the range that they cover; a reader leaves out what is covered, so merging needs no lock.
+
+    datasets/<name>/data/day=2026-11-15/batch-00000000000000000042.parquet     records, by the day they happened
+    datasets/<name>/quarantine/…                                              what was refused, and why
+    datasets/<name>/static/<version>.parquet                                  a static dataset
+    results/<producer>/…                                                      results, written before they are published
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from nearcast.domain.errors import NearcastError
+
+__all__ = ["Span", "StorageError", "Warehouse", "live_files", "merges"]
+
+_NAME = re.compile(r"batch-(?P<last>\d{20})\.parquet|merged-(?P<low>\d{20})-(?P<high>\d{20})\.parquet")
+# So many files of one size are merged into one of the next size.
+_MERGE = 32
+
+
+class StorageError(NearcastError, OSError):
+    """The warehouse cannot be read or written."""
+
+
+@dataclass(frozen=True, order=True)
+class Span:
+    """A data file and the sequences it covers: those after `low` - 1 up to `high`."""
+
+    folder: str
+    low: int
+    high: int
+    merged: bool
+    path: str
+
+
+def live_files(paths: Iterable[str]) -> list[Span]:
+    """The files that hold data exactly once: without those that a merged file covers, by folder."""
+    spans = sorted((span for path in paths if (span := _span(path)) is not None), key=_widest_first)
+    kept: list[Span] = []
+    covered: dict[str, list[Span]] = {}
+    for span in spans:
+        wider = covered.setdefault(span.folder, [])
+        if not any(other.low <= span.low and span.high <= other.high for other in wider):
+            kept.append(span)
+            if span.merged:
+                wider.append(span)
+    return sorted(kept)
+
+
+def merges(spans: Iterable[Span], *, at_least: int = _MERGE) -> list[list[Span]]:
+    """Groups of files of one folder and kind worth merging. The newest file is left alone: it may be written again."""
+    groups: dict[tuple[str, bool], list[Span]] = {}
+    spans = list(spans)
+    newest = max((span.high for span in spans), default=0)
+    for span in spans:
+        if span.high < newest:
+            groups.setdefault((span.folder, span.merged), []).append(span)
+    return [sorted(group, key=lambda s: s.high) for group in groups.values() if len(group) >= at_least]
+
+
+class Warehouse:
+    """Files below one folder: a path, or a URI that Arrow and Spark both understand."""
+
+    def __init__(self, root: str) -> None:
+        try:
+            if "://" in root:
+                self._fs, base = pafs.FileSystem.from_uri(root)
+                self.root, self._scheme = base.rstrip("/"), root.split("://")[0]
+            else:
+                self._fs, self.root, self._scheme = pafs.LocalFileSystem(), root.rstrip("/"), "file"
+            self._fs.create_dir(self.root, recursive=True)
+        except (OSError, pa.ArrowInvalid) as error:
+            raise StorageError(f"warehouse {root}: {error}") from error
+
+    def uri(self, path: str) -> str:
+        """A path as Spark is told it."""
+        return f"{self._scheme}://{path}"
+
+    def folder(self, *parts: str) -> str:
+        return "/".join([self.root, *parts])
+
+    def files(self, folder: str) -> list[Span]:
+        """The live data files below a folder."""
+        selector = pafs.FileSelector(folder, recursive=True, allow_not_found=True)
+        return live_files(info.path for info in self._fs.get_file_info(selector) if info.is_file)
+
+    def write(self, folder: str, last: int, table: pa.Table, about: Mapping[str, Any] | None = None) -> str:
+        """One batch as one file, whole or not at all."""
+        path = f"{folder}/batch-{last:020d}.parquet"
+        self._write(path, table if about is None else table.replace_schema_metadata({"nearcast": json.dumps(about)}))
+        return path
+
+    def write_by_day(self, folder: str, last: int, table: pa.Table, times: pa.Array) -> None:
+        """One batch, split by the day of each row."""
+        if table.num_rows == 0:
+            return
+        days = pc.strftime(times, format="%Y-%m-%d")
+        for day in sorted(pc.unique(days).to_pylist()):
+            self.write(f"{folder}/day={day}", last, table.filter(pc.equal(days, day)))
+
+    def read(self, span_or_path: Span | str) -> pa.Table:
+        path = span_or_path.path if isinstance(span_or_path, Span) else span_or_path
+        with self._fs.open_input_file(path) as stream:
+            return pq.ParquetFile(stream).read()
+
+    def about(self, table: pa.Table) -> dict[str, Any]:
+        """What `write` noted beside a batch."""
+        metadata = table.schema.metadata or {}
+        return dict(json.loads(metadata.get(b"nearcast", b"{}")))
+
+    def batch(self, folder: str, last: int) -> pa.Table | None:
+        """A batch written before, or nothing."""
+        path = f"{folder}/batch-{last:020d}.parquet"
+        return self.read(path) if self._fs.get_file_info(path).is_file else None
+
+    def write_file(self, path: str, table: pa.Table) -> None:
+        """A file of its own name."""
+        self._write(path, table)
+
+    def write_text(self, path: str, content: Any) -> None:
+        """Bytes under a name, whole or not at all."""
+        self._make(str(PurePosixPath(path).parent))
+        self._replace(path, content)
+
+    def save_state(self, folder: str, state: Mapping[str, Any]) -> None:
+        """A small document, replaced as a whole."""
+        self._make(folder)
+        self._replace(f"{folder}/state.json", json.dumps(state).encode())
+
+    def load_state(self, folder: str) -> dict[str, Any]:
+        """The document, or an empty one."""
+        path = f"{folder}/state.json"
+        if not self._fs.get_file_info(path).is_file:
+            return {}
+        with self._fs.open_input_file(path) as stream:
+            try:
+                return dict(json.loads(stream.read()))
+            except ValueError as error:
+                raise StorageError(f"{path} is damaged ({error}); put it back from a copy or remove it") from error
+
+    def merge(self, folder: str, *, at_least: int = _MERGE) -> int:
+        """Merge small files; returns how many went into larger ones."""
+        done = 0
+        for group in merges(self.files(folder), at_least=at_least):
+            table = pa.concat_tables([self.read(span).replace_schema_metadata(None) for span in group])
+            low, high = min(span.low for span in group), max(span.high for span in group)
+            self._write(f"{group[0].folder}/merged-{low:020d}-{high:020d}.parquet", table)
+            for span in group:
+                self._fs.delete_file(span.path)
+            done += len(group)
+        return done
+
+    def forget_days(self, folder: str, before: str) -> list[str]:
+        """Remove the days before one; returns them."""
+        selector = pafs.FileSelector(folder, allow_not_found=True)
+        gone = []
+        for info in self._fs.get_file_info(selector):
+            day = info.base_name.removeprefix("day=")
+            if info.type == pafs.FileType.Directory and info.base_name.startswith("day=") and day < before:
+                self._fs.delete_dir(info.path)
+                gone.append(day)
+        return gone
+
+    def remove(self, folder: str) -> None:
+        """Remove a folder with all that is in it."""
+        if self._fs.get_file_info(folder).type == pafs.FileType.Directory:
+            self._fs.delete_dir(folder)
+
+    def _write(self, path: str, table: pa.Table) -> None:
+        sink = pa.BufferOutputStream()
+        pq.write_table(table, sink, compression="zstd" if table.num_rows > 1000 else "none")
+        self._make(str(PurePosixPath(path).parent))
+        self._replace(path, sink.getvalue())
+
+    def _replace(self, path: str, content: Any) -> None:
+        beside = f"{path}.part"
+        try:
+            with self._fs.open_output_stream(beside) as stream:
+                stream.write(content)
+            self._fs.move(beside, path)
+        except OSError as error:
+            raise StorageError(f"{path} cannot be written: {_plain(error)}") from error
+
+    def _make(self, folder: str) -> None:
+        try:
+            self._fs.create_dir(folder, recursive=True)
+        except OSError as error:
+            raise StorageError(f"{folder} cannot be made: {_plain(error)}") from error
+
+
+def _plain(error: OSError) -> str:
+    return "the disk is full" if error.errno == 28 or "No space left" in str(error) else str(error)
+
+
+def _span(path: str) -> Span | None:
+    folder, _, name = path.rpartition("/")
+    found = _NAME.fullmatch(name)
+    if found is None:
+        return None
+    if found["last"]:
+        return Span(folder, int(found["last"]), int(found["last"]), False, path)
+    return Span(folder, int(found["low"]), int(found["high"]), True, path)
+
+
+def _widest_first(span: Span) -> tuple[int, bool]:
+    return (span.low - span.high, not span.merged)

@@ -1,0 +1,78 @@
+"""Keeps the workload tables: reads the streams of kept topics and the results, writes CSV for the planners."""
+
+from __future__ import annotations
+
+import time
+from functools import reduce
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.csv as pacsv
+
+from nearcast.cluster import analytics
+from nearcast.cluster.results import RESULTS
+from nearcast.wire import subjects
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from nearcast.cluster.warehouse import Warehouse
+    from nearcast.domain.deployment import Deployment
+
+__all__ = ["workload_tables", "write_tables"]
+
+_PUBLISHED = "topic STRING, client STRING, site STRING, at TIMESTAMP, bytes INT"
+
+
+def workload_tables(
+    spark: SparkSession,
+    deployment: Deployment,
+    warehouse: Warehouse,
+    subscriptions: Iterable[tuple[str, str]],
+    seconds: float,
+) -> dict[str, DataFrame]:
+    """The tables for the last so many seconds. subscriptions: (site, "<channel>.<key>") as the registry has them."""
+    now = time.time()
+    published = _published(spark, deployment).where(f"at >= timestamp_micros({int((now - seconds) * 1e6)})").cache()
+    asked = analytics.demand(published, seconds)
+    nobody = spark.createDataFrame([], "topic STRING, client STRING")
+    belonging = analytics.members(published, nobody)
+    return {
+        "demand": asked,
+        "publishers": analytics.publishers(published, seconds),
+        "topics": analytics.topics(asked),
+        "members": belonging,
+        "relations": analytics.relations(belonging),
+        "rates": analytics.subscription_rates(_results(spark, warehouse), now),
+        "subscriptions": spark.createDataFrame(list(subscriptions), "subscriber STRING, subscription STRING"),
+    }
+
+
+def write_tables(warehouse: Warehouse, tables: dict[str, DataFrame]) -> None:
+    """Write each table as CSV, whole or not at all."""
+    for name, frame in tables.items():
+        sink = pa.BufferOutputStream()
+        pacsv.write_csv(frame.toArrow(), sink)
+        warehouse.write_text(warehouse.folder("analytics", f"{name}.csv"), sink.getvalue())
+
+
+def _published(spark: SparkSession, deployment: Deployment) -> DataFrame:
+    cloud = deployment.cloud()
+    frames = []
+    for topic in deployment.topics:
+        if topic.replicas:
+            store = cloud.name if cloud.name in topic.replicas else topic.replicas[0]
+            reader = spark.read.format("nats").option("servers", cloud.url).option("domain", store)
+            frames.append(analytics.publications(reader.option("stream", subjects.stream_name(topic.name)).load()))
+    if not frames:
+        return spark.createDataFrame([], _PUBLISHED)
+    return reduce(lambda one, other: one.union(other), frames)
+
+
+def _results(spark: SparkSession, warehouse: Warehouse) -> DataFrame:
+    paths = [warehouse.uri(span.path) for span in warehouse.files(warehouse.folder("results"))]
+    if not paths:
+        return spark.createDataFrame(RESULTS.empty_table())
+    return spark.read.parquet(*paths)

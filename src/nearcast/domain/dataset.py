@@ -1,0 +1,54 @@
+"""Datasets: what the data cluster keeps. A *stream* dataset grows by records; a *static* one is loaded as a whole."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from nearcast.domain.errors import InputError
+
+__all__ = ["DatasetSpec", "check_dataset"]
+
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
+
+
+@dataclass(frozen=True)
+class DatasetSpec:
+    """A dataset.
+
+    schema: its columns, as Spark DDL. source: `fed.<name>` or `pub.<topic>`; nothing for a static dataset.
+    key: with one, queries see the latest record of each key. time: the column that says when a record happened; without
+    one it is the time of arrival. late_after: records this many seconds behind the latest one are refused.
+    version: counts the loads of a static dataset. created: when it was added, which tells it from one before it of the
+    same name.
+    """
+
+    name: str
+    schema: str
+    source: str = ""
+    key: str = ""
+    time: str = ""
+    keep_seconds: float | None = None
+    late_after: float | None = None
+    version: int = 0
+    created: int = 0
+
+    @property
+    def static(self) -> bool:
+        """Whether it is loaded as a whole instead of growing by records."""
+        return not self.source
+
+
+def check_dataset(spec: DatasetSpec) -> DatasetSpec:
+    """Return the dataset if its name, source and numbers can be right; the schema is checked by Spark."""
+    if not _NAME.fullmatch(spec.name):
+        raise InputError(f"dataset name {spec.name!r}: small letters, digits and _ are allowed, starting with a letter")
+    if spec.source and spec.source != f"fed.{spec.name}" and not spec.source.startswith("pub."):
+        raise InputError(f"dataset {spec.name}: source is {spec.source!r}; allowed: fed.{spec.name} or pub.<topic>")
+    for field in ("keep_seconds", "late_after"):
+        value = getattr(spec, field)
+        if value is not None and not value > 0:
+            raise InputError(f"dataset {spec.name}: {field} is {value!r}; a number above 0 is needed")
+    if spec.static and (spec.key or spec.time or spec.keep_seconds or spec.late_after):
+        raise InputError(f"dataset {spec.name} is static: key, time, keep and late-after are for streams")
+    return spec

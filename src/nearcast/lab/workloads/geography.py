@@ -1,0 +1,51 @@
+"""Distances, local plane coordinates, and network coordinates for places whose round trips are known."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["DIMENSIONS", "great_circle_km", "network_coordinates", "plane_km"]
+
+EARTH_RADIUS_KM = 6371.0088
+DIMENSIONS = 8
+
+
+def great_circle_km(lat: ArrayLike, lon: ArrayLike, other_lat: ArrayLike, other_lon: ArrayLike) -> NDArray[np.float64]:
+    """Distance on the sphere (haversine)."""
+    a, b, c, d = (np.radians(np.asarray(v, dtype=np.float64)) for v in (lat, lon, other_lat, other_lon))
+    half = np.sin((c - a) / 2) ** 2 + np.cos(a) * np.cos(c) * np.sin((d - b) / 2) ** 2
+    return np.asarray(2 * EARTH_RADIUS_KM * np.arcsin(np.sqrt(np.clip(half, 0, 1))))
+
+
+def plane_km(
+    lat: ArrayLike, lon: ArrayLike, centre: tuple[float, float]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """East and north of a centre in km; good over a city."""
+    per_degree = np.pi / 180 * EARTH_RADIUS_KM
+    lat, lon = np.asarray(lat, dtype=np.float64), np.asarray(lon, dtype=np.float64)
+    return (lon - centre[1]) * per_degree * np.cos(np.radians(centre[0])), (lat - centre[0]) * per_degree
+
+
+def network_coordinates(delay_ms: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Points in eight dimensions whose distances are close to the delays (metric scaling by majorisation).
+
+    This is what network coordinates converge to when every node has measured every other one.
+    """
+    from sklearn.manifold import smacof
+
+    nodes = len(delay_ms)
+    # Start from classical scaling: exact when the delays are distances in eight dimensions.
+    centring = np.eye(nodes) - 1 / nodes
+    values, vectors = np.linalg.eigh(-0.5 * centring @ delay_ms**2 @ centring)
+    largest = np.argsort(values)[::-1][:DIMENSIONS]
+    start = np.zeros((nodes, DIMENSIONS))
+    start[:, : len(largest)] = vectors[:, largest] * np.sqrt(np.clip(values[largest], 0, None))
+    if nodes < 3:
+        return start
+    points, _ = smacof(delay_ms, n_components=DIMENSIONS, init=start, n_init=1, max_iter=300, eps=1e-6)
+    return np.asarray(points)

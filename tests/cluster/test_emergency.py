@@ -1,0 +1,103 @@
+"""The paper's emergency application on real servers: every notification compared with a plain-Python oracle."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+from tests.cluster.emergency import CHANNELS, DATASETS, counted, expected, make_world
+from tests.cluster.running import Inbox, admin, engine, feed_all, subscribe_all, two_sites, until
+
+import nearcast
+from nearcast.domain.errors import InputError
+from nearcast.site.site import run_sites
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+
+def by_id(rows: list[dict[str, object]]) -> list[str]:
+    return sorted(json.dumps(row, sort_keys=True) for row in rows)
+
+
+async def test_no_notification_is_missing_extra_or_twice(spark: SparkSession, tmp_path: Path) -> None:
+    deployment = two_sites(tmp_path)
+    moment = datetime.now(UTC)
+    now, old = moment.isoformat(), (moment - timedelta(hours=2)).isoformat()
+    world = make_world(seed=4, reports=300, now=now, old=old)
+    (tmp_path / "shelters.jsonl").write_text("\n".join(json.dumps(shelter) for shelter in world.shelters))
+    async with run_sites(deployment, tmp_path / "run"):
+        office = await asyncio.to_thread(admin, deployment)
+        for dataset in DATASETS:
+            await asyncio.to_thread(office.add_dataset, dataset, spark)
+        await asyncio.to_thread(office.load_dataset, "shelters", tmp_path / "shelters.jsonl", spark)
+        for channel in CHANNELS:
+            await asyncio.to_thread(office.add_channel, channel, spark)
+        edge, cloud = (site.url for site in deployment.sites)
+        async with engine(spark, deployment) as running, nearcast.connect(edge) as client:
+            # The same subscriptions twice at one site and once at another: each gets all results, the table one row.
+            inboxes = await subscribe_all(client, world.subscriptions)
+            inboxes += await subscribe_all(client, world.subscriptions[:8])
+            async with nearcast.connect(cloud) as other:
+                inboxes += await subscribe_all(other, world.subscriptions[:8])
+                rows = {name: len([1 for n, _ in world.subscriptions if n == name]) for name, _ in world.subscriptions}
+                await until(lambda: running.subscribed() == rows, "the subscription tables")
+                # A user moves: only the last place counts.
+                await feed_all(client, "locations", [dict(place, lat=0.0) for place in world.locations])
+                await feed_all(client, "locations", world.locations)
+                await until(lambda: running.position("locations") == 2 * len(world.locations), "the locations")
+                bad = [b"not json", {"id": "x"}, {"id": 7, "kind": "fire"}]
+                for start in range(0, 300, 100):
+                    await feed_all(client, "reports", world.reports[start : start + 100] + bad[start // 100 :][:1])
+                await until(lambda: running.position("reports") == 303, "the reports")
+
+                def complete(inbox: Inbox) -> bool:
+                    if inbox.name == "counts":
+                        return bool(inbox.results) and latest(inbox) == counted(world, inbox.params["area"], now)
+                    return len(inbox.rows) >= len(expected(world, inbox.name, inbox.params))
+
+                await until(lambda: all(map(complete, inboxes)), "all results", 60)
+            for inbox in inboxes:
+                assert len(set(inbox.ids)) == len(inbox.ids), "a result came twice"
+                if inbox.name != "counts":
+                    assert by_id(inbox.rows) == by_id(expected(world, inbox.name, inbox.params)), inbox.params
+            # One who was away gets what was missed, and the same as everybody else.
+            late = await client.subscribe(channel="of_kind", params={"kind": "fire"}, replay=True)
+            again: list[dict[str, object]] = []
+            while len(again) < len(expected(world, "of_kind", {"kind": "fire"})):
+                again += (await asyncio.wait_for(anext(late), 20)).data["rows"]
+            assert by_id(again) == by_id(expected(world, "of_kind", {"kind": "fire"}))
+            await refusals(client, office)
+            # The other client has left: its rows stay only where ours hold them, too; then ours leave.
+            await late.close()
+        quarantined = pq.read_table(tmp_path / "warehouse/datasets/reports/quarantine").to_pylist()
+        reasons = sorted(row["reason"] for row in quarantined)
+        assert reasons == ["a JSON object is needed", "field id is number, not string", "field kind is missing"]
+        kept = pq.read_table(tmp_path / "warehouse/datasets/reports/data").to_pylist()
+        assert sorted(row["id"] for row in kept) == sorted(report["id"] for report in world.reports)
+        assert len({row["day"] for row in kept}) in (1, 2)
+
+
+def latest(inbox: Inbox) -> dict[str, int]:
+    return {row["kind"]: row["n"] for row in inbox.results[-1]["rows"]}
+
+
+async def refusals(client: nearcast.Client, office: object) -> None:
+    """What users get wrong is refused in one clear sentence, and nothing is disturbed."""
+    from nearcast.cluster.admin import Admin
+
+    assert isinstance(office, Admin)
+    with pytest.raises(InputError, match="there is no channel 'nowhere'; there are: by_period, counts"):
+        await client.subscribe(channel="nowhere", params={})
+    with pytest.raises(InputError, match="channel of_kind, parameter kind is 5; string is needed"):
+        await client.subscribe(channel="of_kind", params={"kind": 5})
+    with pytest.raises(InputError, match="parameter 'kind' is missing"):
+        await client.subscribe(channel="of_kind", params={})
+    with pytest.raises(InputError, match="dataset 'shelters' is loaded as a whole"):
+        await client.feed("shelters", {})
+    with pytest.raises(InputError, match="dataset 'reports' is read by channel"):
+        await asyncio.to_thread(office.drop_dataset, "reports")

@@ -1,0 +1,63 @@
+"""Schemas from JSON Schema, and Java that is not there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nearcast.cluster.records import required_fields
+from nearcast.cluster.schema import ddl_of, read_schema
+from nearcast.cluster.session import JavaError, require_java
+from nearcast.domain.errors import InputError
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "string"},
+        "at": {"type": "string", "format": "date-time"},
+        "tags": {"type": "array", "items": {"type": "string"}},
+        "place": {"type": "object", "properties": {"lat": {"type": "number"}}},
+        "n": {"type": "integer"},
+    },
+    "required": ["id"],
+}
+
+
+def test_a_json_schema_becomes_ddl(tmp_path: Path) -> None:
+    path = tmp_path / "s.json"
+    path.write_text(json.dumps(SCHEMA))
+    ddl = read_schema(str(path), "dataset d")
+    assert (
+        ddl == "`id` STRING NOT NULL, `at` TIMESTAMP, `tags` ARRAY<STRING>, `place` STRUCT<`lat`: DOUBLE>, `n` BIGINT"
+    )
+    assert required_fields(ddl) == {"id"}
+    assert read_schema("id STRING", "x") == "id STRING"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"minimum": 1}, "keyword 'minimum' is not supported"),
+        ({"type": "null"}, "type is None"),
+        ({"type": "string", "format": "email"}, "format is 'email'; allowed: date-time, date"),
+    ],
+)
+def test_what_would_be_ignored_is_refused(change: dict[str, object], words: str) -> None:
+    field = {"type": "number", **change} if "type" not in change else change
+    words = words.replace("None", "'null'")
+    with pytest.raises(InputError, match=words):
+        ddl_of({"type": "object", "properties": {"x": field}}, "dataset d")
+
+
+def test_a_missing_or_old_java_is_told_in_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(JavaError, match=r"which has no bin/java; install a Java runtime, 17 or later"):
+        require_java()
+    (tmp_path / "bin").mkdir()
+    java = tmp_path / "bin" / "java"
+    java.write_text("#!/bin/sh\necho 'openjdk version \"1.8.0_402\"' >&2\n")
+    java.chmod(0o755)
+    with pytest.raises(JavaError, match="is Java 8; Spark needs 17 or later"):
+        require_java()
