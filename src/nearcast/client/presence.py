@@ -225,6 +225,9 @@ class Presence:
         before, client._acknowledgements = client._acknowledgements, fresh
         client._connection = new
         client._settle_in(new)
+        if client._channels is not None:
+            with contextlib.suppress(NearcastError):  # renewed in a while
+                await client._channels.move(new)
         self.moves += 1
         return before
 
