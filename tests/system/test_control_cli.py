@@ -57,3 +57,21 @@ async def test_coordinator_run_leads_and_refuses_unknown_settings(city, tmp_path
         code, _, err = await run("coordinator", "run", "--url", c.url("cloud"), "--settings", str(settings))
         assert code == 2
         assert "unknown field `leese`" in err
+
+
+async def test_profiling_a_worker_goes_on_where_it_stopped(tmp_path):
+    out = tmp_path / "samples.csv"
+    options = ("--out", str(out), "--k", "2", "--seconds", "1", "--processing-ms", "1", "2", "--json")
+    code, said, err = await run("profile", "worker", "--runs", "2", *options)
+    assert (code, err) == (0, "")
+    assert json.loads(said) == {"runs": 2, "measured_now": 2, "resumed_after": 0}
+    code, said, _ = await run("profile", "worker", "--runs", "3", *options)
+    assert code == 0
+    assert json.loads(said)["measured_now"] <= 2
+    lines = out.read_text().splitlines()
+    assert lines[0] == "run,topic,rate,processing_ms,p90_ms"
+    assert len({line.partition(",")[0] for line in lines[1:]}) >= 2
+    out.write_text("a,b\n1,2\n")
+    code, _, err = await run("profile", "worker", "--runs", "3", *options)
+    assert code == 2
+    assert "are needed to go on with it" in err

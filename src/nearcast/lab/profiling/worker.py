@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,9 +18,11 @@ from nearcast.domain.site import SiteSpec
 from nearcast.domain.topic import TopicSpec
 from nearcast.site.ports import free_ports
 from nearcast.site.site import run_sites
+from nearcast.wire.message import Message
 
 __all__ = ["Run", "draw", "measure", "one_site"]
 
+_PATIENCE = 5
 _MODULE = "nearcast.lab.profiling.burning"
 
 
@@ -59,13 +61,18 @@ async def measure(run: Run, url: str, seconds: float) -> list[float]:
         begin = time.time() + seconds / 5
         for n, found in enumerate(latencies):
             await subscriber.subscribe(f"profile.{n}", callback=_noting(found, begin))
-        await asyncio.gather(*(_publish(publisher, run, n, seconds) for n in range(len(run.rates))))
-        await asyncio.sleep(0.5)
+        counted = await subscriber.subscribe("profile.*")
+        sent = await asyncio.gather(*(_publish(publisher, run, n, seconds) for n in range(len(run.rates))))
+        # All of them: those that wait longest count most, and the next run begins with an idle worker.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE * seconds):
+                while counted.received < sum(sent):  # noqa: ASYNC110 - messages are counted, not announced
+                    await asyncio.sleep(0.02)
     return [float(np.percentile(found, 90)) if found else float("nan") for found in latencies]
 
 
-def _noting(found: list[float], begin: float):  # type: ignore[no-untyped-def]
-    def note(message) -> None:  # type: ignore[no-untyped-def]
+def _noting(found: list[float], begin: float) -> Callable[[Message], None]:
+    def note(message: Message) -> None:
         published = message.stamp.published_us / 1e6
         if published >= begin:
             found.append(1000 * (time.time() - published))
@@ -73,11 +80,13 @@ def _noting(found: list[float], begin: float):  # type: ignore[no-untyped-def]
     return note
 
 
-async def _publish(client: Client, run: Run, n: int, seconds: float) -> None:
-    """Exponential pauses, as the public code of the co-location paper has them."""
+async def _publish(client: Client, run: Run, n: int, seconds: float) -> int:
+    """Exponential pauses, as the public code of the co-location paper has them; how many were sent is returned."""
     rng = np.random.default_rng((run.number, n))
     payload, clock = str(run.processing_ms[n]).encode(), time.perf_counter
-    end, due = clock() + seconds, clock()
+    end, due, sent = clock() + seconds, clock(), 0
     while (due := due + rng.exponential(1 / run.rates[n])) < end:
         await asyncio.sleep(max(0.0, due - clock()))
         await client.publish(f"profile.{n}", payload)
+        sent += 1
+    return sent
