@@ -59,6 +59,7 @@ def city(tmp_path: Path) -> Callable[..., contextlib.AbstractAsyncContextManager
         names: tuple[str, ...] = ("tokyo", "osaka", "cloud"),
         mqtt: bool = False,
         max_payload: int = 1 << 20,
+        report_seconds: float = 5.0,
     ) -> AsyncIterator[City]:
         (tmp_path / "city_processors.py").write_text(PROCESSORS)
         specs = []
@@ -76,7 +77,7 @@ def city(tmp_path: Path) -> Callable[..., contextlib.AbstractAsyncContextManager
                 )
             )
         c = City(tmp_path)
-        deployment = Deployment(tuple(specs), topics, ("city_processors",))
+        deployment = Deployment(tuple(specs), topics, ("city_processors",), report_seconds=report_seconds)
         async with run_sites(deployment, tmp_path / "run", [str(tmp_path)]) as c.sites:
             await interest_settled()
             yield c

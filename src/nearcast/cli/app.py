@@ -17,13 +17,17 @@ __all__ = ["main"]
 # noun -> module with a typer application named `app`
 NOUNS = {
     "channel": ("nearcast.cli.channel", "Parameterised queries over datasets: add, drop, list."),
+    "client": ("nearcast.cli.client", "Registered clients and their homes."),
     "cluster": ("nearcast.cli.cluster", "Run the data cluster: datasets and channels on Spark."),
     "coordinates": ("nearcast.cli.coordinates", "Network coordinates from measured round trips."),
+    "coordinator": ("nearcast.cli.coordinator", "Run a coordinator, or ask the one that leads."),
     "dataset": ("nearcast.cli.dataset", "What the data cluster keeps: add, load, drop, list."),
     "lab": ("nearcast.cli.lab", "A wide area on one machine: namespaces with delays between them."),
     "model": ("nearcast.cli.model", "Learn how slow topics make each other when they share a worker."),
     "plan": ("nearcast.cli.plan", "Place clients, topics, replicas and subscribers: tables in, a plan out."),
-    "site": ("nearcast.cli.site", "Run one site on this machine."),
+    "profile": ("nearcast.cli.profile", "Measure what a worker and a broker can take."),
+    "site": ("nearcast.cli.site", "Run one site on this machine; see all of them."),
+    "topic": ("nearcast.cli.topic", "Registered topics: see, add, remove, move."),
     "workload": ("nearcast.cli.workload", "Make the papers' workloads, look at them, play them."),
 }
 

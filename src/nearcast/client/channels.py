@@ -82,6 +82,11 @@ class ChannelMember:
             await self._ask("dataset", DatasetRequest(dataset), ChannelAnswer)
             self._datasets.add(dataset)
 
+    async def move(self, connection: Connection) -> None:
+        """Renew through another home from now on, beginning with all that is held."""
+        self._connection = connection
+        await self._renew()
+
     async def close(self) -> None:
         """Stop renewing."""
         if self._task is not None:

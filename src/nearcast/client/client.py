@@ -37,7 +37,9 @@ from nearcast.wire.services import HistoryRequest, TopicsAnswer, TopicsRequest
 from nearcast.wire.stamp import header_block
 
 if TYPE_CHECKING:
+    from nearcast.client.presence import Presence
     from nearcast.client.subscription import Callback
+    from nearcast.coordinates import Coordinate
     from nearcast.wire.predicate import Condition
 
 __all__ = ["Client", "connect"]
@@ -51,10 +53,11 @@ _BARE_SERVER = re.compile("N[A-Z2-7]{55}")  # the key a nats-server is named aft
 class _Route:
     """How a topic's publications leave this client."""
 
-    __slots__ = ("quorum", "spec", "subject")
+    __slots__ = ("bytes", "quorum", "sent", "spec", "subject")
 
     def __init__(self, topic: str, spec: TopicSpec) -> None:
         self.subject, self.spec, self.quorum = subjects.publications(topic), spec, spec.quorum
+        self.sent = self.bytes = 0
 
 
 class Client:
@@ -76,8 +79,11 @@ class Client:
         self._published = 0
         self._identity = b""
         self._largest = 0
+        self._presence: Presence | None = None
 
     async def __aenter__(self) -> Client:
+        if self._presence is not None:
+            self._urls = await self._presence.register(self._urls)
         self._connection = await open_connection(
             self._urls, name=self.name, timeout=self._timeout, on_reconnect=self._came_back
         )
@@ -85,9 +91,13 @@ class Client:
         self._acknowledgements = Acknowledgements(self._connection)
         await self._acknowledgements.start()
         self._channels = ChannelMember(self.name, self._connection)
+        if self._presence is not None:
+            await self._presence.start(self._connection)
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
+        if self._presence is not None:
+            await self._presence.stop()
         for subscription in self._subscriptions:
             await subscription.close()
         if self._channels is not None:
@@ -121,6 +131,8 @@ class Client:
         connection = self._connection
         assert connection is not None
         connection.send(route.subject, header_block(message_id), payload)
+        route.sent += 1
+        route.bytes += len(payload)
         if connection.crowded:
             await connection.room()
         return Receipt(message_id.decode())
@@ -171,6 +183,8 @@ class Client:
 
         subscription = Subscription(topic or channel, begin, self._codec.decode, callback, buffer, on_overflow)
         self._subscriptions.append(subscription)
+        if self._presence is not None:
+            subscription.sampler = self._presence.sample
         return subscription
 
     async def feed(self, dataset: str, record: Any, *, timeout: float = 5.0) -> Receipt:
@@ -273,6 +287,8 @@ class Client:
         if len(payload) > self._largest:
             raise PayloadTooLargeError(topic, len(payload), self._largest)
         message_id = self._next_id()
+        route.sent += 1
+        route.bytes += len(payload)
         assert self._acknowledgements is not None
         return await self._acknowledgements.send(
             topic, route.subject, message_id.decode(), header_block(message_id), payload, needed, timeout
@@ -392,15 +408,32 @@ class _LazyHistory:
 def connect(
     urls: str | Sequence[str] = "nats://127.0.0.1:4222",
     *,
+    coordinator: str | Sequence[str] | None = None,
     name: str | None = None,
     codec: Codec = JSON,
     timeout: float = 5.0,
+    mobile: bool = False,
+    coordinate: Coordinate | None = None,
+    report_seconds: float = 5.0,
 ) -> Client:
-    """A client of the first broker that answers: `async with nearcast.connect(urls) as client`."""
-    addresses = [urls] if isinstance(urls, str) else list(urls)
+    """A client of the first broker that answers: `async with nearcast.connect(urls) as client`.
+
+    coordinator: any broker through which a coordinator can be asked; it gives this client a home, learns how it fares
+    (each `report_seconds`) and may move it to a better one, without a gap. mobile: this device changes its place, so
+    its coordinate is that of the nearest site plus its access delay. coordinate: it knows its place by other means.
+    """
+    given = urls if coordinator is None else coordinator
+    addresses = [given] if isinstance(given, str) else list(given)
     if not addresses:
         raise InputError("urls is empty; name at least one broker, as in nats://127.0.0.1:4222")
-    return Client(addresses, check_name(name or f"c{secrets.token_hex(6)}", "client"), codec, timeout)
+    client = Client(addresses, check_name(name or f"c{secrets.token_hex(6)}", "client"), codec, timeout)
+    if coordinator is not None:
+        # A client without a coordinator does not pay for this.
+        from nearcast.client.presence import Presence
+        from nearcast.client.whereabouts import Whereabouts
+
+        client._presence = Presence(client, Whereabouts(coordinate, mobile=mobile), report_seconds)
+    return client
 
 
 def _publications_of(processed: list[TopicSpec]) -> Any:

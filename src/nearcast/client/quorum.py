@@ -79,6 +79,12 @@ class Acknowledgements:
         await self._connection.attach(f"{self._inbox}.*", self._arrived)
         self._timer = asyncio.create_task(self._watch(), name="acknowledgements")
 
+    async def drain(self) -> None:
+        """Wait for what is still under way; each has its own time limit."""
+        while self._waiting:
+            self._room.clear()
+            await self._room.wait()
+
     async def stop(self) -> None:
         """Give up what is still waiting."""
         if self._timer is not None:

@@ -22,6 +22,8 @@ __all__ = ["Overflow", "SlowConsumerError", "Subscription"]
 
 _log = logging.getLogger(__name__)
 
+_UNDER_WAY = 5.0  # seconds
+
 Overflow = Literal["drop_oldest", "raise"]
 Callback = Callable[[Message], Awaitable[None] | None]
 
@@ -65,7 +67,9 @@ class Subscription:
         self._recent: RecentIds | None = None
         self._excluded: Callable[[str], bool] | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._begun = self._closed = False
+        self._begun = self._closed = self._always_unique = False
+        self._overlaps = 0
+        self.sampler: Callable[[Subscription, bytes, bytes], None] | None = None  # gets one message in 16
         self._overflowed = 0
 
     def __await__(self) -> Generator[Any, None, Subscription]:
@@ -123,8 +127,41 @@ class Subscription:
         """Take messages from a subject of a connection."""
         self._attached.append((connection, await connection.attach(subject, self.take)))
 
+    async def follow(self, old: Connection, new: Connection) -> None:
+        """Take messages from a second connection as well; each id once. Those without one come from the first only."""
+        self._overlaps += 1
+        self._recent = self._recent or RecentIds()
+
+        def take_with_id(subject: str, reply: str, payload: bytes, headers: bytes) -> None:
+            if stamp_of(headers):
+                self.take(subject, reply, payload, headers)
+
+        for connection, attached in list(self._attached):
+            if connection is old:
+                self._attached.append((new, await new.attach(attached.subject, take_with_id)))
+
+    async def let_go(self, old: Connection) -> None:
+        """Take messages from the other connection alone."""
+        for connection, attached in list(self._attached):
+            if connection is old:
+                self._attached.remove((connection, attached))
+                await connection.finish(attached)
+            else:
+                connection.redirect(attached, self.take)
+        # What came on the one connection may still be under way on the other.
+        asyncio.get_running_loop().call_later(_UNDER_WAY, self._forget_ids, self._overlaps)
+
+    def _forget_ids(self, overlap: int) -> None:
+        if overlap == self._overlaps and not self._always_unique:
+            self._recent = None
+
+    async def past_is_read(self) -> None:
+        """Wait until nothing but live messages is read."""
+        await asyncio.gather(*(task for task in self._tasks if task.get_name().startswith("replay")))
+
     def drop_duplicates(self) -> None:
         """Take each id once from now on."""
+        self._always_unique = True
         self._recent = self._recent or RecentIds()
 
     def divert(self, deliver: Callable[[Message], None]) -> None:
@@ -158,6 +195,8 @@ class Subscription:
         if self._recent is not None and self._recent.seen(stamp_of(headers)):
             self.duplicates += 1
             return
+        if self.sampler is not None and not self.received & 15:
+            self.sampler(self, payload, headers)
         self._deliver(Message(subject[4:], payload, headers, self.decode))
 
     def put(self, message: Message) -> None:

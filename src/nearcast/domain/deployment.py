@@ -17,12 +17,13 @@ __all__ = ["Deployment"]
 
 @dataclass(frozen=True)
 class Deployment:
-    """What one `nearcast.toml` says."""
+    """What one `nearcast.toml` says. report_seconds: how often a site reports to the coordinator, if there is one."""
 
     sites: tuple[SiteSpec, ...]
     topics: tuple[TopicSpec, ...] = ()
     modules: tuple[str, ...] = ()
     cluster: ClusterSpec | None = None
+    report_seconds: float = 5.0
 
     def site(self, name: str) -> SiteSpec:
         """The site of that name."""

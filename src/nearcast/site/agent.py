@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 from typing import TYPE_CHECKING
 
 import msgspec
 from nats.errors import Error as NatsError
-from nats.js.api import RetentionPolicy, StorageType, StreamConfig
+from nats.js.api import ExternalStream, RetentionPolicy, StorageType, StreamConfig, StreamSource
 from nats.js.errors import NotFoundError
 
 from nearcast.domain.errors import InputError, NearcastError
@@ -21,9 +22,12 @@ from nearcast.wire.connection import Connection, open_connection
 from nearcast.wire.services import Advertisement, StoresAnswer, TopicsAnswer, TopicsRequest
 
 if TYPE_CHECKING:
+    from nats.js.manager import JetStreamManager
+
     from nearcast.domain.deployment import Deployment
     from nearcast.domain.site import SiteSpec
     from nearcast.domain.topic import TopicSpec
+    from nearcast.wire.control import TopicRecord
 
 __all__ = ["Agent"]
 
@@ -31,6 +35,7 @@ _log = logging.getLogger(__name__)
 _ADVERTISE_FIRST, _ADVERTISE_EVERY = 0.1, 2.0
 _FORGET_AFTER = 3 * _ADVERTISE_EVERY
 _START_LIMIT = 30.0
+_COPY_LIMIT = 600.0
 
 
 class Agent:
@@ -43,6 +48,7 @@ class Agent:
         self._history: HistoryService | None = None
         self._desk: ChannelDesk | None = None
         self._task: asyncio.Task[None] | None = None
+        self._rearranging: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Make the streams of the topics kept here, then answer and advertise."""
@@ -67,6 +73,9 @@ class Agent:
 
     async def stop(self) -> None:
         """Stop answering."""
+        for task in self._rearranging:
+            task.cancel()
+        await asyncio.gather(*self._rearranging, return_exceptions=True)
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -77,6 +86,33 @@ class Agent:
             await self._history.stop()
         if self._store_connection is not None:
             await self._store_connection.close()
+
+    def follow(self, records: list[TopicRecord]) -> None:
+        """The registry's topics take the place of the configured ones; those it keeps here now get their stream."""
+        before = {topic.name: topic for topic in self._deployment.topics}
+        topics = tuple(record.spec for record in records)
+        self._deployment = dataclasses.replace(self._deployment, topics=topics)
+        if self._history is not None:
+            self._history.deployment = self._deployment
+        if self._store_connection is not None:
+            task = asyncio.create_task(self._rearrange(before), name=f"replicas of {self._site.name}")
+            self._rearranging.add(task)
+            task.add_done_callback(self._rearranging.discard)
+
+    async def _rearrange(self, before: dict[str, TopicSpec]) -> None:
+        """Make the streams of topics that are to be kept here from now on; stop filling those that are not."""
+        name = self._site.name
+        for topic in self._deployment.topics:
+            known = before.get(topic.name)
+            was_here, is_here = known is not None and name in known.replicas, name in topic.replicas
+            try:
+                if is_here and not was_here:
+                    others = [site for site in known.replicas if site != name] if known is not None else []
+                    await self._make_stream(topic, others[0] if others else "")
+                elif was_here and not is_here:
+                    await self._retire_stream(topic)
+            except NearcastError as error:
+                _log.warning("%s", error)
 
     def _topics_asked(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
         try:
@@ -144,8 +180,11 @@ class Agent:
                     raise NearcastError(f"the store of {self._site.name} did not join its broker: {error}") from error
                 await asyncio.sleep(0.05)
 
-    async def _make_stream(self, topic: TopicSpec) -> None:
-        """The stream keeps what is published and, for a processed topic, what subscribers were told."""
+    async def _make_stream(self, topic: TopicSpec, source: str = "") -> None:
+        """The stream keeps what is published and, for a processed topic, what subscribers were told.
+
+        source: a site whose store has the topic's past, which is copied; ids drop what comes both ways.
+        """
         assert self._store_connection is not None
         kept = [subjects.publications(topic.name)]
         if topic.processed:
@@ -162,11 +201,41 @@ class Agent:
             duplicate_window=min(120.0, topic.keep_seconds or 120.0),
         )
         manager = self._store_connection.jsm(timeout=10)
+        name = str(config.name)
+        past = StreamSource(name=name, external=ExternalStream(api=subjects.store_api(source)))
         try:
             try:
-                await manager.stream_info(str(config.name))
+                await manager.stream_info(name)
                 await manager.update_stream(config)
             except NotFoundError:
-                await manager.add_stream(config)
+                await manager.add_stream(config.evolve(sources=[past]) if source else config)
+                if source:
+                    await self._copied(manager, name, source)
+                    await manager.update_stream(config)
         except NatsError as error:
             raise NearcastError(f"site {self._site.name}: no stream for topic {topic.name}: {error}") from error
+
+    async def _copied(self, manager: JetStreamManager, name: str, source: str) -> None:
+        """Wait until all that the source had when the copy began is here."""
+        theirs = self._connection.jsm(prefix=subjects.store_api(source), timeout=10)
+        wanted = (await theirs.stream_info(name)).state.messages
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + _COPY_LIMIT
+        while clock() < deadline:
+            found = await manager.stream_info(name)
+            lags = [source_info.lag for source_info in found.sources or []]
+            if found.state.messages >= wanted and not any(lags):
+                return
+            await asyncio.sleep(0.2)
+        raise NearcastError(f"site {self._site.name}: the past of {name} was not copied from {source} in time")
+
+    async def _retire_stream(self, topic: TopicSpec) -> None:
+        """Keep what the stream has, and let it take nothing more: its past may still be wanted by its new stores."""
+        assert self._store_connection is not None
+        name = subjects.stream_name(topic.name)
+        manager = self._store_connection.jsm(timeout=10)
+        try:
+            config = (await manager.stream_info(name)).config
+            await manager.update_stream(config.evolve(subjects=[f"retired.{name}"]))
+        except NatsError as error:
+            raise NearcastError(f"site {self._site.name}: stream of {topic.name} not retired: {error}") from error

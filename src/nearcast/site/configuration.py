@@ -66,6 +66,7 @@ class _File(msgspec.Struct):
     topic: list[_Topic] = []
     processors: list[str] = []
     cluster: _Cluster | None = None
+    report_seconds: float = 5.0
 
 
 T = TypeVar("T")
@@ -93,7 +94,10 @@ def read_configuration(path: Path) -> Deployment:
     check.topics_apart(topics)
     managed = [topic.name for topic in topics if topic.processed]
     check.that(not managed or bool(file.processors), "processors", [], f"the modules that process {', '.join(managed)}")
-    return Deployment(sites, topics, tuple(file.processors), check.cluster(file.cluster))
+    check.at_least("report_seconds", file.report_seconds, 0.1)
+    return Deployment(
+        sites, topics, tuple(file.processors), check.cluster(file.cluster), report_seconds=file.report_seconds
+    )
 
 
 class _Checks:

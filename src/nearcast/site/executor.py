@@ -13,7 +13,7 @@ import logging
 import os
 import subprocess
 import sys
-from collections import deque
+from collections import defaultdict, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -62,6 +62,7 @@ class Executor:
         self._setup, self._done, self._failed = setup, done, failed
         self._announced: list[Announcement] = []
         self.outstanding: deque[Ticket] = deque()
+        self.busy: defaultdict[int, float] = defaultdict(float)  # seconds of processing, by topic number
         self._unsent = bytearray()
         self._received = bytearray()
         self._since = 0.0  # when the message in hand was taken up
@@ -83,6 +84,11 @@ class Executor:
         """Make a topic known to this runner and its successors."""
         self._announced.append(announcement)
         self._write(_announcement(announcement))
+
+    def retire(self, number: int) -> None:
+        """Have this runner let go of a topic, and tell its successors nothing of it."""
+        self._announced = [known for known in self._announced if known.number != number]
+        self._write(_announcement(Announcement(number, "", "", "")))
 
     def submit(self, ticket: Ticket) -> None:
         """Hand a message to the runner."""
@@ -219,13 +225,15 @@ class Executor:
                 break
             body = bytes(received[at + OUTCOME.size : at + OUTCOME.size + length])
             at += OUTCOME.size + length
-            self._since = asyncio.get_running_loop().time()
+            now = asyncio.get_running_loop().time()
+            taken, self._since = now - self._since, now
             if kind == READY:
                 self._ready = True
                 self.processors = msgspec.json.decode(body, type=list[ProcessorSpec])
                 continue
             ticket = self.outstanding.popleft()
             assert (ticket.topic, ticket.number) == (topic, number)
+            self.busy[topic] += taken
             if kind == DONE:
                 self._done(ticket, _notifications(body))
             else:

@@ -41,7 +41,7 @@ class HistoryService:
     """Answers `read` and `ping` requests for the topics that this site's store keeps."""
 
     def __init__(self, deployment: Deployment, site: str, broker: Connection, store: Connection) -> None:
-        self._deployment, self._site, self._broker = deployment, site, broker
+        self.deployment, self._site, self._broker = deployment, site, broker
         self._reader = StreamReader(store)
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -138,7 +138,7 @@ class HistoryService:
         return HistoryPage([], high, last)
 
     def _stream_of(self, topic: str) -> str:
-        for spec in self._deployment.stored_at(self._site):
+        for spec in self.deployment.stored_at(self._site):
             if covers(spec.name, topic):
                 return subjects.stream_name(spec.name)
         raise InputError(f"topic {topic!r} is not one that the store of {self._site} keeps")

@@ -40,7 +40,10 @@ class Setup(msgspec.Struct, frozen=True):
 
 
 class Announcement(msgspec.Struct, frozen=True):
-    """A topic the runner has not met: its number, name, spool file and the processor that handles it."""
+    """A topic the runner has not met: its number, name, spool file and the processor that handles it.
+
+    Without a spool file: a topic that has gone elsewhere, to be let go of.
+    """
 
     number: int
     topic: str
@@ -111,11 +114,15 @@ def run(setup: Setup, tickets: int, outcomes: int) -> None:
                     end = len(buffer)
                 start = at + TICKET.size
                 announcement = msgspec.json.decode(buffer[start : start + number], type=Announcement)
+                at = start + number
+                if not announcement.spool:
+                    if announcement.number in topics:
+                        topics.pop(announcement.number).spool.close()
+                    continue
                 spec, target = processors[announcement.pattern]
                 if spec.pattern not in calls:
                     calls[spec.pattern] = _instance(target)
                 topics[announcement.number] = _Topic(announcement, spec, calls[spec.pattern])
-                at = start + number
                 continue
             at += TICKET.size
             try:

@@ -6,20 +6,18 @@ import asyncio
 import contextlib
 import json
 import logging
-import sys
 import urllib.request
 from typing import TYPE_CHECKING
 
-import msgspec
-from nats.errors import Error as NatsError
-
 from nearcast.domain.errors import InputError, NearcastError
 from nearcast.site.agent import Agent
+from nearcast.site.hosting import Hosting
+from nearcast.site.place import SitePlace
 from nearcast.site.ports import port_problem
 from nearcast.site.process import Supervised
+from nearcast.site.reporting import Reporting
 from nearcast.site.servers import broker_config, server_binary, store_config
-from nearcast.site.worker import Assignment, WorkerStats
-from nearcast.wire import subjects
+from nearcast.wire.asking import CoordinatorError
 from nearcast.wire.connection import Connection, open_connection
 
 if TYPE_CHECKING:
@@ -27,11 +25,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nearcast.domain.deployment import Deployment
+    from nearcast.site.worker import WorkerStats
+    from nearcast.wire.control import Assignments
 
 __all__ = ["Site", "run_sites"]
 
 _log = logging.getLogger(__name__)
 _START_LIMIT = 30.0
+_COORDINATOR_LIMIT = 5.0
 
 
 class Site:
@@ -44,7 +45,9 @@ class Site:
         self._search_path = list(search_path)
         self.broker: Supervised | None = None
         self.store: Supervised | None = None
-        self.workers: dict[str, Supervised] = {}
+        self.hosting: Hosting | None = None
+        self.place: SitePlace | None = None
+        self.reporting: Reporting | None = None
         self.agent: Agent | None = None
         self._connection: Connection | None = None
 
@@ -99,21 +102,33 @@ class Site:
         self._connection = await open_connection([spec.url], name=f"{spec.name}/agent", timeout=_START_LIMIT)
         self.agent = Agent(self.deployment, spec, self._connection)
         await self.agent.start()
-        for worker, assignment in self._assignments().items():
-            process = Supervised(
-                f"{spec.name}/{worker}",
-                [sys.executable, "-m", "nearcast.site.worker"],
-                folder / f"{worker}.log",
-                ready=lambda worker=worker: self._worker_answers(worker),  # type: ignore[misc]
-                stdin=msgspec.json.encode(assignment),
-            )
-            self.workers[worker] = process
-            await process.start()
+        self.hosting = Hosting(self.deployment, spec, self._connection, folder, self._search_path)
+        self.hosting.on_records = self.agent.follow
+        self.place = SitePlace(spec, self.deployment.peers(spec.name), self._connection)
+        self.reporting = Reporting(self.deployment, spec, self._connection, self.hosting, self.place)
+        assignments = None
+        if self.hosting.has_known_a_coordinator:  # what was assigned here before may have gone elsewhere
+            assignments = await self._ask_what_to_run(self.reporting)
+        await self.hosting.start(assignments)
+        await self.place.start()
+        await self.reporting.start()
+
+    async def _ask_what_to_run(self, reporting: Reporting) -> Assignments | None:
+        """The registry's word, if a coordinator answers soon; the broker may still be finding the others."""
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + _COORDINATOR_LIMIT
+        while clock() < deadline:
+            try:
+                return await reporting.register(1.0)
+            except CoordinatorError:
+                await asyncio.sleep(0.1)
+        return None
 
     async def stop(self) -> None:
         """Workers first, so that nothing is published into a broker that is going; the broker last."""
-        await asyncio.gather(*(worker.stop() for worker in self.workers.values()))
-        self.workers.clear()
+        for part in (self.reporting, self.place, self.hosting):
+            if part is not None:
+                await part.stop()
         if self.agent is not None:
             await self.agent.stop()
         if self._connection is not None:
@@ -122,26 +137,14 @@ class Site:
             if server is not None:
                 await server.stop()
 
+    @property
+    def workers(self) -> dict[str, Supervised]:
+        """The worker processes, by name."""
+        return self.hosting.workers if self.hosting is not None else {}
+
     async def worker_stats(self) -> list[WorkerStats]:
         """What each worker has done since it started."""
-        return [await self._ask_worker(worker) for worker in self.workers]
-
-    def _assignments(self) -> dict[str, Assignment]:
-        """Deal the managed topics out to the site's workers; no more workers than topics."""
-        topics = self.deployment.managed_at(self.spec.name)
-        number = min(self.spec.workers, len(topics))
-        return {
-            f"worker-{n}": Assignment(
-                site=self.spec.name,
-                worker=f"worker-{n}",
-                url=self.spec.url,
-                run_directory=str(self.run_directory),
-                modules=list(self.deployment.modules),
-                search_path=self._search_path,
-                topics=list(topics[n::number]),
-            )
-            for n in range(number)
-        }
+        return await self.hosting.stats() if self.hosting is not None else []
 
     def _server(self, role: str, port: int) -> Supervised:
         name = f"{self.spec.name}/{role}"
@@ -153,35 +156,10 @@ class Site:
             ready=lambda: _server_answers(name, self.spec.host, port),
         )
 
-    async def _worker_answers(self, worker: str) -> None:
-        clock = asyncio.get_running_loop().time
-        deadline = clock() + 2 * _START_LIMIT
-        while True:
-            try:
-                await self._ask_worker(worker)
-                return
-            except NearcastError:
-                if clock() > deadline:
-                    raise
-                await asyncio.sleep(0.05)
-
-    async def _ask_worker(self, worker: str) -> WorkerStats:
-        assert self._connection is not None
-        reply = await ask(self._connection, subjects.worker(self.spec.name, worker), b"")
-        return msgspec.json.decode(reply, type=WorkerStats)
-
 
 def _get(url: str) -> bytes:
     with urllib.request.urlopen(url, timeout=5) as answer:
         return bytes(answer.read())
-
-
-async def ask(connection: Connection, subject: str, payload: bytes, timeout: float = 2.0) -> bytes:
-    """One request, one answer, or a NearcastError."""
-    try:
-        return bytes((await connection.request(subject, payload, timeout=timeout)).data)
-    except (NatsError, TimeoutError) as error:
-        raise NearcastError(f"no answer on {subject}: {error or 'timed out'}") from error
 
 
 async def _server_answers(name: str, host: str, port: int) -> None:

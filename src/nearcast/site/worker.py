@@ -1,7 +1,8 @@
 """A worker: an OS process that runs the processors of the topics assigned to it.
 
 This is its NATS side. It takes publications from the local broker as a member of the topics' queue group, keeps
-them in spools, has the executor process them one at a time, and publishes what comes out.
+them in spools, has the executor process them one at a time, and publishes what comes out. Topics come and go while
+it runs: see `membership`.
 """
 
 from __future__ import annotations
@@ -18,23 +19,25 @@ import msgspec
 import uvloop
 
 from nearcast.domain.errors import NearcastError
-from nearcast.domain.topic import TopicSpec, matches
+from nearcast.domain.topic import TopicSpec
 from nearcast.site.executor import Executor, Ticket
-from nearcast.site.processor import ProcessorSpec, find_processor
+from nearcast.site.membership import Hosted, Membership
 from nearcast.site.runner import Announcement, Setup
 from nearcast.site.spool import Spool
 from nearcast.wire import subjects
 from nearcast.wire.connection import Connection, ConnectionLostError, open_connection
+from nearcast.wire.histogram import bucket, empty
 from nearcast.wire.recent import RecentIds
-from nearcast.wire.stamp import dead_letter_block, header_block, notification_id, stamp_of
+from nearcast.wire.stamp import dead_letter_block, header_block, notification_id, parse_stamp, stamp_of
 
-__all__ = ["Assignment", "Worker", "WorkerStats", "main"]
+__all__ = ["Assignment", "TopicWork", "Worker", "WorkerStats", "main"]
 
 _log = logging.getLogger(__name__)
 # How far the runner may be behind before messages wait outside the spool: the ring keeps this many slots more than
 # the spool's size, so that what a processor sees never depends on what came after its message.
 _AHEAD = 512
 _WAITING_LIMIT = 200_000
+_SAMPLED = 16  # one message in so many has its latency taken; a power of two
 
 
 class Assignment(msgspec.Struct, frozen=True):
@@ -47,6 +50,17 @@ class Assignment(msgspec.Struct, frozen=True):
     modules: list[str]
     search_path: list[str]
     topics: list[TopicSpec]
+    epochs: dict[str, int] = {}
+
+
+class TopicWork(msgspec.Struct):
+    """What was done for one topic or family since the worker took it; latencies from publication, sampled."""
+
+    epoch: int = 0
+    processed: int = 0
+    busy_s: float = 0.0
+    waiting: int = 0
+    latency: list[int] = msgspec.field(default_factory=empty)
 
 
 class WorkerStats(msgspec.Struct):
@@ -63,20 +77,36 @@ class WorkerStats(msgspec.Struct):
     duplicates: int = 0
     runner_pid: int = 0
     restarts: int = 0
+    topics: dict[str, TopicWork] = {}
 
 
-class _Topic:
+class Topic:
     """One concrete topic at this worker."""
 
-    __slots__ = ("copied", "copies", "name", "notifications", "number", "recent", "spool", "timeout")
+    __slots__ = (
+        "copied",
+        "copies",
+        "latency",
+        "name",
+        "notifications",
+        "number",
+        "processed",
+        "recent",
+        "spool",
+        "timeout",
+    )
 
-    def __init__(self, number: int, name: str, spec: TopicSpec, handler: ProcessorSpec, folder: Path) -> None:
-        self.number, self.name, self.timeout = number, name, handler.timeout
+    def __init__(self, number: int, name: str, hosted: Hosted, folder: Path) -> None:
+        self.number, self.name, self.timeout = number, name, hosted.handler.timeout
         self.notifications, self.copies = subjects.notifications(name), subjects.copies(name)
-        self.copied = len(spec.managed_by) > 1
-        # Only publications to durable topics are ever sent twice (a retry for the quorum).
-        self.recent = RecentIds() if spec.replicas else None
-        self.spool = Spool(folder / f"{subjects.stream_name(name)}.spool", handler.spool + _AHEAD)
+        self.copied = hosted.copied
+        self.processed, self.latency = 0, empty()
+        # Publications come twice when they are sent again for a quorum, or are handed over by the worker before.
+        self.recent = RecentIds() if hosted.spec.replicas or hosted.epoch > 1 else None
+        path = folder / f"{subjects.stream_name(name)}.spool"
+        if hosted.moved_here:
+            path.unlink(missing_ok=True)  # of an earlier stay
+        self.spool = Spool(path, hosted.handler.spool + _AHEAD)
 
 
 class Worker:
@@ -84,93 +114,107 @@ class Worker:
 
     def __init__(self, assignment: Assignment) -> None:
         self._assignment = assignment
-        self._folder = Path(assignment.run_directory)
-        self._specs = {spec.name: spec for spec in assignment.topics}
-        self._handlers: dict[str, ProcessorSpec] = {}
-        self._topics: dict[str, _Topic] = {}  # by the subject a message came on
-        self._by_name: dict[str, _Topic] = {}
-        self._numbered: list[_Topic] = []
-        self._waiting: deque[tuple[_Topic, bytes, bytes, bool]] = deque()
+        self.site, self.name = assignment.site, assignment.worker
+        self._folder = Path(assignment.run_directory) / f"spools-{assignment.worker}"
+        self._topics: dict[str, Topic] = {}  # by the subject a message came on
+        self._by_name: dict[str, Topic] = {}
+        self._numbered: list[Topic] = []
+        self.waiting: deque[tuple[Topic, bytes, bytes, bool]] = deque()
         self._put_so_far = self._anonymous = 0
         self._home = [assignment.site.encode()]
         self.stats = WorkerStats(worker=assignment.worker)
         setup = Setup(assignment.modules, assignment.search_path)
-        self._executor = Executor(setup, self._done, self._failed)
+        self.executor = Executor(setup, self._done, self._failed)
+        self.membership = Membership(self)
         self._connection: Connection | None = None
 
     async def run(self) -> None:
         """Work until cancelled."""
         assignment = self._assignment
         name = f"{assignment.site}/{assignment.worker}"
+        self._folder.mkdir(parents=True, exist_ok=True)
         self._connection = await open_connection([assignment.url], name=name, echo=False, timeout=30)
         started = asyncio.Event()
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._executor.run(started.set))
+                tasks.create_task(self.executor.run(started.set))
                 await started.wait()
-                self._handlers = {name: find_processor(self._executor.processors, name) for name in self._specs}
-                await self._subscribe(self._connection)
+                for spec in assignment.topics:
+                    await self.membership.host(spec, assignment.epochs.get(spec.name, 0))
+                await self.membership.listen()
+                await self.connection.attach(subjects.worker(self.site, self.name), self._asked)
+                await self.connection.flush()
         finally:
+            await self.membership.stop()
             await self._connection.close()
 
-    async def _subscribe(self, connection: Connection) -> None:
-        for name, spec in self._specs.items():
-            await connection.attach(subjects.publications(name), self._published, subjects.PROCESSORS)
-            if len(spec.managed_by) > 1:
-                await connection.attach(subjects.copies(name), self._copied)
-        await connection.attach(subjects.worker(self._assignment.site, self._assignment.worker), self._asked)
-        await connection.flush()
+    @property
+    def connection(self) -> Connection:
+        """The connection to the broker, once it runs."""
+        assert self._connection is not None
+        return self._connection
 
-    def _published(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
-        topic = self._topics.get(subject) or self._meet(subject)
+    def published(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
+        topic = self._topics.get(subject) or self.meet(subject)
         message_id = stamp_of(headers) or self._own_id()
         if topic.recent is not None and topic.recent.seen(message_id):
             self.stats.duplicates += 1
             return
         if topic.copied:
-            self._send(topic.copies, header_block(message_id), payload)
+            self.send(topic.copies, header_block(message_id), payload)
             self.stats.copies_sent += 1
-        self._take(topic, message_id, payload, True)
+        self.take(topic, message_id, payload, True)
 
-    def _copied(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
-        topic = self._topics.get(subject) or self._meet(subject)
+    def copied(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
+        topic = self._topics.get(subject) or self.meet(subject)
         self.stats.copies_received += 1
-        self._take(topic, stamp_of(headers), payload, False)
+        message_id = stamp_of(headers)
+        if topic.recent is None or not topic.recent.seen(message_id):
+            self.take(topic, message_id, payload, False)
 
-    def _take(self, topic: _Topic, message_id: bytes, payload: bytes, process: bool) -> None:
+    def handed_over(self, topic: Topic, message_id: bytes, payload: bytes) -> None:
+        """A publication that the worker before got after it had left; it may have come here, too."""
+        if topic.recent is not None and topic.recent.seen(message_id):
+            return
+        self.take(topic, message_id, payload, True)
+
+    def take(self, topic: Topic, message_id: bytes, payload: bytes, process: bool) -> None:
         """Into the spool and, if it is to be processed here, on to the runner; or in line when that is far behind."""
-        if self._waiting or self._is_far_ahead():
-            if len(self._waiting) >= _WAITING_LIMIT:
-                self._waiting.popleft()
+        if self.waiting or self._is_far_ahead():
+            if len(self.waiting) >= _WAITING_LIMIT:
+                self.waiting.popleft()
                 self.stats.dropped += 1
-            self._waiting.append((topic, message_id, payload, process))
+            self.waiting.append((topic, message_id, payload, process))
         else:
             self._put(topic, message_id, payload, process)
 
-    def _put(self, topic: _Topic, message_id: bytes, payload: bytes, process: bool) -> None:
+    def _put(self, topic: Topic, message_id: bytes, payload: bytes, process: bool) -> None:
         number = topic.spool.append(message_id, payload)
         self._put_so_far += 1
         if process:
-            self._executor.submit(Ticket(topic.number, number, topic.timeout, self._put_so_far))
+            self.executor.submit(Ticket(topic.number, number, topic.timeout, self._put_so_far))
 
     def _is_far_ahead(self) -> bool:
-        outstanding = self._executor.outstanding
+        outstanding = self.executor.outstanding
         return bool(outstanding) and self._put_so_far - outstanding[0].position >= _AHEAD
 
     def _take_waiting(self) -> None:
-        while self._waiting and not self._is_far_ahead():
-            self._put(*self._waiting.popleft())
+        while self.waiting and not self._is_far_ahead():
+            self._put(*self.waiting.popleft())
 
     def _done(self, ticket: Ticket, notifications: list[bytes]) -> None:
         topic, stats = self._numbered[ticket.topic], self.stats
         origin = topic.spool.read(ticket.number)[0]
         stats.processed += 1
+        topic.processed += 1
+        if not topic.processed & (_SAMPLED - 1):
+            self._sample(topic, origin)
         if origin.split(b":", 2)[1:2] != self._home:
             stats.delegated += 1
         for n, payload in enumerate(notifications):
-            self._send(topic.notifications, header_block(notification_id(origin, n)), payload)
+            self.send(topic.notifications, header_block(notification_id(origin, n)), payload)
         stats.notified += len(notifications)
-        if self._waiting:
+        if self.waiting:
             self._take_waiting()
 
     def _failed(self, ticket: Ticket, reason: str) -> None:
@@ -178,15 +222,16 @@ class Worker:
         message_id, payload = topic.spool.read(ticket.number)
         self.stats.dead_letters += 1
         _log.warning("topic %s, message %s: %s", topic.name, message_id.decode(errors="replace"), reason)
-        self._send(subjects.dead_letters(topic.name), dead_letter_block(message_id, reason), payload)
+        self.send(subjects.dead_letters(topic.name), dead_letter_block(message_id, reason), payload)
         self._take_waiting()
 
     def _asked(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
-        self.stats.runner_pid = self._executor.pid or 0
-        self.stats.restarts = self._executor.restarts
-        self._send(reply, b"", msgspec.json.encode(self.stats))
+        self.stats.runner_pid = self.executor.pid or 0
+        self.stats.restarts = self.executor.restarts
+        self.stats.topics = {name: self._work(hosted) for name, hosted in self.membership.hosted.items()}
+        self.send(reply, b"", msgspec.json.encode(self.stats))
 
-    def _send(self, subject: str, headers: bytes, payload: bytes) -> None:
+    def send(self, subject: str, headers: bytes, payload: bytes) -> None:
         assert self._connection is not None
         try:
             self._connection.send(subject, headers, payload)
@@ -194,18 +239,44 @@ class Worker:
             self.stats.dropped += 1
             _log.error("%s: not sent: %s", subject, error)
 
-    def _meet(self, subject: str) -> _Topic:
+    def meet(self, subject: str) -> Topic:
         """A topic seen for the first time, by whichever subject: find its processor and open its spool."""
         name = subjects.topic_of(subject)
         topic = self._by_name.get(name)
         if topic is None:
-            spec = next(spec for pattern, spec in self._specs.items() if matches(pattern, name))
-            handler = self._handlers[spec.name]
-            topic = self._by_name[name] = _Topic(len(self._numbered), name, spec, handler, self._folder)
+            hosted = self.membership.hosting(name)
+            topic = self._by_name[name] = Topic(len(self._numbered), name, hosted, self._folder)
+            hosted.topics.append(topic)
             self._numbered.append(topic)
-            self._executor.announce(Announcement(topic.number, name, str(topic.spool.path), handler.pattern))
+            self.executor.announce(Announcement(topic.number, name, str(topic.spool.path), hosted.handler.pattern))
         self._topics[subject] = topic
         return topic
+
+    def forget(self, topic: Topic) -> None:
+        """A topic that is processed elsewhere now."""
+        self.executor.retire(topic.number)
+        self._by_name.pop(topic.name, None)
+        for subject in [subject for subject, known in self._topics.items() if known is topic]:
+            del self._topics[subject]
+        topic.spool.close()
+        topic.spool.path.unlink(missing_ok=True)
+
+    def _sample(self, topic: Topic, origin: bytes) -> None:
+        published_us = parse_stamp(origin).published_us
+        if published_us:
+            topic.latency[bucket((time.time_ns() // 1000 - published_us) / 1000)] += 1
+
+    def _work(self, hosted: Hosted) -> TopicWork:
+        numbers = {topic.number for topic in hosted.topics}
+        waiting = sum(ticket.topic in numbers for ticket in self.executor.outstanding)
+        waiting += sum(entry[0].number in numbers for entry in self.waiting)
+        return TopicWork(
+            hosted.epoch,
+            sum(topic.processed for topic in hosted.topics),
+            sum(self.executor.busy[number] for number in numbers),
+            waiting,
+            [sum(counts) for counts in zip(empty(), *(topic.latency for topic in hosted.topics), strict=True)],
+        )
 
     def _own_id(self) -> bytes:
         """An id for a publication that came without one, from a device that does not use the SDK."""

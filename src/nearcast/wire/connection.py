@@ -74,6 +74,17 @@ class Connection(Client):
         if not self.is_closed:
             await subscription.unsubscribe()
 
+    async def finish(self, subscription: Subscription) -> None:
+        """End a subscription made with `attach`, after taking all that the broker sent before it heard of the end."""
+        if not self.is_closed:
+            await subscription.unsubscribe()
+            await self.flush()
+        self._sinks.pop(subscription._id, None)
+
+    def redirect(self, subscription: Subscription, sink: Sink) -> None:
+        """Have another function take the messages of a subscription made with `attach`."""
+        self._sinks[subscription._id] = sink
+
     async def close(self) -> None:
         """Close; a server that has gone already is no error."""
         try:

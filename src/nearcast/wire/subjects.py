@@ -7,29 +7,40 @@ import re
 __all__ = [
     "ADVERTISEMENTS",
     "PROCESSORS",
+    "REPORTS",
     "advertisement",
     "channel_results",
     "channel_stream",
     "channels_service",
+    "client_command",
+    "client_reports",
+    "coordinator",
     "copies",
     "dead_letters",
     "feed",
     "feed_stream",
+    "handed_topic",
+    "handover",
     "history",
     "is_notification",
     "notifications",
     "publications",
+    "report",
+    "site_command",
+    "site_places",
     "store_api",
     "stream_name",
     "topic_of",
     "topics_lookup",
     "worker",
+    "worker_command",
 ]
 
 PROCESSORS = "processors"
 """The queue group of a topic's processors: one member at each managing site, the publisher's own site first."""
 
 ADVERTISEMENTS = "adv.store.*"
+REPORTS = "mon.site.*"
 
 
 def publications(topic: str) -> str:
@@ -90,6 +101,51 @@ def stream_name(topic: str) -> str:
 def worker(site: str, name: str) -> str:
     """Request: what a worker has done so far."""
     return f"api.worker.{site}.{name}"
+
+
+def worker_command(site: str, name: str) -> str:
+    """Request to a worker, from the agent of its site or from a worker that takes a topic over."""
+    return f"ctl.worker.{site}.{name}"
+
+
+def handover(site: str, name: str, topic: str) -> str:
+    """Publications a worker that left a topic still got, for the worker that has it now."""
+    return f"hnd.{site}.{name}.{topic}"
+
+
+def handed_topic(subject: str) -> str:
+    """The topic of a subject made by `handover`."""
+    return subject.split(".", 3)[3]
+
+
+def site_command(site: str, verb: str) -> str:
+    """A command of the control plane to the agent of a site."""
+    return f"ctl.site.{site}.{verb}"
+
+
+def client_command(client: str) -> str:
+    """A command of the control plane to a client."""
+    return f"ctl.client.{client}"
+
+
+def client_reports(site: str) -> str:
+    """What clients tell the agent of their home, each period."""
+    return f"mon.client.{site}"
+
+
+def report(site: str) -> str:
+    """A site's periodic report."""
+    return f"mon.site.{site}"
+
+
+def site_places(site: str) -> str:
+    """Request: where are you, and which other sites are there? Answered by the agent of a site."""
+    return f"api.places.{site}"
+
+
+def coordinator(noun: str, verb: str) -> str:
+    """Request to the coordinator that leads."""
+    return f"api.{noun}.{verb}"
 
 
 def feed(dataset: str) -> str:

@@ -1,0 +1,481 @@
+"""The control plane: python benchmarks/control_plane.py [migration] [once] [monitoring] [loop] [profile]
+
+migration needs the right to make network namespaces (root); the others do not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from benchmarks.measure import Figure, in_fresh_process, print_table
+
+import nearcast
+from nearcast.coordinates import Coordinate
+from nearcast.coordinator.coordinator import Coordinator
+from nearcast.coordinator.detectors import detect
+from nearcast.coordinator.executor.client_move import ClientMove
+from nearcast.coordinator.executor.shell import Executor
+from nearcast.coordinator.executor.topic_move import TopicMove
+from nearcast.coordinator.plan import make_plan
+from nearcast.coordinator.settings import Settings
+from nearcast.coordinator.snapshot import ClientColumns, TopicColumns, snapshot
+from nearcast.domain.deployment import Deployment
+from nearcast.domain.site import SiteSpec, StoreSpec
+from nearcast.domain.topic import TopicSpec
+from nearcast.site.aggregation import aggregate
+from nearcast.site.site import run_sites
+from nearcast.wire.connection import open_connection
+from nearcast.wire.control import TopicRecord
+from nearcast.wire.registration import ClientRecord, SiteInfo
+from nearcast.wire.reports import BrokerFigures, ClientReport, ClientTopic, SiteReport
+
+TOPICS, INTERVAL, ONE_WAY_MS = 128, 0.25, 40.0
+PROCESSOR = """
+from nearcast import processor
+
+@processor(">", spool=10)
+def echo(message, spool):
+    return message.payload
+"""
+
+
+@contextlib.contextmanager
+def folder_with_processor() -> Iterator[Path]:
+    """A directory with the module `echoing`, which workers find."""
+    with tempfile.TemporaryDirectory() as name:
+        (Path(name) / "echoing.py").write_text(PROCESSOR)
+        os.environ["PYTHONPATH"] = name
+        yield Path(name)
+
+
+class Device:
+    """A client with a topic of its own: it publishes at an interval and notes when messages come."""
+
+    def __init__(self, number: int, coordinator: str) -> None:
+        self.name, self.topic, self._coordinator = f"device{number}", f"mig.{number}", coordinator
+        self.came: list[float] = []
+        self.sent: list[str] = []
+        self.got: list[str] = []
+        self.client: nearcast.Client | None = None
+
+    async def open(self, url: str | None = None) -> None:
+        if url is None:
+            client = nearcast.connect(coordinator=self._coordinator, name=self.name, report_seconds=60, timeout=20)
+        else:
+            client = nearcast.connect(url, name=self.name, timeout=20)
+        self.client = await client.__aenter__()
+        await self.client.subscribe(self.topic, callback=self._note)
+
+    def _note(self, message: nearcast.Message) -> None:
+        self.came.append(time.perf_counter())
+        self.got.append(message.id.partition(";")[0])
+
+    async def publish(self, stop: threading.Event) -> None:
+        await asyncio.sleep(hash(self.name) % 100 / 100 * INTERVAL)
+        while not stop.is_set():
+            with contextlib.suppress(nearcast.NearcastError, AssertionError):  # while it is between two homes
+                if self.client is not None:
+                    self.sent.append((await self.client.publish(self.topic, b"{}")).id)
+            await asyncio.sleep(INTERVAL)
+
+    async def break_then_make(self, url: str) -> None:
+        """What clients did before: leave the old home, then connect to the new one."""
+        assert self.client is not None
+        old, self.client = self.client, None
+        await old.__aexit__(None, None, None)
+        await self.open(url)
+
+    async def close(self) -> None:
+        if self.client is not None:
+            await self.client.__aexit__(None, None, None)
+
+    def longest_gap(self, since: float, until: float) -> float:
+        times = [since, *(at for at in self.came if since <= at <= until), until]
+        return max(b - a for a, b in pairwise(times))
+
+
+async def _until(holds: Callable[[], bool]) -> None:
+    while not holds():  # noqa: ASYNC110 - what is waited for happens elsewhere
+        await asyncio.sleep(0.1)
+
+
+def migration() -> Iterable[Figure]:
+    """128 topics with a client each, 40 ms one way between the coordinator and the sites."""
+    return asyncio.run(_migration())
+
+
+async def _migration() -> list[Figure]:
+    from nearcast.lab.wan import from_rtts
+    from nearcast.lab.wan.inside import call_at, sites_at, wide_area
+
+    far, near = 2 * ONE_WAY_MS, 10.0
+    rtts = {
+        ("cloud", "west"): far, ("cloud", "east"): far, ("west", "east"): far,
+        ("crowd", "cloud"): far, ("crowd", "west"): near, ("crowd", "east"): near,
+    }  # fmt: skip
+    with folder_with_processor() as folder:
+        async with wide_area(from_rtts(rtts)) as area:
+            specs = []
+            for name in ("cloud", "west", "east"):
+                store = None
+                if name == "cloud":
+                    (folder / name).mkdir()
+                    store = StoreSpec(folder / name)
+                kind = "cloud" if name == "cloud" else "edge"
+                specs.append(SiteSpec(name, kind, host=area.address(name), store=store))  # type: ignore[arg-type]
+            topics = tuple(TopicSpec(f"mig.{n}", ("west",)) for n in range(TOPICS))
+            deployment = Deployment(tuple(specs), topics, ("echoing",), report_seconds=2.0)
+            urls = {spec.name: spec.url for spec in specs}
+            async with sites_at(area, deployment, folder / "run"):
+                devices = [Device(n, urls["west"]) for n in range(TOPICS)]
+                ready, stop, broke = threading.Event(), threading.Event(), threading.Event()
+                span: list[float] = []
+                crowd = asyncio.create_task(
+                    call_at(area, "crowd", lambda: _crowd(devices, urls, ready, stop, broke, span))
+                )
+                try:
+                    return await call_at(area, "cloud", lambda: _drive(urls, devices, ready, stop, broke, span))
+                finally:
+                    stop.set()
+                    broke.set()
+                    await crowd
+
+
+async def _crowd(
+    devices: list[Device],
+    urls: dict[str, str],
+    ready: threading.Event,
+    stop: threading.Event,
+    broke: threading.Event,
+    span: list[float],
+) -> None:
+    await asyncio.to_thread(ready.wait)  # the coordinator is there
+    ready.clear()
+    for first in range(0, len(devices), 16):
+        await asyncio.gather(*(device.open() for device in devices[first : first + 16]))
+    tasks = [asyncio.create_task(device.publish(stop)) for device in devices]
+    ready.set()
+    await asyncio.to_thread(broke.wait)
+    if not stop.is_set():
+        began = time.perf_counter()
+        await asyncio.gather(*(device.break_then_make(urls["west"]) for device in devices[:32]))
+        await asyncio.sleep(1)
+        span.extend((began, time.perf_counter()))
+    await asyncio.to_thread(stop.wait)
+    await asyncio.gather(*tasks)
+    await asyncio.gather(*(device.close() for device in devices))
+
+
+def _say(what: str) -> None:
+    print(what, file=sys.stderr, flush=True)
+
+
+async def _drive(
+    urls: dict[str, str],
+    devices: list[Device],
+    ready: threading.Event,
+    stop: threading.Event,
+    broke: threading.Event,
+    span: list[float],
+) -> list[Figure]:
+    connection = await open_connection([urls["cloud"]], name="coordinator", timeout=20)
+    settings = Settings(period=2.0, automatic=False, site_lost_after=120.0)
+    one = Coordinator(connection, "cloud", settings)
+    running = asyncio.create_task(one.run())
+    await asyncio.wait_for(one.leading.wait(), 60)
+    await _until(lambda: len(one.monitor.reports) >= 3)
+    ready.set()
+    await asyncio.sleep(0.5)
+    await asyncio.to_thread(ready.wait)
+    await _until(lambda: len(one.registry.clients) >= TOPICS)
+    _say(f"{TOPICS} clients are there")
+    homes = dict.fromkeys((device.name for device in devices), "west")
+    for device in devices:  # all begin at the west
+        homes[device.name] = device.client.home if device.client else "west"
+    away = [ClientMove(one.next_move_id(), name, home, "west") for name, home in homes.items() if home != "west"]
+    await one.executor.run(away)
+    await asyncio.sleep(2)
+
+    figures = []
+    floor = 3 * 2 * ONE_WAY_MS
+    here, there = "west", "east"
+    for executors, count in ((1, 24), (4, 64), (16, TOPICS)):
+        executor = Executor(
+            one.registry, connection, msgspec.structs.replace(settings, moves_at_once=executors), one.term
+        )
+        began = time.perf_counter()
+        moves = [_topic_move(one, f"mig.{n}", here, there) for n in range(count)]
+        await executor.run(moves)
+        took = time.perf_counter() - began
+        _say(f"{count} topics moved with {executors} executors in {took:.1f} s")
+        seconds = [spent for _, finish, spent in executor.finished if getattr(finish, "outcome", "") == "done"]
+        median = 1000 * statistics.median(seconds)
+        figures.append(
+            Figure(
+                f"per-topic migration, median, {executors} executors ({len(seconds)} of {count} done in {took:.1f} s)",
+                f"{median:.0f} ms", f"3 wide-area round trips = {floor:.0f} ms", median / floor, "near 1",
+            )
+        )  # fmt: skip
+        await asyncio.sleep(4)
+        await executor.run([_topic_move(one, f"mig.{n}", there, here) for n in range(count)])
+        await asyncio.sleep(4)
+
+    began = time.perf_counter()
+    await asyncio.sleep(4)
+    quiet = [1000 * device.longest_gap(began, time.perf_counter()) for device in devices]
+    # Topics and clients together, as the latency goal does it.
+    executor = Executor(one.registry, connection, settings, one.term)
+    began = time.perf_counter()
+    rehome = [ClientMove(one.next_move_id(), device.name, "west", "east") for device in devices]
+    outcomes = await executor.run([*(_topic_move(one, device.topic, "west", "east") for device in devices), *rehome])
+    await asyncio.sleep(2)
+    ended = time.perf_counter()
+    moved = sum(getattr(finish, "moved", False) for finish in outcomes)
+    gaps = [1000 * device.longest_gap(began, ended) for device in devices]
+    sent = [(device, device.sent[:]) for device in devices]
+    await asyncio.sleep(2)
+    lost = sum(len(set(ids) - set(device.got)) for device, ids in sent)
+    repeated = sum(len(device.got) - len(set(device.got)) for device in devices)
+    broke.set()
+    await _until(lambda: len(span) == 2)
+    await asyncio.sleep(0.5)
+    stop.set()
+    broken = [1000 * device.longest_gap(*span) for device in devices[:32]]
+    figures.append(
+        Figure(
+            f"longest gap in receipt, median of {moved} clients moved with topics, {1 / INTERVAL:g} messages/s each",
+            f"{statistics.median(gaps):.0f} ms", f"break before make: {statistics.median(broken):.0f} ms",
+            statistics.median(gaps) / statistics.median(broken), f"at most {2000 * INTERVAL:.0f} ms",
+        )
+    )  # fmt: skip
+    late = sum(gap > 2000 * INTERVAL for gap in gaps)
+    still = sum(gap > 2000 * INTERVAL for gap in quiet)
+    before = (
+        f"break before make: {sum(gap > 2000 * INTERVAL for gap in broken)} of {len(broken)}; nothing moving: {still}"
+    )
+    figures.append(Figure("clients with a gap above twice the interval", str(late), before, None, "0"))
+    total = sum(len(ids) for _, ids in sent)
+    figures.append(
+        Figure(f"of {total} messages in all these moves", f"{lost} lost, {repeated} repeated", "", None, "0, 0")
+    )
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    await connection.close()
+    return figures
+
+
+def _topic_move(one: Coordinator, topic: str, here: str, there: str) -> TopicMove:
+    record = one.registry.topics[topic]
+    return TopicMove(one.next_move_id(), topic, record.epoch, (f"{here}/worker-0",), (f"{there}/worker-0",))
+
+
+def once() -> Iterable[Figure]:
+    """20 migrations of a processed topic, and of all clients of a plain one, under 2,000 messages/s."""
+    return asyncio.run(_once())
+
+
+@contextlib.asynccontextmanager
+async def _three_sites(*topics: TopicSpec) -> AsyncIterator[tuple[dict[str, str], Coordinator]]:
+    with folder_with_processor() as folder:
+        specs = []
+        for n, name in enumerate(("tokyo", "osaka", "cloud")):
+            (folder / name).mkdir()
+            specs.append(SiteSpec(name, port=17100 + 10 * n, store=StoreSpec(folder / name)))
+        deployment = Deployment(tuple(specs), topics, ("echoing",), report_seconds=0.5)
+        async with run_sites(deployment, folder / "run"):
+            urls = {spec.name: spec.url for spec in specs}
+            connection = await open_connection([urls["cloud"]], name="coordinator", timeout=20)
+            one = Coordinator(connection, "cloud", Settings(period=1.0, automatic=False))
+            running = asyncio.create_task(one.run())
+            await asyncio.wait_for(one.leading.wait(), 60)
+            await _until(lambda: len(one.monitor.reports) >= 3)
+            try:
+                yield urls, one
+            finally:
+                running.cancel()
+                await asyncio.gather(running, return_exceptions=True)
+                await connection.close()
+
+
+def _noting(ids: list[str]) -> Callable[[nearcast.Message], None]:
+    return lambda message: ids.append(message.id.partition(";")[0])
+
+
+async def _once() -> list[Figure]:
+    async with _three_sites(TopicSpec("gps", ("tokyo",))) as (urls, one):
+        options = {"coordinator": urls["cloud"], "report_seconds": 1.0}
+        async with (
+            nearcast.connect(name="writer", **options) as writer,  # type: ignore[arg-type]
+            nearcast.connect(name="reader", **options) as reader,  # type: ignore[arg-type]
+        ):
+            got: dict[str, list[str]] = {"gps": [], "plain": []}
+            sent: dict[str, list[str]] = {"gps": [], "plain": []}
+            for topic, ids in got.items():
+                await reader.subscribe(topic, callback=_noting(ids))
+            going = True
+
+            async def publish() -> None:
+                started, n = time.perf_counter(), 0
+                while going:
+                    while n < 2000 * (time.perf_counter() - started):
+                        for topic in sent:
+                            sent[topic].append((await writer.publish(topic, b"{}")).id)
+                            n += 1
+                    await asyncio.sleep(0.005)
+
+            task = asyncio.create_task(publish())
+            await asyncio.sleep(1)
+            ring, began = ["tokyo", "osaka", "cloud"], time.perf_counter()
+            for n in range(20):
+                here, there = ring[n % 3], ring[(n + 1) % 3]
+                moves: list[TopicMove | ClientMove] = [_topic_move(one, "gps", here, there)]
+                moves += [
+                    ClientMove(one.next_move_id(), client.name, client.home, there)
+                    for client in (writer, reader) if client.home != there
+                ]  # fmt: skip
+                outcomes = await one.executor.run(moves)
+                problems = [finish.reason for finish in outcomes if finish.reason]
+                assert not problems, problems
+                await asyncio.sleep(1)
+            took = time.perf_counter() - began
+            going = False
+            await task
+            await asyncio.sleep(3)
+    figures = []
+    for topic, kind in (("gps", "processed"), ("plain", "plain")):
+        counts = Counter(got[topic])
+        lost = sum(identity not in counts for identity in sent[topic])
+        repeated = sum(count > 1 for count in counts.values())
+        rate = len(sent[topic]) / (took + 1)
+        what = f"20 migrations, {kind} topic, {len(sent[topic])} messages ({rate:.0f}/s of this topic)"
+        figures.append(Figure(what, f"{lost} lost, {repeated} repeated", "", None, "0, 0"))
+    return figures
+
+
+def monitoring() -> Iterable[Figure]:
+    """Bytes per topic in a site's report, against one coordinate per client."""
+    rng = np.random.default_rng(1)
+    where = Coordinate((0.0,) * 8, 1.0)
+    first = None
+    for count in (1, 10, 100, 1000):
+        places = [Coordinate(tuple(rng.normal(0, 30, 8).tolist()), 1.0) for _ in range(count)]
+        reports = [
+            ClientReport(
+                f"c{n}", 5.0, place, [ClientTopic("gps", n % 2 == 0, True, 50, 5000, 50, 5000, {20: 3, 21: 4})]
+            )
+            for n, place in enumerate(places)
+        ]
+        (topic,) = aggregate(reports, ["gps"], {"gps": where})
+        size = len(msgspec.msgpack.encode(topic))
+        every = sum(len(msgspec.msgpack.encode(report)) for report in reports)
+        first = first or size
+        yield Figure(
+            f"bytes per topic and report, {count} clients", str(size), f"every client: {every}", size / every,
+            f"constant ({size - first:+d})",
+        )  # fmt: skip
+
+
+def one_pass(topics: int, sites: int, clients: int) -> dict[str, float]:
+    """Snapshot, detection and plan over made-up reports; seconds of CPU of each, which other load does not change."""
+    rng = np.random.default_rng(1)
+
+    def place(row: np.ndarray) -> Coordinate:
+        return Coordinate(tuple(row.tolist()), 1.0)
+
+    site_at = rng.normal(0, 60, (sites, 8))
+    names = [f"s{n}" for n in range(sites)]
+    infos = {name: SiteInfo(name, f"nats://{name}", name, 1) for name in names}
+    topic_site = rng.integers(0, sites, topics)
+    records = {
+        f"t{n}": TopicRecord(
+            TopicSpec(f"t{n}", (names[topic_site[n]],), bound_ms=150.0), 1, (f"{names[topic_site[n]]}/worker-0",)
+        )
+        for n in range(topics)
+    }
+    home = rng.integers(0, sites, clients)
+    client_at = site_at[home] + rng.normal(0, 3, (clients, 8))
+    takes = rng.integers(0, topics, (clients, 2))
+    registered = {
+        f"c{n}": ClientRecord(f"c{n}", names[home[n]], place(client_at[n]), [f"t{takes[n, 0]}"], [f"t{takes[n, 1]}"])
+        for n in range(clients)
+    }
+    parts: dict[str, list[ClientReport]] = {name: [] for name in names}
+    for n, client in enumerate(registered.values()):
+        said = [
+            ClientTopic(client.publishes[0], True, False, 5, 500),
+            ClientTopic(client.subscribes[0], False, True, 0, 0, 5, 500),
+        ]
+        parts[names[home[n]]].append(ClientReport(client.name, 5.0, client.coordinate, said))
+    managing = {f"t{n}": place(site_at[topic_site[n]]) for n in range(topics)}
+    reports = {
+        name: SiteReport(
+            name, 1, place(site_at[n]), BrokerFigures(messages_out=1000.0, cpu=0.3),
+            topics=aggregate(parts[name], _named(parts[name]), managing),
+        )
+        for n, name in enumerate(names)
+    }  # fmt: skip
+    settings = Settings()
+    columns = ClientColumns()
+    columns.of(1, registered, tuple(sorted(records)), tuple(sorted(infos)))  # made when a client came, not every pass
+    arrived = time.process_time()
+    taken = {name: TopicColumns(report) for name, report in reports.items()}  # as each report comes
+    began = time.process_time()
+    made = columns.of(1, registered, tuple(sorted(records)), tuple(sorted(infos)))
+    model = snapshot(infos, records, reports, taken, set(), settings, made)
+    modelled = time.process_time()
+    found = detect(model, settings, frozenset(names))
+    detected = time.process_time()
+    plan = make_plan(model, settings, {}, 0.0)
+    planned = time.process_time()
+    return {
+        "taking in all reports": began - arrived,
+        "model": modelled - began,
+        "detect": detected - modelled,
+        "plan": planned - detected,
+        "whole": planned - began,
+        "anomalies": len(found),
+        "moves": len(plan.accepted),
+    }
+
+
+def _named(reports: list[ClientReport]) -> list[str]:
+    return sorted({part.topic for report in reports for part in report.topics})
+
+
+def loop() -> Iterable[Figure]:
+    """One pass of the loop, growing by doubling (seconds of CPU, one core)."""
+    for share in (0.25, 0.5, 1.0):
+        size = (int(10_000 * share), 100, int(100_000 * share))
+        spent, _, megabytes = in_fresh_process(one_pass, *size)
+        what = f"{size[0]} topics, {size[1]} sites, {size[2]} clients; {spent['moves']:.0f} moves planned"
+        steps = ", ".join(f"{step} {spent[step]:.2f}" for step in ("model", "detect", "plan"))
+        before = f"{spent['taking in all reports']:.2f} s to take in the reports as they came"
+        detail = f"{spent['whole']:.2f} s ({steps}), after {before}; {megabytes:.0f} MB"
+        yield Figure(what, detail, "", None, "2 s, 1 GB at the largest")
+
+
+PARTS = {"migration": migration, "once": once, "monitoring": monitoring, "loop": loop}
+
+
+def main(wanted: list[str]) -> None:
+    """Run the parts that are asked for, or all."""
+    for name in wanted or PARTS:
+        part = PARTS[name]
+        print_table((part.__doc__ or name).splitlines()[0], part())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

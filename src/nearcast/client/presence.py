@@ -1,0 +1,254 @@
+"""A client known to the coordinator: it registers, reports to its home, and moves to another one when it is told to."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import msgspec
+from nats.errors import Error as NatsError
+
+from nearcast.client import rehoming as rh
+from nearcast.client.quorum import Acknowledgements
+from nearcast.domain.errors import NearcastError
+from nearcast.wire import subjects
+from nearcast.wire.asking import ask_coordinator
+from nearcast.wire.connection import Connection, ConnectionLostError, open_connection
+from nearcast.wire.control import Answer, Rehome
+from nearcast.wire.histogram import bucket
+from nearcast.wire.registration import ClientInfo, HomeAnswer
+from nearcast.wire.reports import ClientReport, ClientTopic
+from nearcast.wire.stamp import parse_stamp, stamp_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nearcast.client.client import Client
+    from nearcast.client.subscription import Subscription
+    from nearcast.client.whereabouts import Whereabouts
+
+__all__ = ["Presence"]
+
+_log = logging.getLogger(__name__)
+_FIRST_ROUNDS = 5
+_SETTLE = 0.5  # until other sites have heard of new subscriptions; more when round trips are long
+_DRAIN_LIMIT = 30.0
+
+
+class Presence:
+    """One client's dealings with the control plane."""
+
+    def __init__(self, client: Client, whereabouts: Whereabouts, period: float) -> None:
+        self._client, self._whereabouts, self._period = client, whereabouts, period
+        self._machine = rh.Rehoming("")
+        self._told: ClientInfo | None = None
+        self._sent: dict[str, tuple[int, int]] = {}
+        self._received: dict[int, int] = {}
+        self._sampled: dict[int, list[int]] = {}  # by subscription: samples and their bytes
+        self._latency: dict[int, Counter[int]] = {}
+        self._at = time.monotonic()
+        self._reporter: asyncio.Task[None] | None = None
+        self._moving: set[asyncio.Task[None]] = set()
+        self.moves = 0
+
+    async def register(self, urls: Sequence[str]) -> list[str]:
+        """Ask for a home through any broker; the addresses to try are returned, best first."""
+        client = self._client
+        connection = await open_connection(urls, name=client.name, timeout=client._timeout)
+        try:
+            await self._whereabouts.measure(connection, _FIRST_ROUNDS)
+            self._told = ClientInfo(client.name, coordinate=self._whereabouts.coordinate)
+            answer = await ask_coordinator(connection, "client", "register", self._told, HomeAnswer)
+        finally:
+            await connection.close()
+        return [url for _, url in answer.homes]
+
+    async def start(self, connection: Connection) -> None:
+        """Listen for commands and report, on the connection to the home."""
+        self._machine.home = connection.server_name
+        await self._listen(connection)
+        await connection.flush()
+        self._reporter = asyncio.create_task(self._report_on(), name=f"reports of {self._client.name}")
+
+    async def stop(self) -> None:
+        """Say goodbye."""
+        tasks = [task for task in (self._reporter, *self._moving) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        with contextlib.suppress(NearcastError, NatsError, TimeoutError):
+            client = self._client
+            last = msgspec.msgpack.encode(ClientReport(client.name, 0.0))
+            client._live().send(subjects.client_reports(client.home), b"", last)
+            await ask_coordinator(client._live(), "client", "leave", {"name": client.name}, object, 0.5)
+
+    def sample(self, subscription: Subscription, payload: bytes, headers: bytes) -> None:
+        """One message in 16 of a subscription: its size, and how long it took."""
+        key = id(subscription)
+        sizes = self._sampled.setdefault(key, [0, 0])
+        sizes[0] += 1
+        sizes[1] += len(payload)
+        published_us = parse_stamp(stamp_of(headers)).published_us
+        if published_us:
+            latency_ms = (time.time_ns() // 1000 - published_us) / 1000
+            self._latency.setdefault(key, Counter())[bucket(latency_ms)] += 1
+
+    async def _listen(self, connection: Connection) -> None:
+        await connection.attach(subjects.client_command(self._client.name), self._commanded)
+
+    async def _report_on(self) -> None:
+        while True:
+            try:
+                await self._report_once()
+            except (NearcastError, NatsError, TimeoutError, OSError) as error:
+                _log.debug("client %s: not reported: %s", self._client.name, error)
+            await asyncio.sleep(self._period)
+
+    async def _report_once(self) -> None:
+        client, connection = self._client, self._client._live()
+        if not connection.is_connected:
+            return
+        if not self._moving:
+            self._machine.home = client.home  # it may have found another broker by itself
+        await self._whereabouts.measure(connection)
+        report = self._report()
+        connection.send(subjects.client_reports(client.home), b"", msgspec.msgpack.encode(report))
+        info = ClientInfo(
+            client.name,
+            client.home,
+            self._whereabouts.coordinate if self._told is None else self._told.coordinate,
+            sorted(part.topic for part in report.topics if part.publishes),
+            sorted({part.topic for part in report.topics if part.subscribes}),
+        )
+        if info != self._told:  # what it does has changed, or it is elsewhere
+            info = msgspec.structs.replace(info, coordinate=self._whereabouts.coordinate)
+            await ask_coordinator(connection, "client", "register", info, HomeAnswer)
+            self._told = info
+
+    def _report(self) -> ClientReport:
+        client, now = self._client, time.monotonic()
+        seconds, self._at = max(now - self._at, 1e-3), now
+        parts = []
+        for topic, route in client._routes.items():
+            sent, size = self._sent.get(topic, (0, 0))
+            if route.sent < sent:
+                sent = size = 0
+            parts.append(ClientTopic(topic, True, False, route.sent - sent, route.bytes - size))
+            self._sent[topic] = (route.sent, route.bytes)
+        for subscription in client._subscriptions:
+            if subscription._closed or not subscription._begun:
+                continue
+            key = id(subscription)
+            received = subscription.received - self._received.get(key, 0)
+            self._received[key] = subscription.received
+            samples, size = self._sampled.pop(key, [0, 0])
+            parts.append(
+                ClientTopic(
+                    subscription.topic,
+                    False,
+                    True,
+                    messages_in=received,
+                    bytes_in=received * size // samples if samples else 0,
+                    latency=dict(self._latency.pop(key, {})),
+                )
+            )
+        return ClientReport(client.name, seconds, self._whereabouts.coordinate, parts)
+
+    def _commanded(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
+        command = msgspec.json.decode(payload, type=Rehome)
+        event = rh.Commanded(command.term, command.home, command.url)
+        task = asyncio.create_task(self._move(event, reply))
+        self._moving.add(task)
+        task.add_done_callback(self._moving.discard)
+
+    async def _move(self, event: rh.Event, reply: str) -> None:
+        """Do what the machine says until it says nothing more."""
+        old, new = self._client._live(), None
+        events: list[rh.Event] = [event]
+        while events:
+            for instruction in self._machine.handle(events.pop(0)):
+                match instruction:
+                    case rh.Answer(error, term):
+                        self._client._live().send(reply, b"", msgspec.json.encode(Answer(error, term)))
+                    case rh.Open(url):
+                        new, outcome = await self._open(url)
+                        events.append(outcome)
+                    case rh.Subscribe():
+                        assert new is not None
+                        events.append(await self._subscribe(old, new))
+                    case rh.Switch():
+                        assert new is not None
+                        acknowledgements = await self._switch(old, new)
+                    case rh.Wait():
+                        await asyncio.sleep(max(_SETTLE, 4 * await _round_trip(old)))
+                        events.append(rh.Settled())
+                    case rh.Close("new"):
+                        assert new is not None
+                        await new.close()
+                    case rh.Close("old"):
+                        await self._close(old, acknowledgements)
+
+    async def _open(self, url: str) -> tuple[Connection | None, rh.Event]:
+        client = self._client
+        try:
+            connection = await open_connection(
+                [url, *client._urls], name=client.name, timeout=client._timeout, on_reconnect=client._came_back
+            )
+        except ConnectionLostError as error:
+            return None, rh.Lost(str(error))
+        if connection.server_name != self._machine.target:
+            await connection.close()
+            return None, rh.Lost("does not answer")
+        return connection, rh.Opened()
+
+    async def _subscribe(self, old: Connection, new: Connection) -> rh.Event:
+        try:
+            for subscription in self._client._subscriptions:
+                await subscription.follow(old, new)
+            await self._listen(new)
+            await new.flush(timeout=10)
+        except (NatsError, TimeoutError, NearcastError) as error:
+            return rh.Lost(str(error) or "timed out")
+        return rh.Subscribed()
+
+    async def _switch(self, old: Connection, new: Connection) -> Acknowledgements | None:
+        """From here on publications leave by the new connection; what waits for stores is still answered on the old."""
+        client = self._client
+        fresh = Acknowledgements(new)
+        await fresh.start()
+        with contextlib.suppress(NatsError, TimeoutError):
+            await old.flush(timeout=2)  # in order: the old broker has all before the new one gets the next
+        before, client._acknowledgements = client._acknowledgements, fresh
+        client._connection = new
+        client._settle_in(new)
+        if client._channels is not None:
+            with contextlib.suppress(NearcastError):  # renewed in a while
+                await client._channels.move(new)
+        self.moves += 1
+        return before
+
+    async def _close(self, old: Connection, acknowledgements: Acknowledgements | None) -> None:
+        client = self._client
+        with contextlib.suppress(NatsError, TimeoutError, NearcastError):
+            async with asyncio.timeout(_DRAIN_LIMIT):
+                if acknowledgements is not None:
+                    await acknowledgements.drain()
+                for subscription in client._subscriptions:
+                    await subscription.past_is_read()
+                for subscription in client._subscriptions:
+                    await subscription.let_go(old)
+                await old.flush(timeout=2)
+        if acknowledgements is not None:
+            await acknowledgements.stop()
+        await old.close()
+
+
+async def _round_trip(connection: Connection) -> float:
+    try:
+        return float(await connection.rtt())
+    except (NatsError, TimeoutError, AttributeError):
+        return 0.0

@@ -1,0 +1,239 @@
+"""The coordinator's endpoints: what sites and clients register, and what people ask and wish for."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from nearcast.coordinator.executor.client_move import ClientMove
+from nearcast.coordinator.executor.topic_move import TopicMove
+from nearcast.domain.errors import InputError, NearcastError
+from nearcast.domain.topic import TopicSpec, check_pattern, overlaps
+from nearcast.wire.control import Assignments, AssignmentsRequest, TopicRecord, member, parts
+from nearcast.wire.registration import ClientInfo, ClientRecord, HomeAnswer, RegisterSite
+
+if TYPE_CHECKING:
+    from nearcast.coordinator.coordinator import Coordinator
+    from nearcast.coordinator.services import Endpoint
+
+__all__ = ["Api", "Named", "TopicWish", "Wish"]
+
+_PAGE = 500
+
+
+class Named(msgspec.Struct, frozen=True):
+    """Which one is meant."""
+
+    name: str = ""
+
+
+class Wish(msgspec.Struct, frozen=True):
+    """Move this one to these sites (a client: to one)."""
+
+    name: str
+    to: list[str]
+
+
+class TopicWish(msgspec.Struct, frozen=True):
+    """A new topic."""
+
+    spec: TopicSpec
+
+
+class Api:
+    """Answers for a coordinator that leads."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator, self._registry = coordinator, coordinator.registry
+
+    def endpoints(self) -> list[Endpoint]:
+        """All of them: noun, verb, request, answer."""
+        return [
+            ("site", "register", RegisterSite, self._register_site),
+            ("site", "assignments", AssignmentsRequest, self._assignments),
+            ("site", "ls", Named, self._sites),
+            ("site", "info", Named, self._site),
+            ("client", "register", ClientInfo, self._register_client),
+            ("client", "leave", Named, self._client_leaves),
+            ("client", "ls", Named, self._clients),
+            ("client", "info", Named, self._client),
+            ("client", "move", Wish, self._move_client),
+            ("topic", "ls", Named, self._topics),
+            ("topic", "info", Named, self._topic),
+            ("topic", "add", TopicWish, self._add_topic),
+            ("topic", "rm", Named, self._remove_topic),
+            ("topic", "move", Wish, self._move_topic),
+            ("plan", "show", Named, self._show_plan),
+            ("plan", "apply", Named, self._apply_plan),
+            ("coordinator", "status", Named, self._status),
+        ]
+
+    async def _register_site(self, request: RegisterSite) -> Assignments:
+        now = asyncio.get_running_loop().time()
+        await self._registry.put_site(request.info, request.topics)
+        self._coordinator.monitor.expect(request.info.name, now)
+        self._coordinator.monitor.heard[request.info.name] = now
+        return await self._assignments(AssignmentsRequest(-1))
+
+    async def _assignments(self, request: AssignmentsRequest) -> Assignments:
+        records, revision, more = self._registry.changes_after(request.revision, _PAGE)
+        return Assignments(self._coordinator.term(), revision, records, more)
+
+    async def _register_client(self, info: ClientInfo) -> HomeAnswer:
+        registry, monitor = self._registry, self._coordinator.monitor
+        alive = self._alive()
+        if not alive:
+            raise NearcastError("no site is up")
+        coordinates = {
+            name: report.coordinate for name, report in monitor.reports.items() if report.coordinate is not None
+        }
+        known = registry.clients.get(info.name)
+        planned = info.home or (known.home if known is not None else "")
+        homes = self._coordinator.homes.homes(info, alive, coordinates, planned)
+        record = ClientRecord(
+            info.name, info.home or homes[0], info.coordinate, info.publishes, info.subscribes, info.channels
+        )
+        await registry.put_client(record)
+        return HomeAnswer(self._coordinator.term(), [(name, registry.sites[name].url) for name in homes])
+
+    async def _client_leaves(self, request: Named) -> None:
+        await self._registry.remove_client(request.name)
+
+    def _alive(self) -> set[str]:
+        lost = self._coordinator.monitor.lost(asyncio.get_running_loop().time())
+        return set(self._registry.sites) - lost
+
+    async def _sites(self, request: Named) -> list[dict[str, Any]]:
+        return [self._site_row(name) for name in sorted(self._registry.sites)]
+
+    def _site_row(self, name: str) -> dict[str, Any]:
+        info, report = self._registry.site(name), self._coordinator.monitor.reports.get(name)
+        broker = report.broker if report is not None else None
+        return {
+            "site": name,
+            "kind": info.kind,
+            "url": info.url,
+            "state": "up" if name in self._alive() else "lost",
+            "topics": sum(name in record.spec.managed_by for record in self._registry.topics.values()),
+            "workers": len(report.workers) if report is not None else 0,
+            "clients": sum(client.home == name for client in self._registry.clients.values()),
+            "messages_out": round(broker.messages_out, 1) if broker else 0.0,
+            "cpu": round(broker.cpu, 3) if broker else 0.0,
+        }
+
+    async def _site(self, request: Named) -> dict[str, Any]:
+        row = self._site_row(request.name)
+        report = self._coordinator.monitor.reports.get(request.name)
+        if report is not None:
+            row |= msgspec.to_builtins(report, builtin_types=(bytes,))
+            row["topics"] = [
+                {"topic": topic.topic, "producers": topic.producers, "consumers": topic.consumers,
+                 "messages_out": topic.messages_out, "messages_in": topic.messages_in}
+                for topic in report.topics
+            ]  # fmt: skip
+            row["workers"] = [msgspec.structs.asdict(worker) for worker in report.workers]
+            row["workers"] = msgspec.to_builtins(row["workers"])
+        return row
+
+    async def _clients(self, request: Named) -> list[dict[str, Any]]:
+        return [
+            {"client": client.name, "home": client.home, "publishes": len(client.publishes),
+             "subscribes": len(client.subscribes)}
+            for client in self._registry.clients.values()
+        ]  # fmt: skip
+
+    async def _client(self, request: Named) -> dict[str, Any]:
+        return dict(msgspec.to_builtins(self._registry.client(request.name)))
+
+    async def _move_client(self, request: Wish) -> dict[str, Any]:
+        client = self._registry.client(request.name)
+        (target,) = request.to
+        self._registry.site(target)
+        move = ClientMove(self._coordinator.next_move_id(), client.name, client.home, target, "you", "asked for")
+        (finish,) = await self._coordinator.executor.run([move])
+        return {"client": client.name, "to": target, "error": finish.reason}
+
+    async def _topics(self, request: Named) -> list[dict[str, Any]]:
+        return [_topic_row(self._registry.topics[name]) for name in sorted(self._registry.topics)]
+
+    async def _topic(self, request: Named) -> dict[str, Any]:
+        record = self._registry.topic(request.name)
+        return _topic_row(record) | {"figures": self._coordinator.planning.topic_figures(request.name)}
+
+    async def _add_topic(self, request: TopicWish) -> dict[str, Any]:
+        spec = request.spec
+        check_pattern(spec.name)
+        for other in self._registry.topics:
+            if overlaps(other, spec.name):
+                raise InputError(f"topic {spec.name!r} overlaps {other!r}; a message belongs to one topic")
+        for site in (*spec.managed_by, *spec.replicas):
+            self._registry.site(site)
+        for site in spec.replicas:
+            if not self._registry.sites[site].store:
+                raise InputError(f"site {site} has no store")
+        if not 0 <= spec.quorum <= len(spec.replicas):
+            raise InputError(f"quorum is {spec.quorum}; allowed: 0 to {len(spec.replicas)}, the replicas")
+        await self._registry.add_topic(spec, tuple(member(site, "worker-0") for site in spec.managed_by))
+        return _topic_row(self._registry.topic(spec.name))
+
+    async def _remove_topic(self, request: Named) -> None:
+        await self._registry.remove_topic(request.name)
+
+    async def _move_topic(self, request: Wish) -> dict[str, Any]:
+        record = self._registry.topic(request.name)
+        if not record.members:
+            raise InputError(f"topic {request.name!r} has no processor: it is at no site, only its clients are")
+        for site in request.to:
+            self._registry.site(site)
+        here = dict(map(parts, record.members))
+        after = tuple(member(site, here.get(site, "worker-0")) for site in request.to)
+        if set(after) == set(record.members):
+            return {"topic": request.name, "to": request.to, "outcome": "done", "reason": "it is there already"}
+        lost = tuple(name for name in record.members if parts(name)[0] not in self._alive())
+        move = TopicMove(
+            self._coordinator.next_move_id(),
+            request.name,
+            record.epoch,
+            record.members,
+            after,
+            "you",
+            "asked for",
+            lost,
+        )
+        (finish,) = await self._coordinator.executor.run([move])
+        outcome = getattr(finish, "outcome", "")
+        return {"topic": request.name, "to": request.to, "outcome": outcome, "reason": finish.reason}
+
+    async def _show_plan(self, request: Named) -> dict[str, Any]:
+        return self._coordinator.planning.show()
+
+    async def _apply_plan(self, request: Named) -> dict[str, Any]:
+        return await self._coordinator.planning.apply()
+
+    async def _status(self, request: Named) -> dict[str, Any]:
+        coordinator, registry = self._coordinator, self._registry
+        return {
+            "leader": coordinator.name,
+            "term": coordinator.term(),
+            "automatic": coordinator.settings.automatic,
+            "sites": len(registry.sites),
+            "lost": sorted(set(registry.sites) - self._alive()),
+            "topics": len(registry.topics),
+            "clients": len(registry.clients),
+            "moves_under_way": len(registry.moves),
+            "last_pass": coordinator.planning.last_pass(),
+        }
+
+
+def _topic_row(record: TopicRecord) -> dict[str, Any]:
+    spec = record.spec
+    return {
+        "topic": spec.name,
+        "members": list(record.members),
+        "replicas": list(spec.replicas),
+        "quorum": spec.quorum,
+        "bound_ms": spec.bound_ms,
+        "epoch": record.epoch,
+    }

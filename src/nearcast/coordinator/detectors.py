@@ -1,0 +1,103 @@
+"""What is wrong with a model, or new in it: each a sentence, and the reason to make a plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nearcast.coordinator.goals.balance import site_loads
+
+if TYPE_CHECKING:
+    from nearcast.coordinator.model import Model
+    from nearcast.coordinator.settings import Settings
+
+__all__ = ["Anomaly", "detect"]
+
+_RESOURCES = ("CPU", "memory", "network")
+_NAMED = 100  # of one kind; the goals see all
+
+
+@dataclass(frozen=True)
+class Anomaly:
+    """kind: which detector. about: the site, topic or worker."""
+
+    kind: str
+    about: str
+    sentence: str
+
+
+def detect(model: Model, settings: Settings, known_sites: frozenset[str]) -> list[Anomaly]:
+    """All anomalies. known_sites: those that were alive at the last pass."""
+    found = [*_sites(model, settings, known_sites), *_topics(model), *_workers(model, settings)]
+    loads = site_loads(model)[model.sites.alive]
+    mean = float(loads.mean()) if len(loads) else 0.0
+    cov = float(loads.std() / mean) if mean > 0 else 0.0
+    if cov > settings.cov and mean > settings.mean_load:
+        found.append(
+            Anomaly(
+                "unbalanced homes",
+                "",
+                f"loads of sites vary by {cov:.2f} of their mean of {mean:.0f} messages/s; {settings.cov:g} is allowed",
+            )
+        )
+    return found
+
+
+def _sites(model: Model, settings: Settings, known_sites: frozenset[str]) -> list[Anomaly]:
+    sites, found = model.sites, []
+    for row, name in enumerate(sites.names):
+        if not sites.alive[row]:
+            found.append(Anomaly("site lost", name, f"site {name} has not reported for {settings.site_lost_after:g} s"))
+            continue
+        if name not in known_sites:
+            found.append(Anomaly("site joined", name, f"site {name} is new or back"))
+        for resource, used in zip(_RESOURCES, sites.utilisation[row], strict=True):
+            if used > settings.watermark:
+                sentence = f"site {name} uses {used:.0%} of its {resource}; {settings.watermark:.0%} is allowed"
+                found.append(Anomaly("site overloaded", name, sentence))
+        if sites.rate_out[row] > sites.rate_limit[row]:
+            rates = f"{sites.rate_out[row]:.0f} messages/s; {sites.rate_limit[row]:.0f} are allowed"
+            found.append(Anomaly("site overloaded", name, f"site {name} sends {rates}"))
+        if sites.store[row] and not sites.store_up[row]:
+            found.append(Anomaly("store lost", name, f"the store of site {name} does not answer"))
+    return found
+
+
+def _topics(model: Model) -> list[Anomaly]:
+    topics = model.topics
+    late = np.flatnonzero(topics.latency > topics.bound)
+    return [
+        Anomaly(
+            "latency bound violated",
+            topics.names[row],
+            f"topic {topics.names[row]} takes up to {topics.latency[row]:.0f} ms, "
+            f"its bound is {topics.bound[row]:.0f} ms",
+        )
+        for row in late[:_NAMED].tolist()
+    ]
+
+
+def _workers(model: Model, settings: Settings) -> list[Anomaly]:
+    workers, topics = model.workers, model.topics
+    if not len(workers.topic):
+        return []
+    bound = topics.bound[workers.topic]
+    bound = np.where(np.isfinite(bound), bound, settings.default_bound_ms)
+    slow = np.flatnonzero(workers.p90_ms > bound)
+    found = [
+        Anomaly(
+            "worker over its bound",
+            workers.names[workers.worker[row]],
+            f"topic {topics.names[workers.topic[row]]} has a p90 of {workers.p90_ms[row]:.0f} ms at "
+            f"{workers.names[workers.worker[row]]}; its bound is {bound[row]:.0f} ms",
+        )
+        for row in slow[:_NAMED].tolist()
+    ]
+    for row in np.flatnonzero(workers.busy > settings.worker_busy)[:_NAMED].tolist():
+        sentence = (
+            f"{workers.names[row]} is busy {workers.busy[row]:.0%} of the time; {settings.worker_busy:.0%} is allowed"
+        )
+        found.append(Anomaly("worker over its bound", workers.names[row], sentence))
+    return found

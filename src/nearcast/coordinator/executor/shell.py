@@ -1,0 +1,174 @@
+"""Carries moves out: does what the machines say, many moves at once, one at a time for each topic and client."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections import defaultdict, deque
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from nats.errors import Error as NatsError
+from nats.errors import NoRespondersError
+
+from nearcast.coordinator.executor import client_move as cm
+from nearcast.coordinator.executor import topic_move as tm
+from nearcast.coordinator.state import ConflictError
+from nearcast.domain.errors import NearcastError
+from nearcast.wire import subjects
+from nearcast.wire.control import Answer, Rehome, StartTopic, StopTopic, TopicRecord, parts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from nearcast.coordinator.registry import Registry
+    from nearcast.coordinator.settings import Settings
+    from nearcast.wire.connection import Connection
+
+__all__ = ["DeposedError", "Executor"]
+
+_log = logging.getLogger(__name__)
+
+
+class DeposedError(NearcastError):
+    """This coordinator no longer leads; its successor goes on with what it began."""
+
+
+class Executor:
+    """Makes moves. `term` gives the term to act in, and raises DeposedError when there is none."""
+
+    def __init__(self, registry: Registry, connection: Connection, settings: Settings, term: Callable[[], int]) -> None:
+        self._registry, self._connection, self._settings, self._term = registry, connection, settings, term
+        self._slots = asyncio.Semaphore(settings.moves_at_once)
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self.finished: deque[tuple[tm.TopicMove | cm.ClientMove, tm.Finish | cm.Finish, float]] = deque(maxlen=1000)
+
+    async def run(self, moves: Iterable[tm.TopicMove | cm.ClientMove]) -> list[tm.Finish | cm.Finish]:
+        """Make new moves; how each ended is returned."""
+        return await asyncio.gather(*(self._one(move, resumed=False) for move in moves))
+
+    async def resume(self) -> None:
+        """Finish or roll back what an earlier leader began."""
+        await asyncio.gather(*(self._one(move, resumed=True) for move in list(self._registry.moves.values())))
+
+    async def _one(self, move: tm.TopicMove | cm.ClientMove, *, resumed: bool) -> tm.Finish | cm.Finish:
+        name = f"topic {move.topic}" if isinstance(move, tm.TopicMove) else f"client {move.client}"
+        async with self._locks[name], self._slots:
+            began = asyncio.get_running_loop().time()
+            if isinstance(move, tm.TopicMove):
+                finish: tm.Finish | cm.Finish = await self._move_topic(move, resumed)
+            else:
+                finish = await self._move_client(move, resumed)
+            self.finished.append((move, finish, asyncio.get_running_loop().time() - began))
+            _log.info("%s: %s -> %s: %s", name, move.before, move.after, finish)
+            return finish
+
+    async def _move_topic(self, move: tm.TopicMove, resumed: bool) -> tm.Finish:
+        machine = tm.TopicMoveMachine(move)
+        first: tm.Event = tm.Begin()
+        if resumed:
+            first = tm.Resume(await self._registry.reread_topic(move.topic))
+        events: deque[tm.Event] = deque([first])
+        while True:
+            instructions = machine.handle(events.popleft())
+            if instructions and isinstance(instructions[0], tm.Finish):
+                return instructions[0]
+            events.extend(await asyncio.gather(*(self._do(move, instruction) for instruction in instructions)))
+
+    async def _do(self, move: tm.TopicMove, instruction: tm.Instruction) -> tm.Event:
+        term = self._term()
+        match instruction:
+            case tm.Journal():
+                await self._registry.journal(move)
+                return tm.Journalled()
+            case tm.Start(name, source, epoch):
+                site, worker = parts(name)
+                record = self._registry.topics.get(move.topic)
+                if record is None:
+                    return tm.Failed(name, "the topic was removed")
+                spec = with_members(record, epoch, move.after, move.id).spec
+                command = StartTopic(term, epoch, spec, worker, source)
+                error = await self._tell(subjects.site_command(site, "start"), command, self._settings.start_limit)
+                return tm.Failed(name, error) if error else tm.Started(name)
+            case tm.Commit(expected, epoch, members):
+                return await self._commit(move, expected, epoch, members)
+            case tm.Leave(name, towards, epoch):
+                site, worker = parts(name)
+                stop = StopTopic(term, epoch, move.topic, worker, towards)
+                error = await self._tell(subjects.site_command(site, "stop"), stop, self._settings.leave_limit)
+                if error:
+                    _log.warning("%s was not told to leave topic %s: %s", name, move.topic, error)
+                return tm.Left(name)
+            case tm.Erase():
+                await self._registry.erase_move(move)
+                return tm.Erased()
+        raise AssertionError(instruction)
+
+    async def _commit(self, move: tm.TopicMove, expected: int, epoch: int, members: tuple[str, ...]) -> tm.Event:
+        record = self._registry.topics.get(move.topic)
+        if record is None or record.epoch != expected:
+            return tm.Conflict(await self._registry.reread_topic(move.topic))
+        try:
+            await self._registry.put_topic(with_members(record, epoch, members, move.id))
+        except ConflictError:
+            return tm.Conflict(await self._registry.reread_topic(move.topic))
+        return tm.Committed()
+
+    async def _move_client(self, move: cm.ClientMove, resumed: bool) -> cm.Finish:
+        machine = cm.ClientMoveMachine(move)
+        event: cm.Event = cm.Resume() if resumed else cm.Begin()
+        while True:
+            (instruction,) = machine.handle(event)
+            match instruction:
+                case cm.Finish():
+                    return instruction
+                case cm.Journal():
+                    self._term()
+                    await self._registry.journal(move)
+                    event = cm.Journalled()
+                case cm.Tell():
+                    error = await self._rehome(move)
+                    event = cm.Stayed(error) if error else cm.Moved()
+                case cm.Note():
+                    self._term()
+                    client = self._registry.clients.get(move.client)
+                    if client is not None:
+                        await self._registry.put_client(msgspec.structs.replace(client, home=move.after))
+                    event = cm.Noted()
+                case cm.Erase():
+                    self._term()
+                    await self._registry.erase_move(move)
+                    event = cm.Erased()
+
+    async def _rehome(self, move: cm.ClientMove) -> str:
+        site = self._registry.sites.get(move.after)
+        if site is None:
+            return f"site {move.after} is not registered"
+        command = Rehome(self._term(), site.name, site.url)
+        return await self._tell(subjects.client_command(move.client), command, self._settings.rehome_limit)
+
+    async def _tell(self, subject: str, command: Any, limit: float) -> str:
+        """Send a command; why it was not done is returned."""
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + limit
+        while True:
+            try:
+                reply = await self._connection.request(subject, msgspec.json.encode(command), timeout=limit)
+                break
+            except NoRespondersError:  # brokers learn of each other's subscriptions a moment late
+                if clock() > deadline - limit / 2:
+                    return "nobody is there"
+                await asyncio.sleep(0.1)
+            except (NatsError, TimeoutError) as error:
+                return str(error) or f"no answer within {limit:g} s"
+        answer = msgspec.json.decode(reply.data, type=Answer)
+        if answer.term > self._term():
+            raise DeposedError(answer.error)
+        return answer.error
+
+
+def with_members(record: TopicRecord, epoch: int, members: tuple[str, ...], move: str) -> TopicRecord:
+    """A record with other members; the topic is managed by their sites."""
+    sites = tuple(dict.fromkeys(parts(name)[0] for name in members))
+    return TopicRecord(dataclasses.replace(record.spec, managed_by=sites), epoch, members, move)

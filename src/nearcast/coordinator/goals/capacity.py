@@ -1,0 +1,124 @@
+"""Site capacity: topics of lost sites run elsewhere, and an overloaded site sheds its largest topics."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nearcast.coordinator.goals.goal import ClientProposal, Draft, Proposal, TopicProposal
+from nearcast.placement.partitioning import Brokers, Topics, centroid
+from nearcast.placement.partitioning.aggregates import NOWHERE
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from nearcast.coordinator.model import Model
+    from nearcast.coordinator.settings import Settings
+
+__all__ = ["SiteCapacity", "partition_of"]
+
+
+class SiteCapacity:
+    """Algorithm 1 of ePulsar for load alone; it refuses what would overload a site."""
+
+    name = "site capacity"
+
+    def propose(self, model: Model, settings: Settings) -> list[Proposal]:
+        """Topics without a live site first, then the largest of overloaded sites."""
+        sites, found = model.sites, list(self._shrunk(model))
+        shrunk = {proposal.topic for proposal in found if isinstance(proposal, TopicProposal)}
+        rows, live, topics, brokers = partition_of(model, settings)
+        if not len(live):
+            return found
+        # Latency is the next goal's concern: here nothing is late.
+        placed = centroid(replace(topics, latency=np.where(topics.broker == NOWHERE, np.inf, 0.0)), brokers)
+        for n in np.flatnonzero(placed.broker != topics.broker).tolist():
+            row = int(rows[n])
+            if placed.broker[n] == NOWHERE or row in shrunk:
+                continue
+            target = int(live[placed.broker[n]])
+            before = sites.names[int(model.topics.site[row])]
+            if topics.broker[n] == NOWHERE:
+                why = f"site {before} is lost; {sites.names[target]} is the best live site with room for it"
+            else:
+                why = f"site {before} is overloaded; this is one of its largest topics, {topics.rate[n]:.0f} messages/s"
+            members = model.members_at(row, (target,))
+            found.append(TopicProposal(row, members, (target,), float(placed.expected[n]), why))
+        found.extend(self._homeless(model))
+        return found
+
+    def objection(self, draft: Draft, proposal: Proposal, settings: Settings) -> str:
+        """A target must be alive and stay below its limits."""
+        sites = draft.model.sites
+        if isinstance(proposal, TopicProposal):
+            added = [(row, draft.model.topics.rate[proposal.topic]) for row in proposal.sites
+                     if not draft.managing[proposal.topic, row]]  # fmt: skip
+        elif isinstance(proposal, ClientProposal):
+            added = [(proposal.home, draft.client_load[proposal.client])]
+        else:
+            return ""
+        for row, rate in added:
+            if not sites.alive[row]:
+                return f"site {sites.names[row]} is lost"
+            before = draft.rate_out[row]
+            if before + rate > sites.rate_limit[row]:
+                return f"site {sites.names[row]} would send more than its {sites.rate_limit[row]:.0f} messages/s"
+            peak = draft.utilisation[row].max() * ((before + rate) / before if before > 0 else 1.0)
+            if peak > settings.watermark:
+                return (
+                    f"site {sites.names[row]} would use {peak:.0%} of a resource; {settings.watermark:.0%} is allowed"
+                )
+        return ""
+
+    def _shrunk(self, model: Model) -> list[Proposal]:
+        """Topics of several sites, some of them lost: the others go on alone."""
+        topics, sites, found = model.topics, model.sites, []
+        many = topics.managing.sum(axis=1) > 1
+        hit = many & topics.managing[:, ~sites.alive].any(axis=1) & topics.managing[:, sites.alive].any(axis=1)
+        for row in np.flatnonzero(hit).tolist():
+            left = tuple(np.flatnonzero(topics.managing[row] & sites.alive).tolist())
+            gone = ", ".join(sites.names[n] for n in np.flatnonzero(topics.managing[row] & ~sites.alive))
+            why = f"site {gone} is lost; the other managing sites go on"
+            found.append(TopicProposal(row, model.members_at(row, left), left, float(topics.latency[row]), why))
+        return list(found)
+
+    def _homeless(self, model: Model) -> list[Proposal]:
+        """Clients of lost sites. They find another by themselves; this tells the registry, and the unlucky ones."""
+        sites, clients = model.sites, model.clients
+        lost = np.flatnonzero((clients.home >= 0) & ~sites.alive[clients.home])
+        live = np.flatnonzero(sites.alive)
+        if not len(lost) or not len(live):
+            return []
+        nearest = live[model.client_distances(lost)[:, live].argmin(axis=1)]
+        return [
+            ClientProposal(int(row), int(home), f"its home {sites.names[clients.home[row]]} is lost", hard=True)
+            for row, home in zip(lost, nearest, strict=True)
+        ]
+
+
+def partition_of(model: Model, settings: Settings) -> tuple[NDArray[np.int64], NDArray[np.int64], Topics, Brokers]:
+    """Topics managed by one site as the partitioning planner sees them: their rows, the live sites' rows, columns."""
+    sites, topics = model.sites, model.topics
+    live = np.flatnonzero(sites.alive)
+    number = np.full(len(sites.names) + 1, NOWHERE)
+    number[live] = np.arange(len(live))
+    rows = np.flatnonzero(topics.single)
+    at = number[topics.site[rows]]
+    peak = sites.utilisation[live] * (0.85 / settings.watermark)  # the planner's watermark is 85 %
+    brokers = Brokers(sites.position[live], sites.height[live], sites.rate_limit[live], peak)
+    return (
+        rows,
+        live,
+        Topics(
+            at,
+            topics.bound[rows],
+            topics.rate[rows],
+            topics.producer_centroid[rows],
+            topics.consumer_centroid[rows],
+            topics.deviation[rows],
+            np.where(at == NOWHERE, np.inf, topics.latency[rows]),
+        ),
+        brokers,
+    )

@@ -1,0 +1,156 @@
+"""Topic latency: a late topic goes where its bound holds, and its clients follow; shared ones get better homes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nearcast.coordinator.goals.capacity import partition_of
+from nearcast.coordinator.goals.goal import ClientProposal, Draft, Proposal, TopicProposal
+from nearcast.placement.partitioning import centroid
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from nearcast.coordinator.model import Model
+    from nearcast.coordinator.settings import Settings
+
+__all__ = ["TopicLatency"]
+
+_BLOCK = 8192
+
+
+class TopicLatency:
+    """Partitioning for topics of one site (ePulsar), homes for topics of many (RELOC, refined)."""
+
+    name = "topic latency"
+
+    def propose(self, model: Model, settings: Settings) -> list[Proposal]:
+        """Late topics, then the clients of those that moved, then the homes of clients of late shared topics."""
+        moved = self._late_topics(model, settings)
+        site_of = model.topics.site.copy()
+        for proposal in moved:
+            site_of[proposal.topic] = proposal.sites[0]
+        follow = self._followers(model, settings, site_of)
+        return [*moved, *follow, *self._shared(model, settings)]
+
+    def objection(self, draft: Draft, proposal: Proposal, settings: Settings) -> str:
+        """A client's new home must not make one of its topics late."""
+        model = draft.model
+        if not isinstance(proposal, ClientProposal) or not model.clients.placed[proposal.client]:
+            return ""
+        clients, topics = model.clients, model.topics
+        mine = clients.pair_topic[clients.pair_client == proposal.client]
+        mine = mine[np.isfinite(topics.bound[mine])]
+        if not len(mine):
+            return ""
+        way = model.client_distances(np.array([proposal.client]))[0]
+        before, after = draft.home[proposal.client], proposal.home
+        longer = way[after] - (way[before] if before >= 0 else 0.0)
+        spare = topics.bound[mine] - draft.latency[mine]
+        worst = int(spare.argmin())
+        if longer > max(spare[worst], 0.0):
+            name = topics.names[mine[worst]]
+            return f"it would add {longer:.0f} ms to topic {name}, which has {max(spare[worst], 0.0):.0f} ms to spare"
+        return ""
+
+    def _late_topics(self, model: Model, settings: Settings) -> list[TopicProposal]:
+        rows, live, topics, brokers = partition_of(model, settings)
+        late = topics.latency > topics.bound
+        if not late.any() or not len(live):
+            return []
+        placed = centroid(topics, brokers)
+        found = []
+        for n in np.flatnonzero(late & (placed.broker != topics.broker) & (placed.broker >= 0)).tolist():
+            expected, now = float(placed.expected[n]), float(topics.latency[n])
+            if expected > topics.bound[n] and expected > (1 - settings.gain) * now:
+                continue  # late here and hardly less late there: not worth a move
+            row, target = int(rows[n]), int(live[placed.broker[n]])
+            where = f"at {model.sites.names[target]} it takes at most {expected:.0f} ms"
+            takes = f"it takes up to {now:.0f} ms" if np.isfinite(now) else "it is at no live site"
+            why = f"{takes}, its bound is {topics.bound[n]:.0f} ms; {where}"
+            found.append(TopicProposal(row, model.members_at(row, (target,)), (target,), expected, why))
+        return found
+
+    def _followers(self, model: Model, settings: Settings, site_of: NDArray[np.int64]) -> list[Proposal]:
+        """Clients of topics that moved or are late, at homes from which the way to their topics is longer than need be.
+
+        A client of several topics goes where the sum of its ways, to its home and on to their sites, is least.
+        """
+        clients, sites, topics = model.clients, model.sites, model.topics
+        wanted = (topics.latency > topics.bound) | (site_of != topics.site)
+        live = np.flatnonzero(sites.alive)
+        rows = np.unique(clients.pair_client[wanted[clients.pair_topic]])
+        rows = rows[clients.placed[rows] & (clients.home[rows] >= 0)]
+        if not len(rows) or not len(live):
+            return []
+        best, now, then = self._best_homes(model, rows, live, site_of)
+        found: list[Proposal] = []
+        for n in np.flatnonzero((best != clients.home[rows]) & (then < (1 - settings.gain) * now)).tolist():
+            here, there = sites.names[clients.home[rows[n]]], sites.names[best[n]]
+            why = f"from {there} the way to its topics is {then[n]:.0f} ms, from {here} {now[n]:.0f} ms"
+            found.append(ClientProposal(int(rows[n]), int(best[n]), why, hard=True))
+        return found[: settings.client_moves]
+
+    def _best_homes(
+        self, model: Model, rows: NDArray[np.int64], live: NDArray[np.int64], site_of: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+        """The live site with the shortest ways to a client's topics, and the sums of ways from home and from there."""
+        clients, width = model.clients, len(model.sites.names)
+        number = np.full(len(clients.names), -1)
+        number[rows] = np.arange(len(rows))
+        mine = (number[clients.pair_client] >= 0) & (site_of[clients.pair_topic] >= 0)
+        owner, target = number[clients.pair_client[mine]], site_of[clients.pair_topic[mine]]
+        order = np.argsort(owner, kind="stable")
+        owner, target = owner[order], target[order]
+        between = model.distances()
+        best, now, then = np.empty(len(rows), np.int64), np.empty(len(rows)), np.empty(len(rows))
+        for start in range(0, len(rows), _BLOCK):  # clients × sites are never held all at once
+            block = rows[start : start + _BLOCK]
+            first, last = np.searchsorted(owner, (start, start + len(block)))
+            cell = (owner[first:last] - start) * width + target[first:last]
+            topics_at = np.bincount(cell, minlength=len(block) * width).reshape(len(block), width).astype(float)
+            ways = model.client_distances(block) * np.maximum(topics_at.sum(axis=1, keepdims=True), 1)
+            ways += topics_at @ between
+            chosen, own = live[ways[:, live].argmin(axis=1)], np.arange(len(block))
+            place = slice(start, start + len(block))
+            best[place], now[place], then[place] = chosen, ways[own, clients.home[block]], ways[own, chosen]
+        return best, now, then
+
+    def _shared(self, model: Model, settings: Settings) -> list[Proposal]:
+        """Late topics of several sites: better homes for their clients, by RELOC's delay model and a local search."""
+        topics, clients, sites = model.topics, model.clients, model.sites
+        many = topics.managing.sum(axis=1) > 1
+        late = np.flatnonzero(many & (topics.latency > topics.bound))
+        live = np.flatnonzero(sites.alive)
+        pairs = np.isin(clients.pair_topic, late) & clients.placed[clients.pair_client]
+        if not len(late) or not pairs.any() or len(live) < 2:
+            return []
+        from nearcast.placement.homes import HomesInstance, membership, refine
+
+        rows, client = np.unique(clients.pair_client[pairs], return_inverse=True)
+        topic = np.searchsorted(late, clients.pair_topic[pairs])
+        shape = (len(late), len(rows))
+        publishes, subscribes = clients.publishes[pairs], clients.subscribes[pairs]
+        plenty = np.full(len(live), 1e9)  # what sites can hold is the first goal's concern
+        instance = HomesInstance(
+            model.client_distances(rows)[:, live] / 2,
+            model.distances()[np.ix_(live, live)] / 2,
+            0.0,
+            plenty,
+            plenty,
+            np.ones(len(late)),
+            membership(topic[publishes], client[publishes], shape),
+            membership(topic[subscribes], client[subscribes], shape),
+        )
+        position = np.full(len(sites.names), 0)
+        position[live] = np.arange(len(live))
+        start = position[clients.home[rows]]
+        plan = refine(instance, start)
+        found: list[Proposal] = []
+        for n in np.flatnonzero(plan.home != start).tolist():
+            there = sites.names[live[plan.home[n]]]
+            why = f"messages of its topics, run at several sites, take less time on the whole with it at {there}"
+            found.append(ClientProposal(int(rows[n]), int(live[plan.home[n]]), why, hard=True))
+        return found[: settings.client_moves]

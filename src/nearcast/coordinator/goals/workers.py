@@ -1,0 +1,133 @@
+"""Workers inside a site: a worker over its bound is split, workers with little to do are put together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nearcast.coordinator.goals.goal import Draft, Proposal, TopicProposal
+from nearcast.wire.control import member, parts
+
+if TYPE_CHECKING:
+    from nearcast.coordinator.model import Model
+    from nearcast.coordinator.settings import Settings
+    from nearcast.placement.colocation.model import LatencyModel
+
+__all__ = ["WorkerLatency"]
+
+
+class WorkerLatency:
+    """Which topics share a worker, by the latency model of the co-location paper when one was trained, else by load."""
+
+    name = "worker latency"
+
+    def __init__(self, model: LatencyModel | None = None) -> None:
+        self.latency_model = model
+
+    def propose(self, model: Model, settings: Settings) -> list[Proposal]:
+        """One site at a time; only sites with a worker over its bound, or with workers that could be one."""
+        found: list[Proposal] = []
+        workers = model.workers
+        for site in np.flatnonzero(model.sites.alive).tolist():
+            rows = np.flatnonzero(workers.site[workers.worker] == site) if len(workers.worker) else np.empty(0, int)
+            if len(rows):
+                found += self._site(model, settings, site, rows)
+        return found
+
+    def objection(self, draft: Draft, proposal: Proposal, settings: Settings) -> str:
+        """Nothing behind this goal changes what a worker does."""
+        return ""
+
+    def _site(self, model: Model, settings: Settings, site: int, rows: np.ndarray) -> list[Proposal]:
+        workers, topics = model.workers, model.topics
+        bound = np.where(np.isfinite(topics.bound), topics.bound, settings.default_bound_ms)[workers.topic[rows]]
+        here = np.unique(workers.worker[rows])
+        over = {int(workers.worker[row]) for row, limit in zip(rows, bound, strict=True) if workers.p90_ms[row] > limit}
+        over |= {int(worker) for worker in here if workers.busy[worker] > settings.worker_busy}
+        number = {int(worker): n for n, worker in enumerate(here)}
+        current = np.array([number[int(worker)] for worker in workers.worker[rows]])
+        load = workers.rate[rows] * workers.processing_ms[rows] / 1000
+        if over and len(rows) > len(here):
+            wanted = self._split(model, settings, rows, bound, load, current, {number[worker] for worker in over})
+            why = "{worker} is over its bound with {count} topics; this one gets another worker"
+        elif not over and len(here) > 1 and (load.sum() < settings.worker_busy / 2):
+            if len(rows) > settings.topics_per_worker or (workers.waiting[rows] > 0).any():
+                return []
+            wanted = np.zeros(len(rows), dtype=np.int64)
+            why = "the workers of this site have little to do ({busy:.0%} of one); one is enough"
+        else:
+            return []
+        return self._proposals(model, site, rows, current, wanted, why, float(load.sum()), hard=bool(over))
+
+    def _split(
+        self,
+        model: Model,
+        settings: Settings,
+        rows: np.ndarray,
+        bound: np.ndarray,
+        load: np.ndarray,
+        current: np.ndarray,
+        over: set[int],
+    ) -> np.ndarray:
+        workers = model.workers
+        if self.latency_model is not None and (workers.processing_ms[rows] > 0).all() and (load <= 1).all():
+            from nearcast.placement.colocation.feasibility import InfeasibleTopicError, Topics, feasibility
+            from nearcast.placement.colocation.incremental import adjusted
+
+            wanted = Topics(np.maximum(workers.rate[rows], 1e-3), workers.processing_ms[rows], bound)
+            try:
+                possible = feasibility(self.latency_model, wanted, 0.1)
+                k = min(settings.topics_per_worker, self.latency_model.k)
+                return np.asarray(adjusted(possible, k, current).broker)
+            except InfeasibleTopicError:
+                pass  # a topic too heavy for any worker: load says where it does least harm
+        # By load: the heaviest topics of a worker that is over leave it, to a worker with room or a new one.
+        found, used = current.copy(), np.bincount(current, load).tolist()
+        for worker in over:
+            mine = sorted(np.flatnonzero(found == worker).tolist(), key=lambda n: -load[n])
+            for n in mine[1:]:  # the heaviest stays
+                if used[worker] <= settings.worker_busy and n != mine[1]:
+                    break
+                room = [w for w in range(len(used)) if w not in over and used[w] + load[n] <= settings.worker_busy
+                        and (found == w).sum() < settings.topics_per_worker]  # fmt: skip
+                target = min(room, key=lambda w: used[w]) if room else len(used)
+                if target == len(used):
+                    used.append(0.0)
+                used[worker] -= load[n]
+                used[target] += load[n]
+                found[n] = target
+        return found
+
+    def _proposals(
+        self,
+        model: Model,
+        site: int,
+        rows: np.ndarray,
+        current: np.ndarray,
+        wanted: np.ndarray,
+        why: str,
+        busy: float,
+        *,
+        hard: bool,
+    ) -> list[Proposal]:
+        workers, topics = model.workers, model.topics
+        here = np.unique(workers.worker[rows])
+        names = [parts(workers.names[worker])[1] for worker in here]
+        taken = set(names)
+        while len(names) <= int(wanted.max()):
+            fresh = next(f"worker-{n}" for n in range(len(taken) + 1) if f"worker-{n}" not in taken)
+            names.append(fresh)
+            taken.add(fresh)
+        found: list[Proposal] = []
+        site_name = model.sites.names[site]
+        for n in np.flatnonzero(wanted != current).tolist():
+            row = int(workers.topic[rows[n]])
+            old = workers.names[workers.worker[rows[n]]]
+            members = tuple(
+                member(site_name, names[wanted[n]]) if name == old else name for name in topics.records[row].members
+            )
+            at = tuple(np.flatnonzero(topics.managing[row]).tolist())
+            reason = why.format(worker=old, count=int((current == current[n]).sum()), busy=busy)
+            found.append(TopicProposal(row, members, at, float(topics.latency[row]), reason, hard))
+        return found

@@ -1,0 +1,169 @@
+"""What is known about sites, topics, clients and moves under way: read from the state once, written through to it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from nearcast.coordinator.executor.client_move import ClientMove
+from nearcast.coordinator.executor.topic_move import TopicMove
+from nearcast.coordinator.state import ConflictError
+from nearcast.domain.errors import InputError
+from nearcast.wire import subjects
+from nearcast.wire.control import TopicRecord
+from nearcast.wire.registration import ClientRecord, SiteInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nearcast.coordinator.state import State
+    from nearcast.domain.topic import TopicSpec
+
+__all__ = ["Registry"]
+
+Move = TopicMove | ClientMove
+
+
+class Registry:
+    """The leader's view. Every change is written by compare-and-set before it is seen here."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self.sites: dict[str, SiteInfo] = {}
+        self.topics: dict[str, TopicRecord] = {}
+        self.clients: dict[str, ClientRecord] = {}
+        self.moves: dict[str, Move] = {}
+        self._changes: dict[str, tuple[int, TopicRecord]] = {}  # all records, removed ones too, by last revision
+        self.revision = 0  # of the last change of a topic
+        self.clients_version = 0
+
+    async def load(self) -> None:
+        """Read everything."""
+        self.sites, self.topics, self.clients, self.moves = {}, {}, {}, {}
+        self._changes, self.revision = {}, 0
+        async for key, value, revision in self._state.everything():
+            match key.partition(".")[0]:
+                case "site":
+                    site = msgspec.json.decode(value, type=SiteInfo)
+                    self.sites[site.name] = site
+                case "topic":
+                    self._note(msgspec.json.decode(value, type=TopicRecord), revision)
+                case "client":
+                    client = msgspec.json.decode(value, type=ClientRecord)
+                    self.clients[client.name] = client
+                case "move":
+                    move = msgspec.json.decode(value, type=Move)
+                    self.moves[move.id] = move
+        self.clients_version += 1
+
+    def topic(self, name: str) -> TopicRecord:
+        """A topic's record."""
+        if name not in self.topics:
+            raise InputError(f"topic {name!r} is not registered; `nearcast topic ls` shows those that are")
+        return self.topics[name]
+
+    def client(self, name: str) -> ClientRecord:
+        """A client's record."""
+        if name not in self.clients:
+            raise InputError(f"client {name!r} is not registered; `nearcast client ls` shows those that are")
+        return self.clients[name]
+
+    def site(self, name: str) -> SiteInfo:
+        """A site."""
+        if name not in self.sites:
+            known = ", ".join(self.sites) or "none"
+            raise InputError(f"site {name!r} is not registered; there are: {known}")
+        return self.sites[name]
+
+    async def put_site(self, site: SiteInfo, topics: Iterable[TopicRecord] = ()) -> None:
+        """A site made itself known, and the topics of its configuration."""
+        if self.sites.get(site.name) != site:
+            await self._state.write(f"site.{site.name}", site)
+            self.sites[site.name] = site
+        for record in topics:
+            if record.spec.name not in self.topics:
+                await self.put_topic(record)
+
+    async def put_topic(self, record: TopicRecord) -> None:
+        """A topic is new, or has changed."""
+        key = _topic_key(record.spec.name)
+        self._note(record, await self._state.write(key, record))
+
+    async def add_topic(self, spec: TopicSpec, members: tuple[str, ...]) -> None:
+        """A new topic; one that was removed before goes on with its epochs."""
+        if spec.name in self.topics:
+            raise InputError(f"topic {spec.name!r} is registered already; remove it first")
+        before = self._changes.get(spec.name)
+        await self.put_topic(TopicRecord(spec, before[1].epoch + 1 if before else 1, members))
+
+    async def remove_topic(self, name: str) -> None:
+        """A topic is no more; the sites that run it stop when they hear of it."""
+        record = self.topic(name)
+        await self.put_topic(TopicRecord(record.spec, record.epoch + 1, (), "", removed=True))
+
+    async def put_replicas(self, record: TopicRecord, replicas: tuple[str, ...]) -> None:
+        """A topic is kept elsewhere; its members stay."""
+        spec = dataclasses.replace(record.spec, replicas=replicas)
+        await self.put_topic(msgspec.structs.replace(record, spec=spec, epoch=record.epoch + 1))
+
+    async def reread_topic(self, name: str) -> TopicRecord | None:
+        """The record as it is in the state, whatever was thought of it here."""
+        found = await self._state.read(_topic_key(name))
+        if found is None:
+            self.topics.pop(name, None)
+            return None
+        record = msgspec.json.decode(found, type=TopicRecord)
+        self._note(record, self._state.revision_of(_topic_key(name)))
+        return None if record.removed else record
+
+    def changes_after(self, revision: int, limit: int) -> tuple[list[TopicRecord], int, bool]:
+        """Records that changed after a revision, the last revision among them, and whether there are more."""
+        later = sorted((entry for entry in self._changes.values() if entry[0] > revision), key=lambda entry: entry[0])
+        page = later[:limit]
+        reached = page[-1][0] if page else max(revision, self.revision)
+        return [record for _, record in page], reached, len(later) > limit
+
+    def _note(self, record: TopicRecord, revision: int) -> None:
+        name = record.spec.name
+        self._changes[name] = (revision, record)
+        self.revision = max(self.revision, revision)
+        if record.removed:
+            self.topics.pop(name, None)
+        else:
+            self.topics[name] = record
+
+    async def put_client(self, client: ClientRecord) -> None:
+        """A client registered, moved, or changed what it does."""
+        if self.clients.get(client.name) == client:
+            return
+        try:
+            await self._state.write(f"client.{client.name}", client)
+        except ConflictError:  # clients come and go: the latest word about one is right
+            await self._state.read(f"client.{client.name}")
+            await self._state.write(f"client.{client.name}", client)
+        self.clients[client.name] = client
+        self.clients_version += 1
+
+    async def remove_client(self, name: str) -> None:
+        """A client is gone."""
+        if name in self.clients:
+            await self._state.erase(f"client.{name}")
+            del self.clients[name]
+            self.clients_version += 1
+
+    async def journal(self, move: Move) -> None:
+        """Write a move down before it is made."""
+        await self._state.write(f"move.{move.id}", move)
+        self.moves[move.id] = move
+
+    async def erase_move(self, move: Move) -> None:
+        """A move is over."""
+        if move.id in self.moves:
+            await self._state.erase(f"move.{move.id}")
+            del self.moves[move.id]
+
+
+def _topic_key(topic: str) -> str:
+    return f"topic.{subjects.stream_name(topic)}"

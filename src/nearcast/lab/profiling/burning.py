@@ -1,0 +1,19 @@
+"""A processor that keeps the CPU busy for as long as the message says, so that load can be set exactly."""
+
+from __future__ import annotations
+
+import time
+
+from nearcast.site.processor import SpoolView, processor
+from nearcast.wire.message import Message
+
+__all__ = ["burn"]
+
+
+@processor("profile.*", spool=1, timeout=60)
+def burn(message: Message, spool: SpoolView) -> bytes:
+    """Work for so many milliseconds of CPU time, then answer with the message as it came."""
+    until = time.process_time() + float(message.payload) / 1000
+    while time.process_time() < until:
+        pass
+    return message.payload

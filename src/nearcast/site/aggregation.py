@@ -1,0 +1,103 @@
+"""A topic's clients at a site as a constant number of figures (Section 3.2 of ePulsar). A pure function."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from nearcast.domain.topic import matches, overlaps
+from nearcast.wire.histogram import BUCKETS
+from nearcast.wire.reports import ClientReport, ClientTopic, TopicReport
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from nearcast.coordinates import Coordinate
+
+__all__ = ["aggregate"]
+
+
+class _Gathered:
+    """All that the clients of one topic said."""
+
+    def __init__(self) -> None:
+        self.producers: list[Coordinate] = []
+        self.consumers: list[Coordinate] = []
+        self.count = [0, 0]
+        self.rates = [0.0] * 4
+        self.latency = [0] * BUCKETS
+
+    def add(self, client: ClientReport, part: ClientTopic, share: float) -> None:
+        where = client.coordinate
+        for role, (takes_part, places) in enumerate(
+            ((part.publishes, self.producers), (part.subscribes, self.consumers))
+        ):
+            if takes_part:
+                self.count[role] += 1
+                if where is not None:
+                    places.append(where)
+        amounts = (part.messages_out, part.bytes_out, part.messages_in * share, part.bytes_in * share)
+        for n, amount in enumerate(amounts):
+            self.rates[n] += amount / client.seconds
+        for bucket, count in part.latency.items():
+            self.latency[bucket] += count
+
+
+def aggregate(
+    clients: Iterable[ClientReport],
+    topics: Sequence[str],
+    managing: Mapping[str, Coordinate],
+    dimensions: int = 8,
+) -> list[TopicReport]:
+    """One report per topic that a client takes part in.
+
+    topics: names and patterns of the registered topics. managing: where each topic's managing site is.
+    """
+    gathered: defaultdict[str, _Gathered] = defaultdict(_Gathered)
+    # Registered topics do not overlap: one of exactly this name is the only one. Others are looked for once.
+    families: dict[str, list[str]] = {name: [name] for name in topics if "*" not in name and ">" not in name}
+    for client in clients:
+        for part in client.topics:
+            names = families.get(part.topic)
+            if names is None:
+                fits = overlaps if part.subscribes else matches
+                names = families[part.topic] = [name for name in topics if fits(name, part.topic)] or [part.topic]
+            for name in names:
+                gathered[name].add(client, part, 1 / len(names))
+    return [_report(name, found, managing.get(name), dimensions) for name, found in sorted(gathered.items())]
+
+
+def _report(name: str, found: _Gathered, managing: Coordinate | None, dimensions: int) -> TopicReport:
+    producer_centroid = _centroid(found.producers, dimensions)
+    consumer_centroid = _centroid(found.consumers, dimensions)
+    samples = sum(found.latency)
+    most = max(found.latency)
+    return TopicReport(
+        name,
+        float(found.count[0]),
+        float(found.count[1]),
+        producer_centroid,
+        consumer_centroid,
+        _farthest(found.producers, producer_centroid, 0.0),
+        _farthest(found.consumers, consumer_centroid, 0.0),
+        _farthest(found.producers, managing.position, managing.height) if managing else 0.0,
+        _farthest(found.consumers, managing.position, managing.height) if managing else 0.0,
+        found.rates[0],
+        found.rates[1],
+        found.rates[2],
+        found.rates[3],
+        float(samples),
+        bytes(math.ceil(255 * count / most) if most else 0 for count in found.latency),
+    )
+
+
+def _centroid(places: Sequence[Coordinate], dimensions: int) -> tuple[float, ...]:
+    if not places:
+        return (math.nan,) * dimensions
+    return tuple(sum(axis) / len(places) for axis in zip(*(place.position for place in places), strict=True))
+
+
+def _farthest(places: Sequence[Coordinate], point: tuple[float, ...], height: float) -> float:
+    """Each node's height counts once; a centroid is a place and no node, and has none."""
+    return max((math.dist(place.position, point) + place.height + height for place in places), default=0.0)

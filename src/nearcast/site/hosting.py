@@ -1,0 +1,288 @@
+"""The workers of a site and the topics they run: as the registry says, or as `nearcast.toml` does while there is none.
+
+Commands come from the coordinator that leads; one with a lower term than any seen is refused. What the registry said
+last is kept in a file, so that a site that starts while no coordinator answers goes on where it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+import msgspec
+from nats.errors import Error as NatsError
+
+from nearcast.domain.errors import NearcastError
+from nearcast.site.assignments import Drop, Inform, Running, Take, changes, worker_of
+from nearcast.site.process import Supervised
+from nearcast.site.worker import Assignment, WorkerStats
+from nearcast.wire import subjects
+from nearcast.wire.control import (
+    Answer,
+    Assignments,
+    HostTopic,
+    LeaveTopic,
+    MembersChanged,
+    StartTopic,
+    StopTopic,
+    TopicRecord,
+    WorkerCommand,
+    member,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from nearcast.domain.deployment import Deployment
+    from nearcast.domain.site import SiteSpec
+    from nearcast.wire.connection import Connection
+
+__all__ = ["Hosting", "configured_records"]
+
+_log = logging.getLogger(__name__)
+_START_LIMIT = 60.0
+_ANSWER_LIMIT = 20.0
+_SETTLE = 1.0
+
+
+def configured_records(deployment: Deployment) -> list[TopicRecord]:
+    """The topics of a configuration, dealt out to the workers of their sites; no more workers than topics."""
+    workers: dict[tuple[str, str], str] = {}
+    for site in deployment.sites:
+        managed = deployment.managed_at(site.name)
+        for n, topic in enumerate(managed):
+            workers[site.name, topic.name] = f"worker-{n % min(site.workers, len(managed))}"
+    return [
+        TopicRecord(topic, 1, tuple(member(site, workers[site, topic.name]) for site in topic.managed_by))
+        for topic in deployment.topics
+    ]
+
+
+class Hosting:
+    """One site's workers and topics."""
+
+    def __init__(
+        self, deployment: Deployment, site: SiteSpec, connection: Connection, folder: Path, search_path: Sequence[str]
+    ) -> None:
+        self._site, self._connection, self._folder = site, connection, folder
+        self._modules, self._search_path = list(deployment.modules), list(search_path)
+        self._known = {record.spec.name: record for record in configured_records(deployment)}
+        self.term = 0
+        self.revision = -1
+        self.settle = _SETTLE
+        self.on_records: Callable[[list[TopicRecord]], None] = lambda records: None
+        self.workers: dict[str, Supervised] = {}
+        self.running: dict[str, Running] = {}
+        self._removed: set[str] = set()
+        self._left: dict[str, int] = {}  # epoch with which a topic was left: older records of it are history
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._launching = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def _memory(self) -> Path:
+        return self._folder / "assignments.json"
+
+    @property
+    def has_known_a_coordinator(self) -> bool:
+        """Whether a registry ever said what to run here."""
+        return self._memory.exists()
+
+    @property
+    def records(self) -> list[TopicRecord]:
+        """All topics there are, as far as this site knows."""
+        return list(self._known.values())
+
+    def _take_in(self, answer: Assignments) -> None:
+        self.term, self.revision = max(self.term, answer.term), answer.revision
+        for record in answer.records:
+            if record.removed:
+                self._known.pop(record.spec.name, None)
+                self._removed.add(record.spec.name)
+            else:
+                self._known[record.spec.name] = record
+                self._removed.discard(record.spec.name)
+
+    async def start(self, assignments: Assignments | None) -> None:
+        """Start what the registry says; else what it said last; else what the configuration says."""
+        if assignments is None and self.has_known_a_coordinator:
+            assignments = msgspec.json.decode(self._memory.read_bytes(), type=Assignments)
+        if assignments is not None:
+            self._known = {}
+            self._take_in(assignments)
+            self.on_records(self.records)
+        for record in self.records:
+            worker = worker_of(record, self._site.name)
+            if worker:
+                self.running[record.spec.name] = Running(record.spec, worker, record.epoch)
+        for name in sorted({running.worker for running in self.running.values()}):
+            await self._worker(name)
+        for verb in ("start", "stop"):
+            await self._connection.attach(subjects.site_command(self._site.name, verb), self._commanded)
+        await self._connection.flush()
+
+    async def stop(self) -> None:
+        """End the workers."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(worker.stop() for worker in self.workers.values()))
+        self.workers.clear()
+
+    async def stats(self) -> list[WorkerStats]:
+        """What each worker has done since it started."""
+        return [await self._ask_worker(worker) for worker in list(self.workers)]
+
+    async def follow(self, answer: Assignments) -> None:
+        """Do what the registry says: first stop what this site should no longer run."""
+        if answer.term < self.term:
+            return
+        if self.revision < 0:
+            self._known = {}  # the registry's word takes the place of the configuration
+        self._take_in(answer)
+        self._memory.write_bytes(msgspec.json.encode(Assignments(self.term, self.revision, self.records)))
+        self.on_records(self.records)
+        await self.reconcile()
+
+    async def reconcile(self) -> None:
+        """Change what runs here to what the records say; what cannot be done now is tried with the next report."""
+        current = [record for record in self.records if record.epoch >= self._left.get(record.spec.name, 0)]
+        for change in changes(self._site.name, self.running, current, self._removed):
+            try:
+                match change:
+                    case Drop(topic, worker, epoch, towards):
+                        await self._drop(topic, worker, epoch, towards)
+                    case Take(record, worker, source):
+                        await self._take(record, worker, source)
+                    case Inform(topic, worker, epoch, members):
+                        async with self._locks[topic]:
+                            await self._tell(worker, MembersChanged(topic, epoch, members))
+                            self._note(Running(self.running[topic].spec, worker, epoch))
+            except NearcastError as error:
+                _log.warning("%s: %s", self._site.name, error)
+
+    async def _take(self, record: TopicRecord, worker: str, source: str, epoch: int | None = None) -> None:
+        spec, epoch = record.spec, record.epoch if epoch is None else epoch
+        async with self._locks[spec.name]:
+            await self._worker(worker)
+            await self._tell(worker, HostTopic(spec, epoch, source, self.settle / 2))
+            self._note(Running(spec, worker, epoch))
+
+    async def _drop(self, topic: str, worker: str, epoch: int, towards: str) -> None:
+        async with self._locks[topic]:
+            current = self.running.get(topic)
+            if worker in self.workers:
+                await self._tell(worker, LeaveTopic(topic, epoch, towards, self.settle))
+            if current is not None and current.worker == worker:
+                del self.running[topic]
+                self._left[topic] = epoch
+                self._brief(worker)
+
+    def _note(self, running: Running) -> None:
+        """Remember what runs where, and have a worker that dies come up again with it."""
+        before = self.running.get(running.spec.name)
+        self.running[running.spec.name] = running
+        self._brief(running.worker)
+        if before is not None and before.worker != running.worker:
+            self._brief(before.worker)
+
+    def _brief(self, worker: str) -> None:
+        if worker in self.workers:
+            self.workers[worker].stdin = msgspec.json.encode(self._assignment(worker))
+
+    def _assignment(self, worker: str) -> Assignment:
+        topics = [running for running in self.running.values() if running.worker == worker]
+        return Assignment(
+            site=self._site.name,
+            worker=worker,
+            url=self._site.url,
+            run_directory=str(self._folder),
+            modules=self._modules,
+            search_path=self._search_path,
+            topics=[running.spec for running in topics],
+            epochs={running.spec.name: running.epoch for running in topics},
+        )
+
+    async def _worker(self, name: str) -> None:
+        """Start a worker unless it is there."""
+        async with self._launching:
+            if name in self.workers:
+                return
+            process = Supervised(
+                f"{self._site.name}/{name}",
+                [sys.executable, "-m", "nearcast.site.worker"],
+                self._folder / f"{name}.log",
+                ready=lambda: self._worker_answers(name),
+                stdin=msgspec.json.encode(self._assignment(name)),
+            )
+            self.workers[name] = process
+            try:
+                await process.start()
+            except BaseException:
+                del self.workers[name]
+                raise
+
+    async def retire_idle_workers(self) -> None:
+        """End workers that have nothing to do, and nothing left to finish."""
+        busy = {running.worker for running in self.running.values()}
+        for name in [name for name in self.workers if name not in busy]:
+            async with self._launching:
+                if not any(running.worker == name for running in self.running.values()):
+                    await self.workers.pop(name).stop()
+
+    async def _worker_answers(self, worker: str) -> None:
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + _START_LIMIT
+        while True:
+            try:
+                await self._ask_worker(worker)
+                return
+            except NearcastError:
+                if clock() > deadline:
+                    raise
+                await asyncio.sleep(0.05)
+
+    async def _ask_worker(self, worker: str) -> WorkerStats:
+        reply = await ask(self._connection, subjects.worker(self._site.name, worker), b"")
+        return msgspec.json.decode(reply, type=WorkerStats)
+
+    async def _tell(self, worker: str, command: WorkerCommand) -> None:
+        subject = subjects.worker_command(self._site.name, worker)
+        reply = await ask(self._connection, subject, msgspec.msgpack.encode(command), _ANSWER_LIMIT)
+        answer = msgspec.msgpack.decode(reply, type=Answer)
+        if answer.error:
+            raise NearcastError(f"{self._site.name}/{worker}: {answer.error}")
+
+    def _commanded(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
+        task = asyncio.create_task(self._obey(subject.rpartition(".")[2], reply, payload))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _obey(self, verb: str, reply: str, payload: bytes) -> None:
+        error = ""
+        try:
+            kind: type[StartTopic] | type[StopTopic] = StartTopic if verb == "start" else StopTopic
+            command = msgspec.json.decode(payload, type=kind)
+            if command.term < self.term:
+                raise NearcastError(f"term {command.term} is over; term {self.term} leads")
+            self.term = command.term
+            if isinstance(command, StartTopic):
+                record = TopicRecord(command.spec, command.epoch)
+                await self._take(record, command.worker, command.source)
+            else:
+                await self._drop(command.topic, command.worker, command.epoch, command.towards)
+        except (NearcastError, msgspec.DecodeError) as problem:
+            error = str(problem)
+        self._connection.send(reply, b"", msgspec.json.encode(Answer(error, self.term)))
+
+
+async def ask(connection: Connection, subject: str, payload: bytes, timeout: float = 2.0) -> bytes:
+    """One request, one answer, or a NearcastError."""
+    try:
+        return bytes((await connection.request(subject, payload, timeout=timeout)).data)
+    except (NatsError, TimeoutError) as error:
+        raise NearcastError(f"no answer on {subject}: {error or 'timed out'}") from error

@@ -1,0 +1,37 @@
+"""Latencies counted in buckets that grow by a fixed factor: small, mergeable by adding, good for percentiles."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+__all__ = ["BUCKETS", "bucket", "empty", "percentile"]
+
+BUCKETS = 80
+_PER_DOUBLING = 4  # each bucket is 19 % wider than the one before
+_SMALLEST_MS = 1 / 16  # up to 65 s
+
+
+def empty() -> list[int]:
+    """A histogram of nothing."""
+    return [0] * BUCKETS
+
+
+def bucket(milliseconds: float) -> int:
+    """Where a latency is counted."""
+    if milliseconds <= _SMALLEST_MS:
+        return 0
+    return min(math.ceil(_PER_DOUBLING * math.log2(milliseconds / _SMALLEST_MS)), BUCKETS - 1)
+
+
+def percentile(counts: Sequence[int], share: float) -> float:
+    """The upper edge, in milliseconds, of the bucket in which a share of all is reached; 0 of nothing."""
+    total = sum(counts)
+    if not total:
+        return 0.0
+    wanted, so_far = share * total, 0
+    for n, count in enumerate(counts):
+        so_far += count
+        if so_far >= wanted:
+            return float(_SMALLEST_MS * 2 ** (n / _PER_DOUBLING))
+    raise AssertionError("unreachable")

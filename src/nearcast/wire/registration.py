@@ -1,0 +1,81 @@
+"""How sites and clients make themselves known to the coordinator, and what they are told."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from nearcast.coordinates import Coordinate
+from nearcast.wire.control import TopicRecord
+
+__all__ = ["ClientInfo", "ClientRecord", "HomeAnswer", "Place", "Places", "RegisterSite", "SiteInfo"]
+
+
+class SiteInfo(msgspec.Struct, frozen=True):
+    """A site, as its agent describes it."""
+
+    name: str
+    url: str
+    host: str
+    port: int
+    kind: Literal["edge", "cloud"] = "edge"
+    workers: int = 1
+    store: bool = False
+    position: tuple[float, float] | None = None
+    max_connections: int = 65_536
+
+
+class RegisterSite(msgspec.Struct, frozen=True):
+    """A site, and the topics of its configuration: those the registry does not know yet are taken over."""
+
+    info: SiteInfo
+    topics: list[TopicRecord] = []
+
+
+class ClientInfo(msgspec.Struct, frozen=True):
+    """A client: where it is, and what it publishes and subscribes to.
+
+    tried: sites that it could not reach; it asks for another home.
+    """
+
+    name: str
+    home: str = ""
+    coordinate: Coordinate | None = None
+    publishes: list[str] = []
+    subscribes: list[str] = []
+    channels: list[str] = []
+    tried: list[str] = []
+
+
+class ClientRecord(msgspec.Struct, frozen=True):
+    """What the registry keeps of a client."""
+
+    name: str
+    home: str
+    coordinate: Coordinate | None = None
+    publishes: list[str] = []
+    subscribes: list[str] = []
+    channels: list[str] = []
+
+
+class HomeAnswer(msgspec.Struct, frozen=True):
+    """A client's home, and the next nearest sites should it not answer: names and addresses, best first."""
+
+    term: int
+    homes: list[tuple[str, str]]
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A site with its address and coordinate."""
+
+    site: str
+    host: str
+    port: int
+    coordinate: Coordinate
+
+
+class Places(msgspec.Struct, frozen=True):
+    """Where an agent is, and the other sites it knows."""
+
+    places: list[Place]

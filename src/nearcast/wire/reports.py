@@ -1,0 +1,108 @@
+"""What clients tell their home and sites tell the coordinator, each period.
+
+A site's report has the same few figures for each topic, whatever the number of its clients.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from nearcast.coordinates import Coordinate
+
+__all__ = ["BrokerFigures", "ClientReport", "ClientTopic", "SiteReport", "TopicReport", "WorkerFigures", "WorkerTopic"]
+
+
+class ClientTopic(msgspec.Struct, frozen=True, array_like=True):
+    """A client's traffic of one topic (or pattern it subscribes to) since its last report; latencies are sampled."""
+
+    topic: str
+    publishes: bool = False
+    subscribes: bool = False
+    messages_out: int = 0
+    bytes_out: int = 0
+    messages_in: int = 0
+    bytes_in: int = 0
+    latency: dict[int, int] = {}
+
+
+class ClientReport(msgspec.Struct, frozen=True):
+    """From a client to the agent of its home."""
+
+    client: str
+    seconds: float
+    coordinate: Coordinate | None = None
+    topics: list[ClientTopic] = []
+
+
+class TopicReport(msgspec.Struct, frozen=True, array_like=True):
+    """One topic at one site, in constant size.
+
+    Centroids are of the producers' and consumers' positions. Deviations are the largest distance of one of them from
+    its centroid, heights included: W(t) is their sum. Legs are the largest distance to the topic's managing site:
+    E(t) is their sum. Rates are per second. `latency` holds 80 buckets, scaled to at most 255 each.
+    """
+
+    topic: str
+    producers: float  # counts, but of one size on the wire
+    consumers: float
+    producer_centroid: tuple[float, ...]
+    consumer_centroid: tuple[float, ...]
+    producer_deviation: float
+    consumer_deviation: float
+    producer_leg: float
+    consumer_leg: float
+    messages_out: float
+    bytes_out: float
+    messages_in: float
+    bytes_in: float
+    samples: float
+    latency: bytes
+
+
+class WorkerTopic(msgspec.Struct, frozen=True, array_like=True):
+    """A topic in a worker: rate, milliseconds of processing per message, p90 from publication to notification."""
+
+    topic: str
+    rate: float
+    processing_ms: float
+    waiting: int
+    p90_ms: float
+
+
+class WorkerFigures(msgspec.Struct, frozen=True, array_like=True):
+    """A worker: the share of its time it was busy, and its topics."""
+
+    worker: str
+    busy: float
+    topics: list[WorkerTopic] = []
+
+
+class BrokerFigures(msgspec.Struct, frozen=True):
+    """What the broker says of itself; shares are of what the machine (or the setting for the network) has."""
+
+    connections: int = 0
+    mqtt_connections: int = 0
+    messages_in: float = 0.0
+    messages_out: float = 0.0
+    bytes_in: float = 0.0
+    bytes_out: float = 0.0
+    cpu: float = 0.0
+    memory: float = 0.0
+    network: float = 0.0
+
+
+class SiteReport(msgspec.Struct, frozen=True):
+    """From a site's agent, to whoever listens; the coordinator that leads answers.
+
+    revision: the registry's, of the assignments the site follows. arrived, gone: clients since the last report.
+    """
+
+    site: str
+    revision: int
+    coordinate: Coordinate | None = None
+    broker: BrokerFigures = BrokerFigures()
+    store: bool = True
+    workers: list[WorkerFigures] = []
+    topics: list[TopicReport] = []
+    arrived: list[str] = []
+    gone: list[str] = []

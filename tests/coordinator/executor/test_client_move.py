@@ -1,0 +1,74 @@
+"""Re-homing as the coordinator sees it, with every crash point."""
+
+from __future__ import annotations
+
+import pytest
+
+from nearcast.coordinator.executor import client_move as cm
+
+MOVE = cm.ClientMove("m1", "car", "a", "b")
+
+
+class CrashError(Exception):
+    """The coordinator is killed."""
+
+
+class World:
+    def __init__(self, answers: bool, crash_at: int) -> None:
+        self.journal: dict[str, cm.ClientMove] = {}
+        self.registry, self.home = "a", "a"
+        self.answers, self.crash_at, self.steps = answers, crash_at, 0
+
+    def step(self) -> None:
+        if self.steps == self.crash_at:
+            self.crash_at = -1
+            raise CrashError
+        self.steps += 1
+
+    def do(self, instruction: cm.Instruction) -> cm.Event:
+        self.step()
+        event: cm.Event
+        match instruction:
+            case cm.Journal():
+                self.journal[MOVE.id] = MOVE
+                event = cm.Journalled()
+            case cm.Tell():
+                self.home = MOVE.after if self.answers else self.home
+                event = cm.Moved() if self.answers else cm.Stayed("no answer")
+            case cm.Note():
+                self.registry = MOVE.after
+                event = cm.Noted()
+            case cm.Erase():
+                self.journal.pop(MOVE.id, None)
+                event = cm.Erased()
+            case cm.Finish():
+                raise AssertionError
+        self.step()
+        return event
+
+
+def run(world: World, event: cm.Event) -> cm.Finish:
+    machine = cm.ClientMoveMachine(MOVE)
+    while True:
+        (instruction,) = machine.handle(event)
+        if isinstance(instruction, cm.Finish):
+            return instruction
+        event = world.do(instruction)
+
+
+@pytest.mark.parametrize("answers", [True, False])
+@pytest.mark.parametrize("crash_at", range(-1, 12))
+def test_registry_and_client_agree_whatever_happens(answers: bool, crash_at: int) -> None:
+    world = World(answers, crash_at)
+    try:
+        run(world, cm.Begin())
+    except CrashError:
+        if world.journal:
+            run(world, cm.Resume())
+    assert not world.journal
+    assert world.registry == world.home
+
+
+def test_a_client_that_stays_says_why() -> None:
+    assert run(World(False, -1), cm.Begin()) == cm.Finish(False, "no answer")
+    assert run(World(True, -1), cm.Begin()) == cm.Finish(True)

@@ -1,0 +1,196 @@
+"""Topic migration without a network: a small world with a store, sites and a queue group, and every way to fail."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from nearcast.coordinator.executor import topic_move as tm
+from nearcast.domain.topic import TopicSpec
+from nearcast.wire.control import TopicRecord
+
+SPEC = TopicSpec("gps", ("a",))
+MOVE = tm.TopicMove("m1", "gps", 4, ("a/w",), ("b/w",))
+
+
+class CrashError(Exception):
+    """The coordinator is killed."""
+
+
+class World:
+    """What a coordinator's instructions do. Sites keep running whatever happens to the coordinator.
+
+    answers: what happens to the commands to a member: `ok`, `refused`, `silent` (nothing happens, no answer),
+    `deaf` (it is done, but the answer is lost).
+    """
+
+    def __init__(self, move: tm.TopicMove, answers: dict[str, str], crash_at: int = -1) -> None:
+        self.record: TopicRecord | None = TopicRecord(SPEC, move.epoch, move.before)
+        self.journal: dict[str, tm.TopicMove] = {}
+        self.running = dict.fromkeys(move.before, move.epoch)  # member -> epoch it was started with
+        self.answers, self.crash_at, self.steps = answers, crash_at, 0
+        self.ownerless = 0  # moments at which nobody was in the queue group
+
+    def step(self) -> None:
+        self.ownerless += not self.running
+        if self.steps == self.crash_at:
+            self.crash_at = -1
+            raise CrashError
+        self.steps += 1
+
+    def do(self, move: tm.TopicMove, instruction: tm.Instruction) -> tm.Event | None:
+        self.step()
+        event = self._do(move, instruction)
+        self.step()
+        return event
+
+    def _do(self, move: tm.TopicMove, instruction: tm.Instruction) -> tm.Event | None:
+        match instruction:
+            case tm.Journal():
+                self.journal[move.id] = move
+                return tm.Journalled()
+            case tm.Start(member, source, epoch):
+                return self._start(member, source, epoch)
+            case tm.Commit(expected, epoch, members):
+                if self.record is None or self.record.epoch != expected:
+                    return tm.Conflict(self.record)
+                self.record = TopicRecord(SPEC, epoch, members, move.id)
+                return tm.Committed()
+            case tm.Leave(member, _, epoch):
+                if self.answers.get(member) != "silent" and self.running.get(member, epoch) <= epoch:
+                    self.running.pop(member, None)
+                return tm.Left(member)
+            case tm.Erase():
+                self.journal.pop(move.id, None)
+                return tm.Erased()
+            case tm.Finish():
+                return None
+        raise AssertionError(instruction)
+
+    def _start(self, member: str, source: str, epoch: int) -> tm.Event:
+        answer = self.answers.get(member, "ok")
+        if answer in ("ok", "deaf"):
+            assert source == "" or source in self.running or source == member
+            self.running[member] = max(epoch, self.running.get(member, 0))
+        return tm.Started(member) if answer == "ok" else tm.Failed(member, answer)
+
+    def reconcile(self) -> None:
+        """Every site learns of the record, as with the answer to its next report."""
+        for member, epoch in list(self.running.items()):
+            if self.record is None or (member not in self.record.members and epoch < self.record.epoch):
+                del self.running[member]
+
+
+def run(world: World, move: tm.TopicMove, first: tm.Event) -> tm.Finish:
+    machine = tm.TopicMoveMachine(move)
+    waiting: list[tm.Event] = [first]
+    while waiting:
+        for instruction in machine.handle(waiting.pop(0)):
+            if isinstance(instruction, tm.Finish):
+                world.do(move, instruction)
+                return instruction
+            event = world.do(move, instruction)
+            if event is not None:
+                waiting.append(event)
+    raise AssertionError("the machine stopped without finishing")
+
+
+def run_with_crashes(world: World, move: tm.TopicMove) -> None:
+    """A coordinator, killed at the world's crash point, and its successor."""
+    try:
+        run(world, move, tm.Begin())
+    except CrashError:
+        for journalled in list(world.journal.values()):
+            run(world, journalled, tm.Resume(world.record))
+
+
+MOVES = [
+    MOVE,
+    tm.TopicMove("m2", "gps", 1, ("a/w",), ("a/w", "b/w")),
+    tm.TopicMove("m3", "gps", 1, ("a/w", "b/w"), ("b/w",)),
+    tm.TopicMove("m4", "gps", 7, ("a/w", "b/w"), ("c/w", "d/w")),
+    tm.TopicMove("m5", "gps", 1, (), ("b/w",)),
+]
+
+
+@pytest.mark.parametrize("move", MOVES, ids=lambda move: move.id)
+def test_every_crash_point_and_every_failure_leaves_one_agreed_set_of_owners(move: tm.TopicMove) -> None:
+    members = list(dict.fromkeys((*move.before, *move.after)))
+    seen = set()
+    for answers in itertools.product(("ok", "refused", "silent", "deaf"), repeat=len(members)):
+        for crash_at in range(-1, 30):
+            world = World(move, dict(zip(members, answers, strict=True)), crash_at)
+            run_with_crashes(world, move)
+            assert not world.journal
+            assert world.record is not None
+            assert world.record.members in (move.before, move.after)
+            # The record alone decides, once everybody has heard of it; nobody runs it who should not.
+            world.reconcile()
+            assert set(world.running) <= set(world.record.members)
+            assert set(world.running) == set(world.record.members) or "refused" in answers or "silent" in answers
+            if move.before:
+                assert world.ownerless == 0
+            seen.add(world.record.members)
+    assert seen == {move.before, move.after}  # a coordinator that dies before the journal has it moves nothing
+
+
+def test_a_move_starts_the_new_member_before_the_old_one_leaves() -> None:
+    machine = tm.TopicMoveMachine(MOVE)
+    assert machine.handle(tm.Begin()) == [tm.Journal()]
+    assert machine.handle(tm.Journalled()) == [tm.Start("b/w", "a/w", 5)]
+    assert machine.handle(tm.Started("b/w")) == [tm.Commit(4, 5, ("b/w",))]
+    assert machine.handle(tm.Committed()) == [tm.Leave("a/w", "b/w", 5)]
+    assert machine.handle(tm.Left("a/w")) == [tm.Erase()]
+    assert machine.handle(tm.Erased()) == [tm.Finish("done")]
+
+
+def test_a_target_that_does_not_answer_is_rolled_back_with_an_epoch_that_keeps_it_out() -> None:
+    machine = tm.TopicMoveMachine(MOVE)
+    machine.handle(tm.Begin())
+    machine.handle(tm.Journalled())
+    assert machine.handle(tm.Failed("b/w", "no answer")) == [tm.Commit(4, 6, ("a/w",))]
+    assert machine.handle(tm.Committed()) == [tm.Leave("b/w", "a/w", 6)]
+    assert machine.handle(tm.Left("b/w")) == [tm.Erase()]
+    assert machine.handle(tm.Erased()) == [tm.Finish("rolled back", "b/w: no answer")]
+
+
+def test_a_deposed_leaders_commit_is_taken_as_it_stands() -> None:
+    # The successor could not reach b, but the deposed leader had committed the move a moment before.
+    machine = tm.TopicMoveMachine(MOVE)
+    machine.handle(tm.Resume(TopicRecord(SPEC, 4, ("a/w",))))
+    machine.handle(tm.Failed("b/w", "no answer"))
+    assert machine.handle(tm.Conflict(TopicRecord(SPEC, 5, ("b/w",), "m1"))) == [tm.Leave("a/w", "b/w", 5)]
+
+
+def test_a_topic_that_somebody_else_changed_is_left_as_they_want_it() -> None:
+    machine = tm.TopicMoveMachine(MOVE)
+    machine.handle(tm.Begin())
+    machine.handle(tm.Journalled())
+    machine.handle(tm.Started("b/w"))
+    other = TopicRecord(SPEC, 9, ("c/w",), "m7")
+    assert machine.handle(tm.Conflict(other)) == [tm.Leave("a/w", "c/w", 9), tm.Leave("b/w", "c/w", 9)]
+    machine.handle(tm.Left("a/w"))
+    machine.handle(tm.Left("b/w"))
+    assert machine.handle(tm.Erased()) == [tm.Finish("abandoned", "the topic was changed by somebody else")]
+
+
+def test_a_removed_topic_stops_everywhere() -> None:
+    machine = tm.TopicMoveMachine(MOVE)
+    assert machine.handle(tm.Resume(None)) == [tm.Leave("a/w", "", 6), tm.Leave("b/w", "", 6)]
+
+
+def test_late_answers_change_nothing() -> None:
+    machine = tm.TopicMoveMachine(MOVE)
+    machine.handle(tm.Begin())
+    machine.handle(tm.Journalled())
+    machine.handle(tm.Failed("b/w", "no answer"))
+    assert machine.handle(tm.Started("b/w")) == []
+
+
+def test_nothing_is_asked_of_a_lost_site() -> None:
+    machine = tm.TopicMoveMachine(tm.TopicMove("m1", "gps", 4, ("a/w",), ("b/w",), lost=("a/w",)))
+    machine.handle(tm.Begin())
+    assert machine.handle(tm.Journalled()) == [tm.Start("b/w", "", 5)]
+    machine.handle(tm.Started("b/w"))
+    assert machine.handle(tm.Committed()) == [tm.Erase()]

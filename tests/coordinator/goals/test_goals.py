@@ -1,0 +1,210 @@
+"""Each goal on a small world: what it proposes, what it refuses, and the sentence that says why."""
+
+from __future__ import annotations
+
+import msgspec
+from tests.coordinator.worlds import SETTINGS, World
+
+from nearcast.coordinator.detectors import detect
+from nearcast.coordinator.goals import ClientProposal, ReplicaProposal, TopicProposal, goals
+from nearcast.coordinator.plan import Plan, make_plan
+from nearcast.placement.colocation.simulation import Worker, simulate
+from nearcast.placement.colocation.training import Training, train
+from nearcast.wire.reports import BrokerFigures
+
+
+def plan_of(world: World, moved_at: dict[str, float] | None = None, **changes: object) -> Plan:
+    settings = msgspec.structs.replace(SETTINGS, **changes)
+    world.settings = settings
+    return make_plan(world.model(), settings, moved_at or {}, 1000.0)
+
+
+def kinds(world: World, **changes: object) -> set[str]:
+    settings = msgspec.structs.replace(SETTINGS, **changes)
+    return {anomaly.kind for anomaly in detect(world.model(), settings, frozenset(world.where))}
+
+
+def moves(plan: Plan) -> list[str]:
+    return [sentence["move"] for sentence in plan.sentences()]
+
+
+def swarm(home: str = "west") -> World:
+    """A topic managed in the west whose clients are all in the east."""
+    world = World(west=0.0, middle=40.0, east=100.0)
+    world.topic("gps", "west", bound=40.0)
+    world.client("leader", 98.0, home, publishes="gps")
+    for n in range(3):
+        world.client(f"drone{n}", 100.0 + n, home, subscribes="gps")
+    return world
+
+
+def test_a_late_topic_moves_where_its_bound_holds_and_its_clients_follow() -> None:
+    world = swarm()
+    assert kinds(world) == {"latency bound violated"}
+    plan = plan_of(world)
+    assert moves(plan) == [
+        "topic gps: west/worker-0 -> east/worker-0",
+        "client leader: west -> east",
+        "client drone0: west -> east",
+        "client drone1: west -> east",
+        "client drone2: west -> east",
+    ]
+    assert plan.sentences()[0]["reason"] == ("it takes up to 204 ms, its bound is 40 ms; at east it takes at most 8 ms")
+    assert plan.before["late_topics"] == 1
+    assert plan.after["late_topics"] == 0
+
+
+def test_nothing_wrong_nothing_moves() -> None:
+    world = swarm("east")
+    world.topic("gps", "east", bound=40.0)
+    assert kinds(world) == set()
+    assert plan_of(world).accepted == ()
+
+
+def test_a_late_topic_does_not_go_where_it_would_overload_the_site() -> None:
+    world = swarm()
+    world.broker["east"] = BrokerFigures(messages_out=1000.0, cpu=0.84)
+    world.topic("big", "east")
+    world.client("sender", 100.0, "east", publishes="big")
+    assert [move for move in moves(plan_of(world)) if move.startswith("topic")] == []
+    world.broker["east"] = BrokerFigures(messages_out=1000.0, cpu=0.1)
+    assert "topic gps: west/worker-0 -> east/worker-0" in moves(plan_of(world))
+
+
+def test_an_overloaded_site_sheds_its_largest_topics() -> None:
+    world = World(west=0.0, east=30.0)
+    for n, publishers in enumerate((5, 1, 1)):
+        world.topic(f"t{n}", "west")
+        for m in range(publishers):
+            world.client(f"c{n}{m}", 0.0, "west", publishes=f"t{n}")
+    world.broker["west"] = BrokerFigures(messages_out=70.0, cpu=0.95)
+    assert kinds(world) == {"site overloaded"}
+    plan = plan_of(world)
+    assert moves(plan) == ["topic t0: west/worker-0 -> east/worker-0"]
+    assert plan.sentences()[0]["reason"] == "site west is overloaded; this is one of its largest topics, 50 messages/s"
+
+
+def test_topics_of_a_lost_site_run_elsewhere_and_shared_ones_go_on() -> None:
+    world = World(west=0.0, middle=10.0, east=100.0)
+    world.topic("gps", "west")
+    world.topic("air", "west", "east")
+    world.client("car", 2.0, "west", publishes="gps", subscribes="gps")
+    world.lost = {"west"}
+    assert kinds(world) == {"site lost"}
+    plan = plan_of(world)
+    assert moves(plan) == [
+        "topic air: west/worker-0, east/worker-0 -> east/worker-0",
+        "topic gps: west/worker-0 -> middle/worker-0",
+        "client car: west -> middle",
+    ]
+
+
+def test_a_worker_over_its_bound_is_split_and_idle_ones_are_put_together() -> None:
+    world = World(west=0.0)
+    for n in range(3):
+        world.topic(f"t{n}", "west", bound=100.0)
+    world.worker("west", "worker-0", ("t0", 40, 10, 300), ("t1", 20, 10, 300), ("t2", 30, 10, 300))
+    assert kinds(world) == {"worker over its bound"}
+    plan = plan_of(world)
+    assert moves(plan) == ["topic t2: west/worker-0 -> west/worker-1"]
+    assert "worker-0 is over its bound with 3 topics" in plan.sentences()[0]["reason"]
+
+    world.workers.clear()
+    world.topic("t2", "west", bound=100.0, worker="worker-1")
+    world.worker("west", "worker-0", ("t0", 2, 10, 11), ("t1", 2, 10, 11))
+    world.worker("west", "worker-1", ("t2", 2, 10, 11))
+    assert moves(plan_of(world)) == ["topic t2: west/worker-1 -> west/worker-0"]
+
+
+def test_skewed_homes_are_balanced_and_cov_falls() -> None:
+    world = World(west=0.0, east=5.0)
+    world.topic("news")
+    world.client("editor", 0.0, "west", publishes="news")
+    for n in range(40):
+        world.client(f"reader{n}", 2.0, "west" if n < 36 else "east", subscribes="news")
+    changes = {"cov": 0.1, "mean_load": 50.0}
+    assert kinds(world, **changes) == {"unbalanced homes"}
+    plan = plan_of(world, **changes)
+    assert plan.after["cov"] <= 0.1 < plan.before["cov"]
+    assert all(isinstance(one.proposal, ClientProposal) for one in plan.accepted)
+    assert len(plan.accepted) <= 18
+
+
+def test_balance_may_not_make_a_topic_late() -> None:
+    world = World(west=0.0, east=300.0)
+    world.topic("news", "west", bound=20.0)
+    world.client("editor", 0.0, "west", publishes="news")
+    for n in range(20):
+        world.client(f"reader{n}", 1.0, "west", subscribes="news")
+    plan = plan_of(world, cov=0.1, mean_load=50.0)
+    assert plan.accepted == ()
+    assert {one.by for one in plan.refused} == {"topic latency"}
+    assert "ms to topic news, which has" in plan.refused[0].reason
+
+
+def test_soft_goals_leave_alone_what_has_just_moved() -> None:
+    world = World(west=0.0, east=5.0)
+    world.topic("news")
+    world.client("editor", 0.0, "west", publishes="news")
+    for n in range(40):
+        world.client(f"reader{n}", 2.0, "west", subscribes="news")
+    moved = {f"client reader{n}": 990.0 for n in range(40)}
+    plan = plan_of(world, moved, cov=0.1, mean_load=50.0)
+    assert plan.accepted == ()
+    assert plan.refused[0].reason == "it moved 10 s ago and rests for 60 s"
+
+
+def test_replicas_leave_a_lost_store_and_follow_demand() -> None:
+    world = World(west=0.0, middle=50.0, east=100.0)
+    world.stores = {"west", "middle", "east"}
+    world.topic("log", replicas=("west",))
+    for n in range(5):
+        world.client(f"reader{n}", 100.0, "east", subscribes="log")
+    plan = plan_of(world)
+    (one,) = plan.accepted
+    assert isinstance(one.proposal, ReplicaProposal)
+    assert one.proposal.replicas == ("east",)
+    world.topic("log", replicas=("east",))
+    assert plan_of(world).accepted == ()
+    world.stores_down = {"east"}
+    assert "store lost" in kinds(world)
+    (one,) = plan_of(world).accepted
+    assert isinstance(one.proposal, ReplicaProposal)
+    assert "east" not in one.proposal.replicas
+    assert one.proposal.hard
+
+
+def test_clients_of_late_shared_topics_get_better_homes() -> None:
+    world = World(west=0.0, east=100.0)
+    world.topic("game", "west", "east", bound=30.0)
+    for n in range(4):
+        world.client(f"player{n}", 100.0, "west", publishes="game", subscribes="game")
+    plan = plan_of(world)
+    assert {move.rpartition(" ")[2] for move in moves(plan)} == {"east"}
+    assert len(plan.accepted) == 4
+
+
+def test_a_site_that_joins_is_noticed() -> None:
+    world = World(west=0.0, east=1.0)
+    found = detect(world.model(), SETTINGS, frozenset({"west"}))
+    assert [(anomaly.kind, anomaly.about) for anomaly in found] == [("site joined", "east")]
+
+
+def test_proposals_name_a_worker_the_topic_has_already() -> None:
+    world = swarm()
+    world.topic("gps", "west", bound=40.0, worker="worker-7")
+    (first, *_) = plan_of(world).accepted
+    assert isinstance(first.proposal, TopicProposal)
+    assert first.proposal.members == ("east/worker-0",)
+
+
+def test_a_trained_model_decides_which_topics_may_share_a_worker() -> None:
+    samples = simulate(60, 2, Worker(seconds=20.0), 1)
+    model, _ = train(samples, Training(seed=1))
+    world = World(west=0.0)
+    for n in range(3):
+        world.topic(f"t{n}", "west", bound=120.0)
+    world.worker("west", "worker-0", ("t0", 12, 25, 300), ("t1", 12, 25, 300), ("t2", 12, 25, 300))
+    plan = make_plan(world.model(), SETTINGS, {}, 0.0, goals(model))
+    assert moves(plan)
+    assert all(move.startswith("topic t") and "west/worker-0 -> west/worker-" in move for move in moves(plan))

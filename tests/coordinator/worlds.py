@@ -1,0 +1,81 @@
+"""Small made-up worlds on a line: sites, topics and clients at positions in milliseconds."""
+
+from __future__ import annotations
+
+from nearcast.coordinates import Coordinate
+from nearcast.coordinator.model import Model
+from nearcast.coordinator.settings import Settings
+from nearcast.coordinator.snapshot import ClientColumns, TopicColumns, snapshot
+from nearcast.domain.topic import TopicSpec
+from nearcast.site.aggregation import aggregate
+from nearcast.wire.control import TopicRecord, member
+from nearcast.wire.registration import ClientRecord, SiteInfo
+from nearcast.wire.reports import BrokerFigures, ClientReport, ClientTopic, SiteReport, WorkerFigures, WorkerTopic
+
+SETTINGS = Settings()
+
+
+def at(x: float) -> Coordinate:
+    return Coordinate((x, *[0.0] * 7), 1.0)
+
+
+class World:
+    """Sites at x; each client is (name, x, home, topics published, topics subscribed), publishing 10 messages/s."""
+
+    def __init__(self, **sites: float) -> None:
+        self.where = sites
+        self.lost: set[str] = set()
+        self.topics: dict[str, TopicRecord] = {}
+        self.clients: dict[str, ClientRecord] = {}
+        self.broker: dict[str, BrokerFigures] = {}
+        self.workers: dict[str, list[WorkerFigures]] = {}
+        self.stores: set[str] = set()
+        self.stores_down: set[str] = set()
+        self.rate = 10.0
+        self.settings = SETTINGS
+
+    def topic(
+        self,
+        name: str,
+        *sites: str,
+        bound: float | None = None,
+        replicas: tuple[str, ...] = (),
+        worker: str = "worker-0",
+    ) -> None:
+        spec = TopicSpec(name, sites, replicas, 0, bound)
+        self.topics[name] = TopicRecord(spec, 1, tuple(member(site, worker) for site in sites))
+
+    def client(self, name: str, x: float, home: str, publishes: str = "", subscribes: str = "") -> None:
+        self.clients[name] = ClientRecord(name, home, at(x), publishes.split(), subscribes.split())
+
+    def worker(self, site: str, worker: str, *topics: tuple[str, float, float, float]) -> None:
+        """Topics are (name, rate, processing_ms, p90_ms)."""
+        rows = [WorkerTopic(name, rate, ms, 0, p90) for name, rate, ms, p90 in topics]
+        self.workers.setdefault(site, []).append(
+            WorkerFigures(worker, sum(r.rate * r.processing_ms / 1000 for r in rows), rows)
+        )
+
+    def model(self) -> Model:
+        reports = {}
+        for site, x in self.where.items():
+            homes = [client for client in self.clients.values() if client.home == site]
+            said = [
+                ClientReport(
+                    client.name, 1.0, client.coordinate,
+                    [ClientTopic(t, True, False, int(self.rate), 100) for t in client.publishes]
+                    + [ClientTopic(t, False, True, 0, 0, int(self.rate), 100) for t in client.subscribes],
+                )
+                for client in homes
+            ]  # fmt: skip
+            managing = {
+                name: at(self.where[record.spec.managed_by[0]])
+                for name, record in self.topics.items() if record.spec.managed_by
+            }  # fmt: skip
+            reports[site] = SiteReport(
+                site, 1, at(x), self.broker.get(site, BrokerFigures()), site not in self.stores_down,
+                self.workers.get(site, []), aggregate(said, list(self.topics), managing),
+            )  # fmt: skip
+        infos = {site: SiteInfo(site, f"nats://{site}", site, 1, store=site in self.stores) for site in self.where}
+        clients = ClientColumns().of(1, self.clients, tuple(sorted(self.topics)), tuple(sorted(infos)))
+        columns = {site: TopicColumns(report) for site, report in reports.items()}
+        return snapshot(infos, self.topics, reports, columns, self.lost, self.settings, clients)

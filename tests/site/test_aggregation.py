@@ -1,0 +1,72 @@
+"""A topic's clients as a constant number of figures, beside the planner's own aggregates."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+
+from nearcast.coordinates import Coordinate
+from nearcast.placement.partitioning import Brokers, Clients
+from nearcast.placement.partitioning import aggregate as planned
+from nearcast.site.aggregation import aggregate
+from nearcast.wire.histogram import bucket, percentile
+from nearcast.wire.reports import ClientReport, ClientTopic
+
+SITE = Coordinate((5.0,) * 8, 2.0)
+
+
+def reports(count: int, seed: int = 1) -> list[ClientReport]:
+    rng = np.random.default_rng(seed)
+    return [
+        ClientReport(
+            f"c{n}",
+            2.0,
+            Coordinate(tuple(rng.normal(0, 20, 8).tolist()), float(rng.uniform(0, 5))),
+            [ClientTopic("gps", n % 2 == 0, n % 3 == 0, 10, 1000, 4, 400, {30: 2, 40: 1})],
+        )
+        for n in range(count)
+    ]
+
+
+def test_centroids_deviation_and_worst_case_are_those_of_the_planner() -> None:
+    found = reports(20)
+    (topic,) = aggregate(found, ["gps"], {"gps": SITE})
+    clients = Clients(
+        np.zeros(20, dtype=np.int64),
+        np.array([part.topics[0].publishes for part in found]),
+        np.array([part.topics[0].subscribes for part in found]),
+        np.array([part.coordinate.position for part in found if part.coordinate]),
+        np.array([part.coordinate.height for part in found if part.coordinate]),
+    )
+    brokers = Brokers(np.array([SITE.position]), np.array([SITE.height]), np.array([1e9]))
+    wanted = planned(clients, brokers, np.zeros(1, dtype=np.int64), np.array([1.0]), np.array([1.0]))
+    assert topic.producer_centroid == pytest.approx(wanted.producer_centroid[0])
+    assert topic.consumer_centroid == pytest.approx(wanted.consumer_centroid[0])
+    assert topic.producer_deviation + topic.consumer_deviation == pytest.approx(wanted.deviation[0])
+    assert topic.producer_leg + topic.consumer_leg == pytest.approx(wanted.latency[0])
+    assert topic.messages_out == pytest.approx(20 * 10 / 2.0)
+
+
+def test_size_does_not_depend_on_the_number_of_clients() -> None:
+    sizes = {len(msgspec.msgpack.encode(aggregate(reports(n), ["gps"], {"gps": SITE})[0])) for n in (1, 10, 100, 1000)}
+    assert len(sizes) == 1
+
+
+def test_patterns_count_for_every_topic_they_meet() -> None:
+    said = [ClientReport("c", 1.0, SITE, [ClientTopic("gps.*", False, True, 0, 0, 10), ClientTopic("gps.x", True)])]
+    found = {topic.topic: topic for topic in aggregate(said, ["gps.x", "gps.y", "air"], {})}
+    assert set(found) == {"gps.x", "gps.y"}
+    assert found["gps.x"].consumers == found["gps.y"].consumers == found["gps.x"].producers == 1
+    assert found["gps.y"].producers == 0
+    assert found["gps.x"].messages_in == 5.0
+
+
+def test_a_histogram_gives_percentiles_within_a_bucket() -> None:
+    rng = np.random.default_rng(3)
+    values = rng.lognormal(2, 1, 5000)
+    counts = np.bincount([bucket(value) for value in values], minlength=80).tolist()
+    for share in (0.5, 0.9, 0.99):
+        exact = float(np.quantile(values, share))
+        assert exact <= percentile(counts, share) <= 1.2 * exact
+    assert percentile([0] * 80, 0.9) == 0.0

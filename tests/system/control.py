@@ -1,0 +1,50 @@
+"""Coordinators for tests: quick ones, on the state of the cloud's store."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import msgspec
+from tests.system.conftest import City, until
+
+from nearcast.coordinator.coordinator import Coordinator
+from nearcast.coordinator.settings import Settings
+from nearcast.wire.asking import ask_coordinator
+from nearcast.wire.connection import Connection, open_connection
+
+QUICK = Settings(period=0.3, lease=1.0, site_lost_after=2.0, client_lost_after=2.0, cool_down=1.0, automatic=False)
+
+
+class Control:
+    """A running coordinator and a connection to ask it through."""
+
+    def __init__(self, coordinator: Coordinator, connection: Connection) -> None:
+        self.coordinator, self.connection = coordinator, connection
+
+    async def ask(self, noun: str, verb: str, timeout: float = 30.0, **body: Any) -> Any:
+        return await ask_coordinator(self.connection, noun, verb, body, object, timeout)
+
+    async def members(self, topic: str) -> list[str]:
+        return list((await self.ask("topic", "info", name=topic))["members"])
+
+
+@contextlib.asynccontextmanager
+async def coordinator(c: City, *, wait: bool = True, **changes: Any) -> AsyncIterator[Control]:
+    """A coordinator beside the cloud; with `wait`, it leads and knows all sites."""
+    settings = msgspec.structs.replace(QUICK, **changes)
+    connection = await open_connection([c.url("cloud")], name="coordinator")
+    one = Coordinator(connection, "cloud", settings)
+    task = asyncio.create_task(one.run())
+    try:
+        if wait:
+            await until(lambda: task.done() or (one.leading.is_set() and set(c.sites) <= set(one.monitor.reports)))
+        if task.done():
+            await task
+        yield Control(one, connection)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await connection.close()

@@ -1,0 +1,77 @@
+"""The control plane's commands as a new user meets them."""
+
+from __future__ import annotations
+
+import json
+
+from tests.system.control import coordinator
+from tests.system.test_cli import run, serving
+
+from nearcast.domain.topic import TopicSpec
+
+
+async def test_commands_against_a_running_coordinator(city):
+    async with city(TopicSpec("gps", ("tokyo",), bound_ms=50), report_seconds=0.2) as c, coordinator(c):
+        url = ("--url", c.url("tokyo"))
+        code, out, _ = await run("site", "ls", *url, "--json")
+        assert code == 0
+        assert [row["site"] for row in json.loads(out)] == ["cloud", "osaka", "tokyo"]
+        code, out, _ = await run("topic", "move", "gps", "--to", "osaka", *url)
+        assert code == 0
+        assert "done" in out
+        code, out, _ = await run("topic", "info", "gps", *url, "--json")
+        assert json.loads(out)["members"] == ["osaka/worker-0"]
+        code, out, _ = await run("plan", "show", "--dry-run", *url)
+        assert code == 0
+        assert "Nothing to move." in out
+        code, out, _ = await run("coordinator", "status", *url, "--json")
+        assert json.loads(out)["topics"] == 1
+        code, _, err = await run("topic", "info", "rain", *url)
+        assert code == 2
+        assert err == "nearcast: topic 'rain' is not registered; `nearcast topic ls` shows those that are\n"
+        code, out, _ = await run("client", "ls", *url)
+        assert "No client is registered." in out
+
+
+async def test_without_a_coordinator_the_commands_say_what_to_do(city):
+    async with city() as c:
+        code, _, err = await run("topic", "ls", "--url", c.url("tokyo"))
+        assert code == 1
+        assert err == "nearcast: no coordinator answers; start one with: nearcast coordinator run\n"
+        code, _, err = await run("site", "ls", "--url", "nats://127.0.0.1:1")
+        assert code == 1
+        assert "cannot connect to nats://127.0.0.1:1" in err
+
+
+async def test_coordinator_run_leads_and_refuses_unknown_settings(city, tmp_path):
+    settings = tmp_path / "settings.toml"
+    settings.write_text("lease = 1.0\nautomatic = false\n")
+    async with city(TopicSpec("gps", ("tokyo",)), report_seconds=0.2) as c:
+        async with serving("coordinator", "run", "--url", c.url("cloud"), "--settings", str(settings)):
+            for _ in range(50):
+                code, out, _ = await run("coordinator", "status", "--url", c.url("osaka"), "--json")
+                if code == 0:
+                    break
+            assert json.loads(out)["term"] == 1
+        settings.write_text("leese = 1.0\n")
+        code, _, err = await run("coordinator", "run", "--url", c.url("cloud"), "--settings", str(settings))
+        assert code == 2
+        assert "unknown field `leese`" in err
+
+
+async def test_profiling_a_worker_goes_on_where_it_stopped(tmp_path):
+    out = tmp_path / "samples.csv"
+    options = ("--out", str(out), "--k", "2", "--seconds", "1", "--processing-ms", "1", "2", "--json")
+    code, said, err = await run("profile", "worker", "--runs", "2", *options)
+    assert (code, err) == (0, "")
+    assert json.loads(said) == {"runs": 2, "measured_now": 2, "resumed_after": 0}
+    code, said, _ = await run("profile", "worker", "--runs", "3", *options)
+    assert code == 0
+    assert json.loads(said)["measured_now"] <= 2
+    lines = out.read_text().splitlines()
+    assert lines[0] == "run,topic,rate,processing_ms,p90_ms"
+    assert len({line.partition(",")[0] for line in lines[1:]}) >= 2
+    out.write_text("a,b\n1,2\n")
+    code, _, err = await run("profile", "worker", "--runs", "3", *options)
+    assert code == 2
+    assert "are needed to go on with it" in err

@@ -1,0 +1,97 @@
+"""Coordinators with real servers: registration, leadership, moves that survive their coordinator."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+from tests.system.conftest import until
+from tests.system.control import coordinator
+
+import nearcast
+from nearcast.domain.topic import TopicSpec
+from nearcast.wire import subjects
+from nearcast.wire.control import Answer, StopTopic
+
+GPS = TopicSpec("gps", ("tokyo",))
+
+
+async def test_sites_register_their_topics_and_a_topic_moves_on_request(city):
+    async with city(GPS, TopicSpec("log", (), ("osaka",), 1), report_seconds=0.3) as c, coordinator(c) as control:
+        rows = await control.ask("site", "ls")
+        assert [(row["site"], row["state"]) for row in rows] == [("cloud", "up"), ("osaka", "up"), ("tokyo", "up")]
+        assert [row["topic"] for row in await control.ask("topic", "ls")] == ["gps", "log"]
+        async with nearcast.connect(c.url("cloud")) as client:
+            subscription = await client.subscribe("gps")
+            await client.publish("gps", {"n": 1})
+            await anext(subscription)
+            moved = await control.ask("topic", "move", name="gps", to=["osaka"])
+            assert moved["outcome"] == "done"
+            assert await control.members("gps") == ["osaka/worker-0"]
+            await client.publish("gps", {"n": 2, "do": "past"})
+            assert (await anext(subscription)).data == {"n": 2, "past": [1]}
+        assert not control.coordinator.registry.moves
+        with pytest.raises(nearcast.InputError, match="site 'nara' is not registered; there are: "):
+            await control.ask("topic", "move", name="gps", to=["nara"])
+        with pytest.raises(nearcast.InputError, match="topic 'log' has no processor"):
+            await control.ask("topic", "move", name="log", to=["tokyo"])
+
+
+async def test_topics_are_added_and_removed_while_all_runs(city):
+    async with city(GPS, report_seconds=0.2) as c, coordinator(c) as control:
+        with pytest.raises(nearcast.InputError, match="'gps' overlaps 'gps'"):
+            await control.ask("topic", "add", spec={"name": "gps", "managed_by": ["osaka"]})
+        await control.ask("topic", "add", spec={"name": "air.*", "managed_by": ["osaka"]})
+        await until(lambda: "air.*" in c.sites["osaka"].hosting.running)
+        async with nearcast.connect(c.url("tokyo")) as client:
+            subscription = await client.subscribe("air.*")
+            await client.publish("air.no2", {"n": 1})
+            assert (await anext(subscription)).data["n"] == 1
+        await control.ask("topic", "rm", name="air.*")
+        await until(lambda: "air.*" not in c.sites["osaka"].hosting.running)
+        assert [row["topic"] for row in await control.ask("topic", "ls")] == ["gps"]
+
+
+async def test_a_second_coordinator_takes_over_and_two_never_act(city):
+    async with city(GPS, report_seconds=0.2) as c:
+        async with coordinator(c) as first, coordinator(c, wait=False) as second:
+            one, two = first.coordinator, second.coordinator
+            clock = asyncio.get_running_loop().time
+            assert not two.lease.leads(clock())
+            assert one.term() == 1
+            # The first hangs: its lease runs out while it believes to lead. It must not act.
+            began = clock()
+            one.lease.wish = lambda now: None
+            both = 0
+            while not two.leading.is_set():
+                both += one.lease.leads(clock()) and two.lease.leads(clock())
+                await asyncio.sleep(0.005)
+            assert both == 0
+            assert clock() - began < 2 * one.settings.lease + 1.0  # two periods, and a slow machine
+            assert two.term() == 2
+            with pytest.raises(nearcast.NearcastError, match="does not lead any more"):
+                one.term()
+            await until(lambda: set(c.sites) <= set(two.monitor.reports))
+            assert (await second.ask("topic", "move", name="gps", to=["osaka"]))["outcome"] == "done"
+            # Sites have heard of term 2 and refuse the first one's commands.
+            stop = msgspec.json.encode(StopTopic(1, 99, "gps", "worker-0"))
+            reply = await first.connection.request(subjects.site_command("osaka", "stop"), stop, timeout=5)
+            assert msgspec.json.decode(reply.data, type=Answer) == Answer("term 1 is over; term 2 leads", 2)
+            assert "gps" in c.sites["osaka"].hosting.running
+
+
+async def test_sites_keep_working_without_a_coordinator_and_remember_across_a_restart(city):
+    async with city(GPS, report_seconds=0.2) as c:
+        async with coordinator(c) as control:
+            assert (await control.ask("topic", "move", name="gps", to=["osaka"]))["outcome"] == "done"
+            await until(lambda: c.sites["osaka"].hosting.revision == control.coordinator.registry.revision)
+        # No coordinator now.
+        async with nearcast.connect(c.url("tokyo")) as client:
+            subscription = await client.subscribe("gps")
+            await client.publish("gps", {"n": 1})
+            assert (await anext(subscription)).data["n"] == 1
+        osaka = c.sites["osaka"]
+        await osaka.stop()
+        await osaka.start()
+        assert list(osaka.hosting.running) == ["gps"]  # nearcast.toml says tokyo

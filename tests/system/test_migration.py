@@ -1,0 +1,105 @@
+"""Topics move between real sites while messages flow: each is processed exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import msgspec
+from tests.system.conftest import until
+
+import nearcast
+from nearcast.domain.topic import TopicSpec
+from nearcast.wire import subjects
+from nearcast.wire.connection import open_connection
+from nearcast.wire.control import Answer, StartTopic, StopTopic
+
+
+async def command(connection, site, verb, body):
+    reply = await connection.request(subjects.site_command(site, verb), msgspec.json.encode(body), timeout=30)
+    return msgspec.json.decode(reply.data, type=Answer)
+
+
+async def test_twenty_migrations_under_load_lose_and_repeat_nothing(city):
+    spec = TopicSpec("gps", ("tokyo",))
+    async with city(spec) as c:
+        for site in c.sites.values():
+            site.hosting.settle = 0.4  # loopback: what is under way arrives at once
+        connection = await open_connection([c.url("cloud")], name="test")
+        got: list[str] = []
+        async with (
+            nearcast.connect(c.url("tokyo"), name="near") as near,
+            nearcast.connect(c.url("osaka"), name="far") as far,
+            nearcast.connect(c.url("cloud"), name="reader") as reader,
+        ):
+            await reader.subscribe("gps", callback=lambda message: got.append(message.id))
+            published: list[str] = []
+            running = True
+
+            async def publish(client):
+                while running:
+                    for _ in range(20):
+                        published.append((await client.publish("gps", {"n": len(published)})).id)
+                    await asyncio.sleep(0.02)
+
+            tasks = [asyncio.create_task(publish(client)) for client in (near, far)]
+            ring, epoch = ["tokyo", "osaka", "cloud"], 1
+            for n in range(20):
+                here, there = ring[n % 3], ring[(n + 1) % 3]
+                source = f"{here}/worker-0"
+                answer = await command(connection, there, "start", StartTopic(1, epoch + 1, spec, "worker-0", source))
+                assert answer == Answer("", 1)
+                await asyncio.sleep(0.05)
+                towards = f"{there}/worker-0"
+                answer = await command(connection, here, "stop", StopTopic(1, epoch + 1, "gps", "worker-0", towards))
+                assert answer == Answer("", 1)
+                epoch += 1
+            running = False
+            await asyncio.gather(*tasks)
+            await until(lambda: len(got) >= len(published))
+            await asyncio.sleep(1.0)
+            counts = Counter(identity.rpartition(";")[0] for identity in got)
+            lost = [identity for identity in published if identity not in counts]
+            repeated = [identity for identity, count in counts.items() if count > 1]
+            assert (lost, repeated) == ([], [])
+            assert len(published) > 2000
+        await connection.close()
+
+
+async def test_a_topic_takes_its_spool_along(city):
+    spec = TopicSpec("gps.*", ("tokyo",))
+    async with city(spec) as c:
+        connection = await open_connection([c.url("cloud")], name="test")
+        async with nearcast.connect(c.url("tokyo")) as client:
+            subscription = await client.subscribe("gps.*")
+            for n in range(30):
+                await client.publish("gps.a", {"n": n})
+            for _ in range(30):
+                await anext(subscription)
+            assert await command(
+                connection, "cloud", "start", StartTopic(1, 2, spec, "worker-3", "tokyo/worker-0")
+            ) == Answer("", 1)
+            assert await command(
+                connection, "tokyo", "stop", StopTopic(1, 2, "gps.*", "worker-0", "cloud/worker-3")
+            ) == Answer("", 1)
+            await client.publish("gps.a", {"n": 30, "do": "past"})
+            message = await anext(subscription)
+            assert message.data == {"n": 30, "past": list(range(10, 30))}
+            assert list(c.sites["cloud"].workers) == ["worker-3"]
+        await connection.close()
+
+
+async def test_a_deposed_coordinators_commands_and_older_epochs_are_refused(city):
+    spec = TopicSpec("gps", ("tokyo",))
+    async with city(spec) as c:
+        connection = await open_connection([c.url("cloud")], name="test")
+        assert (await command(connection, "osaka", "stop", StopTopic(5, 1, "gps", "worker-0"))).error == ""
+        answer = await command(connection, "osaka", "start", StartTopic(4, 2, spec, "worker-0", "tokyo/worker-0"))
+        assert answer == Answer("term 4 is over; term 5 leads", 5)
+        assert not c.sites["osaka"].workers
+        assert (await command(connection, "tokyo", "stop", StopTopic(1, 0, "gps", "worker-0"))).error.endswith(
+            "topic gps is held with epoch 1, newer than 0"
+        )
+        missing = await command(connection, "osaka", "start", StartTopic(5, 2, spec, "worker-0", "cloud/worker-9"))
+        assert "cloud/worker-9 sends no spool of topic gps" in missing.error
+        await connection.close()

@@ -1,0 +1,101 @@
+"""Clients move between real sites while messages flow: no gap, no duplicate."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+from tests.system.conftest import until
+from tests.system.control import coordinator
+
+import nearcast
+from nearcast.coordinates import Coordinate
+from nearcast.domain.topic import TopicSpec
+
+
+def at(x: float) -> Coordinate:
+    return Coordinate((x, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0), 1.0)
+
+
+async def test_ten_moves_of_publisher_and_subscriber_lose_and_repeat_nothing(city):
+    topics = (TopicSpec("gps", ("tokyo",)), TopicSpec("log", (), ("osaka", "cloud"), 1))
+    async with city(*topics, report_seconds=0.3) as c, coordinator(c) as control:
+        options = {"coordinator": c.url("cloud"), "report_seconds": 0.3}
+        async with (
+            nearcast.connect(name="writer", **options) as writer,
+            nearcast.connect(name="reader", **options) as reader,
+        ):
+            got: dict[str, list[str]] = {"gps": [], "plain": [], "log": []}
+            for topic, ids in got.items():
+                await reader.subscribe(topic, callback=lambda message, ids=ids: ids.append(message.id))
+            sent: dict[str, list[str]] = {"gps": [], "plain": [], "log": []}
+            running = True
+
+            async def publish() -> None:
+                receipts = []
+                while running:
+                    for topic in ("gps", "plain"):
+                        for _ in range(4):
+                            sent[topic].append((await writer.publish(topic, {"n": len(sent[topic])})).id)
+                    receipts.append(await writer.submit("log", {"n": 1}, timeout=20))
+                    await asyncio.sleep(0.01)
+                sent["log"] = [(await receipt).id for receipt in receipts]
+
+            task = asyncio.create_task(publish())
+            ring = ["tokyo", "osaka", "cloud"]
+            for n in range(10):
+                for client, shift in ((writer, 1), (reader, 2)):
+                    target = ring[(n + shift) % 3]
+                    if client.home != target:
+                        answer = await control.ask("client", "move", name=client.name, to=[target])
+                        assert answer["error"] == ""
+                        assert client.home == target
+                await asyncio.sleep(0.1)
+                await until(lambda: not writer._presence._moving and not reader._presence._moving)
+            running = False
+            await task
+            for topic, ids in got.items():
+                await until(lambda topic=topic, ids=ids: len(ids) >= len(sent[topic]))
+            await asyncio.sleep(0.5)
+            for topic, ids in got.items():
+                counts = Counter(identity.partition(";")[0] for identity in ids)
+                assert [identity for identity in sent[topic] if identity not in counts] == [], topic
+                assert [identity for identity, count in counts.items() if count > 1] == [], topic
+            assert writer._presence.moves >= 6
+            assert len(sent["plain"]) > 500
+
+
+async def test_a_client_is_given_the_nearest_home_and_the_next_one_when_that_is_gone(city):
+    async with city(report_seconds=0.2) as c, coordinator(c) as control:
+        for n, site in enumerate(("tokyo", "osaka", "cloud")):
+            c.sites[site].place.fixed = at(100.0 * n)
+        reports = control.coordinator.monitor.reports
+        await until(lambda: reports["osaka"].coordinate == at(100.0))
+        await until(lambda: reports["cloud"].coordinate == at(200.0))
+        options = {"coordinator": c.url("cloud"), "report_seconds": 0.2}
+        async with nearcast.connect(name="car", coordinate=at(90.0), **options) as car:
+            assert car.home == "osaka"
+            assert (await control.ask("client", "info", name="car"))["home"] == "osaka"
+            await c.sites["osaka"].stop()
+            await until(lambda: car.home != "osaka")
+
+            async def noted() -> bool:
+                return bool((await control.ask("client", "info", name="car"))["home"] == car.home)
+
+            await until(noted)
+            assert car.home == "tokyo"  # at 0, the next nearest: the cloud is at 200
+        await until(lambda: "car" not in control.coordinator.registry.clients)
+
+
+async def test_a_home_that_does_not_answer_leaves_the_client_where_it_is(city):
+    async with city(report_seconds=0.3) as c, coordinator(c) as control:
+        async with nearcast.connect(coordinator=c.url("tokyo"), name="car", timeout=1) as car:
+            before = car.home
+            other = next(site for site in c.sites if site not in (before, "cloud"))
+            await c.sites[other].broker.stop()
+            answer = await control.ask("client", "move", name="car", to=[other])
+            assert other in answer["error"]
+            assert car.home == before
+            with pytest.raises(nearcast.InputError, match="client 'bus' is not registered"):
+                await control.ask("client", "move", name="bus", to=["tokyo"])
