@@ -9,7 +9,7 @@ import re
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,13 +17,13 @@ from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError
 
 from nearcast.client.channels import ChannelMember, FixedStore
-from nearcast.client.history import HistoryQuery, StoreFinder, condition_tree, microseconds
+from nearcast.client.history import History, HistoryQuery, StoreFinder, condition_tree, microseconds
 from nearcast.client.quorum import Acknowledgements, Receipt
-from nearcast.client.replay import replay_then_live
-from nearcast.client.subscription import Overflow, Subscription
+from nearcast.client.replay import replay_range, replay_then_live
+from nearcast.client.subscription import Overflow, Subscription, publications_of
 from nearcast.domain.errors import InputError, NearcastError
 from nearcast.domain.site import check_name
-from nearcast.domain.topic import TopicSpec, check_pattern, check_topic, covers, matches
+from nearcast.domain.topic import TopicSpec, check_pattern, check_topic, covers
 from nearcast.wire import subjects
 from nearcast.wire.codec import JSON, Codec
 from nearcast.wire.connection import (
@@ -153,9 +153,9 @@ class Client:
 
     def subscribe(
         self,
-        topic: str = "",
+        topic: str | None = None,
         *,
-        channel: str = "",
+        channel: str | None = None,
         params: Mapping[str, Any] | None = None,
         callback: Callback | None = None,
         replay: bool | int | datetime | timedelta | None = None,
@@ -170,18 +170,21 @@ class Client:
 
         With `channel` and `params` instead of a topic: the results of a channel for these values of its parameters.
         """
-        if bool(topic) == bool(channel):
-            raise InputError("subscribe needs a topic or a channel, and not both")
-        if not channel:
+        if topic is None:
+            if channel is None:
+                raise InputError("subscribe needs a topic or a channel")
+        elif channel is not None:
+            raise InputError(f"subscribe takes a topic or a channel, not both: {topic!r} and {channel!r}")
+        else:
             check_pattern(topic)
 
         async def begin(subscription: Subscription) -> None:
-            if channel:
+            if channel is not None:
                 await self._begin_channel(subscription, channel, params or {}, replay)
             else:
                 await self._begin(subscription, replay)
 
-        subscription = Subscription(topic or channel, begin, self._codec.decode, callback, buffer, on_overflow)
+        subscription = Subscription(topic or channel or "", begin, self._codec.decode, callback, buffer, on_overflow)
         self._subscriptions.append(subscription)
         if self._presence is not None:
             subscription.sampler = self._presence.sample
@@ -226,7 +229,7 @@ class Client:
         last: int | None = None,
         where: Condition | None = None,
         publications: bool = False,
-    ) -> _LazyHistory:
+    ) -> History:
         """Past messages of a durable topic, from the nearest store that keeps it: `async for message in …`.
 
         Only messages that pass the whole filter cross the network. Times are those at which the store received a
@@ -242,7 +245,14 @@ class Client:
             last=last,
             where=condition_tree(where),
         )
-        return _LazyHistory(self, request, publications)
+
+        async def prepare() -> HistoryQuery:
+            connection, specs = self._live(), await self.topics(topic)
+            processed = any(spec.processed and covers(spec.name, topic) for spec in specs)
+            wanted = msgspec.structs.replace(request, notifications=processed and not publications)
+            return HistoryQuery(connection, StoreFinder(connection, self._choice), wanted, self._codec.decode, last)
+
+        return History(prepare)
 
     async def round_trip(self) -> float:
         """Seconds to the home's broker and back."""
@@ -337,7 +347,7 @@ class Client:
         if not any(covers(spec.name, pattern) for spec in processed):
             wanted.append(subjects.publications(pattern))
             if processed:
-                subscription.exclude(_publications_of(processed))
+                subscription.exclude(publications_of(processed))
         if replay is None or replay is False:
             for subject in wanted:
                 await subscription.attach(connection, subject)
@@ -347,7 +357,7 @@ class Client:
             raise InputError(
                 f"topic {pattern!r}: replay needs one durable topic (with `replicas` in the configuration)"
             )
-        since, last = _replay_range(replay)
+        since, last = replay_range(replay)
         request = HistoryRequest(pattern, bool(processed), since, None, last)
         query = HistoryQuery(connection, StoreFinder(connection, self._choice), request, self._codec.decode, None)
         await replay_then_live(subscription, connection, wanted[0], query)
@@ -370,39 +380,10 @@ class Client:
             await subscription.attach(connection, subject)
             await connection.flush()
             return
-        since, last = _replay_range(replay)
+        since, last = replay_range(replay)
         request = HistoryRequest(name, False, since, None, last, results=True)
         query = HistoryQuery(connection, FixedStore(answer.store), request, self._codec.decode, None)
         await replay_then_live(subscription, connection, subject, query)
-
-
-class _LazyHistory:
-    """A history query that learns what the topic is when it is first iterated."""
-
-    def __init__(self, client: Client, request: HistoryRequest, publications: bool) -> None:
-        self._client, self._request, self._publications = client, request, publications
-        self._query: HistoryQuery | None = None
-
-    @property
-    def store(self) -> str:
-        """The site whose store answered."""
-        return self._query.store if self._query else ""
-
-    @property
-    def bytes_received(self) -> int:
-        """What crossed the network so far."""
-        return self._query.bytes_received if self._query else 0
-
-    async def __aiter__(self) -> Any:
-        client, request = self._client, self._request
-        connection = client._live()
-        specs = await client.topics(request.topic)
-        if not self._publications and any(spec.processed and covers(spec.name, request.topic) for spec in specs):
-            request = msgspec.structs.replace(request, notifications=True)
-        finder = StoreFinder(connection, client._choice)
-        self._query = HistoryQuery(connection, finder, request, client._codec.decode, request.last)
-        async for message in self._query:
-            yield message
 
 
 def connect(
@@ -434,30 +415,3 @@ def connect(
 
         client._presence = Presence(client, Whereabouts(coordinate, mobile=mobile), report_seconds)
     return client
-
-
-def _publications_of(processed: list[TopicSpec]) -> Any:
-    """Holds for the publications of processed topics; remembers the answer for each subject."""
-    known: dict[str, bool] = {}
-
-    def excluded(subject: str) -> bool:
-        answer = known.get(subject)
-        if answer is None:
-            topic = subjects.topic_of(subject)
-            answer = not subjects.is_notification(subject) and any(matches(spec.name, topic) for spec in processed)
-            known[subject] = answer
-        return answer
-
-    return excluded
-
-
-def _replay_range(replay: bool | int | datetime | timedelta) -> tuple[int | None, int | None]:
-    if replay is True:
-        return None, None
-    if isinstance(replay, timedelta):
-        replay = datetime.now(UTC) - replay
-    if isinstance(replay, datetime):
-        return microseconds(replay, "replay"), None
-    if isinstance(replay, int) and replay > 0:
-        return None, replay
-    raise InputError(f"replay is {replay!r}; allowed: True, a number of messages, a time, a time span")

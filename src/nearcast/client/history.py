@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -23,7 +23,7 @@ from nearcast.wire.stamp import header_block
 if TYPE_CHECKING:
     from nearcast.wire.connection import Connection
 
-__all__ = ["HistoryError", "HistoryQuery", "StoreFinder", "microseconds", "rank_stores"]
+__all__ = ["History", "HistoryError", "HistoryQuery", "StoreFinder", "microseconds", "rank_stores"]
 
 _log = logging.getLogger(__name__)
 _PING_TIMEOUT = 1.0
@@ -187,6 +187,29 @@ class HistoryQuery:
         if page.error:
             raise InputError(page.error)
         return None if page.unavailable else page
+
+
+class History:
+    """Past messages: `async for message in history`. What the topic is, and which store is near, is found out then."""
+
+    def __init__(self, prepare: Callable[[], Awaitable[HistoryQuery]]) -> None:
+        self._prepare = prepare
+        self._query: HistoryQuery | None = None
+
+    @property
+    def store(self) -> str:
+        """The site whose store answered."""
+        return self._query.store if self._query else ""
+
+    @property
+    def bytes_received(self) -> int:
+        """What crossed the network so far."""
+        return self._query.bytes_received if self._query else 0
+
+    async def __aiter__(self) -> AsyncIterator[Message]:
+        self._query = await self._prepare()
+        async for message in self._query:
+            yield message
 
 
 def _next(request: HistoryRequest, page: HistoryPage) -> HistoryRequest | None:

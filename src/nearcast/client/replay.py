@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from nearcast.client.history import microseconds
 from nearcast.client.seam import Seam
-from nearcast.domain.errors import NearcastError
+from nearcast.domain.errors import InputError, NearcastError
 from nearcast.wire.message import Message
 from nearcast.wire.stamp import header_block
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from nearcast.client.subscription import Subscription
     from nearcast.wire.connection import Connection
 
-__all__ = ["replay_then_live"]
+__all__ = ["replay_range", "replay_then_live"]
 
 _log = logging.getLogger(__name__)
 # Long enough for a new subscription to be known at every site.
@@ -83,3 +85,16 @@ async def _read_once(subscription: Subscription, query: HistoryQuery, seam: Seam
                 message = Message(stored.topic, stored.payload, header_block(stored.id), subscription.decode)
                 if seam.past(message):
                     await subscription.put_when_there_is_room(message)
+
+
+def replay_range(replay: bool | int | datetime | timedelta) -> tuple[int | None, int | None]:
+    """Where the past begins: since when (microseconds), or how many of the last messages; neither means all."""
+    if replay is True:
+        return None, None
+    if isinstance(replay, timedelta):
+        replay = datetime.now(UTC) - replay
+    if isinstance(replay, datetime):
+        return microseconds(replay, "replay"), None
+    if isinstance(replay, int) and replay > 0:
+        return None, replay
+    raise InputError(f"replay is {replay!r}; allowed: True, a number of messages, a time, a time span")

@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable, Generator
 from typing import TYPE_CHECKING, Any, Literal
 
 from nearcast.domain.errors import NearcastError
+from nearcast.domain.topic import TopicSpec, matches
+from nearcast.wire import subjects
 from nearcast.wire.message import Message
 from nearcast.wire.recent import RecentIds
 from nearcast.wire.stamp import stamp_of
@@ -18,7 +20,7 @@ from nearcast.wire.stamp import stamp_of
 if TYPE_CHECKING:
     from nearcast.wire.connection import Connection
 
-__all__ = ["Overflow", "SlowConsumerError", "Subscription"]
+__all__ = ["Overflow", "SlowConsumerError", "Subscription", "publications_of"]
 
 _log = logging.getLogger(__name__)
 
@@ -236,3 +238,18 @@ class Subscription:
                 return
             except SlowConsumerError as error:
                 _log.error("%s", error)
+
+
+def publications_of(processed: list[TopicSpec]) -> Callable[[str], bool]:
+    """Holds for the publications of processed topics; remembers the answer for each subject."""
+    known: dict[str, bool] = {}
+
+    def excluded(subject: str) -> bool:
+        answer = known.get(subject)
+        if answer is None:
+            topic = subjects.topic_of(subject)
+            answer = not subjects.is_notification(subject) and any(matches(spec.name, topic) for spec in processed)
+            known[subject] = answer
+        return answer
+
+    return excluded
