@@ -85,3 +85,19 @@ def test_what_is_written_reads_back(tmp_path: Path) -> None:
     write_table(path, {"client": ["x", "y, z"], "site": np.array(["a", "b"], dtype=object)})
     assert path.read_text() == 'client,site\nx,a\n"y, z",b\n'
     assert list(read_table(path, [Column("client", "text")])["client"]) == ["x", "y, z"]
+
+
+def test_a_key_of_several_columns_is_the_whole_of_them(tmp_path: Path) -> None:
+    columns = [Column("a", "text"), Column("b", "text"), Column("n", "integer")]
+    path = tmp_path / "rows.csv"
+    path.write_text("a,b,n\nx,y,1\nx,z,1\nw,y,1\nx,y,2\n")
+    assert read_table(path, columns, key=["a", "b", "n"]).rows == 4
+    path.write_text("a,b,n\nw,y,1\nx,z,1\nx,y,2\nx,z,1\nw,y,1\n")
+    with pytest.raises(InputError, match="row 4: a 'x', b 'z', n 1 is there twice, first in row 2"):
+        read_table(path, columns, key=["a", "b", "n"])
+
+
+def test_text_makes_no_python_objects_until_asked_for(tmp_path: Path) -> None:
+    table = read_table(csv(tmp_path, "site,storage\na,1\nb,2\n"), SITES)
+    assert isinstance(table.columns["site"], pa.Array)
+    assert table["site"].tolist() == ["a", "b"]

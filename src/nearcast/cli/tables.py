@@ -40,14 +40,17 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A validated table: columns by name. Text is an array of str objects, numbers are float64 or int64."""
+    """A validated table: columns by name. Numbers are float64 or int64, text stays an Arrow array.
+
+    `table[name]` gives text as an array of str objects; with millions of rows leave it to `Ids`, which need none.
+    """
 
     path: Path
     rows: int
-    columns: Mapping[str, NDArray[Any]]
+    columns: Mapping[str, NDArray[Any] | pa.Array]
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        return self.columns[name]
+        return np.asarray(self.columns[name])
 
     def __contains__(self, name: str) -> bool:
         return name in self.columns
@@ -67,10 +70,10 @@ class Ids:
 
     def positions(self, table: Table, column: str) -> NDArray[np.int64]:
         """Positions of the identifiers in a column of another table; refuses an unknown one."""
-        found = pc.index_in(pa.array(table[column]), value_set=pa.array(self.names))
+        found = pc.index_in(table.columns[column], value_set=pa.array(self.names))
         if found.null_count:
-            row = int(np.flatnonzero(found.is_null().to_numpy(zero_copy_only=False))[0])
-            table.refuse(row, f"{column} {table[column][row]!r} is not a {self.noun} of {self.source}")
+            row = _first(found.is_null())
+            table.refuse(row, f"{column} {_cell(table, column, row)!r} is not a {self.noun} of {self.source}")
         return np.asarray(found.to_numpy(), dtype=np.int64)
 
 
@@ -130,7 +133,7 @@ def _load(path: Path) -> pa.Table:
         raise InputError(f"{path}, row 0: cannot be read as a table: {str(error).splitlines()[0]}") from None
 
 
-def _convert(table: Table, column: Column, values: pa.Array) -> NDArray[Any]:
+def _convert(table: Table, column: Column, values: pa.Array) -> NDArray[Any] | pa.Array:
     text = pc.utf8_trim_whitespace(pc.cast(values, pa.string()))
     empty = pc.or_kleene(pc.is_null(text), pc.equal(text, "")).fill_null(True)
     if pc.any(empty).as_py():
@@ -142,7 +145,7 @@ def _convert(table: Table, column: Column, values: pa.Array) -> NDArray[Any]:
                 row = _first(wrong)
                 allowed = ", ".join(column.choices)
                 table.refuse(row, f"{column.name} is {text[row].as_py()!r}; allowed: {allowed}")
-        return np.asarray(text.to_numpy(zero_copy_only=False))
+        return text
     try:
         numbers = np.asarray(pc.cast(text, pa.float64()).to_numpy(zero_copy_only=False))
     except pa.ArrowInvalid:
@@ -165,14 +168,24 @@ def _convert(table: Table, column: Column, values: pa.Array) -> NDArray[Any]:
 
 
 def _refuse_duplicates(table: Table, key: Sequence[str]) -> None:
-    columns = pa.table({name: pa.array(table[name]) for name in key})
-    if columns.group_by(list(key)).aggregate([]).num_rows == table.rows:
-        return
-    seen: dict[tuple[Any, ...], int] = {}
-    for row, values in enumerate(zip(*(table[name] for name in key), strict=True)):
-        if (first := seen.setdefault(values, row)) != row:
-            what = ", ".join(f"{n} {v!r}" for n, v in zip(key, values, strict=True))
-            table.refuse(row, f"{what} is there twice, first in row {first + 1}")
+    value = np.zeros(table.rows, dtype=np.int64)  # one number for each different key
+    for name in key:
+        encoded = pa.array(table.columns[name]).dictionary_encode()
+        value = value * len(encoded.dictionary) + encoded.indices.to_numpy()
+        if name != key[-1]:
+            value = pa.array(value).dictionary_encode().indices.to_numpy().astype(np.int64)  # small again
+    order = np.argsort(value, kind="stable")
+    again = order[1:][value[order[1:]] == value[order[:-1]]]
+    if len(again):
+        row = int(again.min())
+        first = int(np.flatnonzero(value == value[row])[0])
+        what = ", ".join(f"{name} {_cell(table, name, row)!r}" for name in key)
+        table.refuse(row, f"{what} is there twice, first in row {first + 1}")
+
+
+def _cell(table: Table, name: str, row: int) -> Any:
+    value = table.columns[name][row]
+    return value.as_py() if isinstance(value, pa.Scalar) else value.item()
 
 
 def _first(mask: pa.Array) -> int:

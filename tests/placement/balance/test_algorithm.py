@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,6 +13,9 @@ from tests.placement.balance import literal
 
 from nearcast.placement import balance
 from nearcast.placement.balance.state import State
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 def test_an_example_by_hand() -> None:
@@ -50,6 +56,47 @@ def test_incremental_loads_equal_full_recomputation(problem: balance.BalanceProb
             state.move(rank, to)
         assert state.load[source] == pytest.approx(before[source] - relief)
         np.testing.assert_allclose(state.load, balance.loads(problem, state.assignment()), atol=1e-9)
+
+
+@given(literal.problems(), st.integers(0, 2**16))
+def test_many_moves_at_once_equal_single_moves(problem: balance.BalanceProblem, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    together, single = (State(problem, literal.anywhere(problem, seed)) for _ in range(2))
+    ranks = rng.permutation(problem.subscribers)[: rng.integers(1, problem.subscribers + 1)]
+    to = rng.integers(problem.brokers, size=len(ranks))
+    together.move_many(ranks, to)
+    for rank, broker in zip(ranks.tolist(), to.tolist(), strict=True):
+        single.move(rank, broker)
+    np.testing.assert_array_equal(together.assignment(), single.assignment())
+    np.testing.assert_array_equal(together.attached, single.attached)
+    np.testing.assert_array_equal(together.missing, single.missing)
+    np.testing.assert_allclose(together.load, balance.loads(problem, together.assignment()), atol=1e-9)
+    assert all(together.heaviest[broker] <= rank for broker, rank in zip(to, ranks, strict=True))
+
+
+def test_refined_in_batches_is_as_good_as_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(3)
+    pairs = np.unique(rng.integers(2000 * 40, size=16_000))
+    rates = rng.uniform(1, 3, size=40)
+    problem = balance.from_pairs(pairs // 40, pairs % 40, rates, subscribers=2000, brokers=4)
+    current = rng.choice(4, size=2000, p=[0.7, 0.1, 0.1, 0.1])
+    batches = 0
+    move_many = State.move_many
+
+    def counted(self: State, ranks: NDArray[np.int64], to: NDArray[np.int64]) -> None:
+        nonlocal batches
+        batches += 1
+        move_many(self, ranks, to)
+
+    monkeypatch.setattr(State, "move_many", counted)
+    together = balance.refined(problem, current)
+    assert batches > 0
+    # The package's `refined` is the function; its module is found by name.
+    monkeypatch.setattr(sys.modules[balance.refined.__module__], "_WORTH_IT", problem.subscribers)
+    single = balance.refined(problem, current)
+    goal = 1.0001 * balance.gsh(problem, current).max_load
+    assert max(together.max_load, single.max_load) <= goal
+    assert together.moves <= 1.01 * single.moves
 
 
 @settings(max_examples=30)

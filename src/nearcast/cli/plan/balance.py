@@ -69,18 +69,10 @@ def balance(
         if not 0 <= value < float("inf"):
             raise InputError(f"--{name} is {value:g}; a finite number of at least 0 is needed")
     broker_ids = Ids("broker", brokers, read_table(brokers, BROKERS, key=["broker"])["broker"])
-    rate_table = read_table(rates, RATES, key=["subscription"])
     now = read_table(current, CURRENT, key=["subscriber"])
     placed = broker_ids.positions(now, "broker")
     subscribers = Ids("subscriber", current, now["subscriber"])
-    pairs = read_table(subscriptions, SUBSCRIPTIONS, key=["subscriber", "subscription"])
-    problem = balancing.from_pairs(
-        subscribers.positions(pairs, "subscriber"),
-        Ids("subscription", rates, rate_table["subscription"]).positions(pairs, "subscription"),
-        rate_table["rate"],
-        subscribers=now.rows,
-        brokers=len(broker_ids.names),
-    )
+    problem = _read_problem(subscriptions, subscribers, rates, len(broker_ids.names))
 
     started = time.perf_counter()
     with progress("balancing") as advance:
@@ -101,6 +93,19 @@ def balance(
         write_table(out, {"subscriber": now["subscriber"], "broker": broker_ids.names[plan.assignment]})
     if as_json:
         print(json.dumps(metrics))
+
+
+def _read_problem(subscriptions: Path, subscribers: Ids, rates: Path, brokers: int) -> balancing.BalanceProblem:
+    """In a function of its own, so that the table, which can be large, is gone when planning starts."""
+    rate = read_table(rates, RATES, key=["subscription"])
+    pairs = read_table(subscriptions, SUBSCRIPTIONS, key=["subscriber", "subscription"])
+    return balancing.from_pairs(
+        subscribers.positions(pairs, "subscriber"),
+        Ids("subscription", rates, rate["subscription"]).positions(pairs, "subscription"),
+        rate["rate"],
+        subscribers=len(subscribers.names),
+        brokers=brokers,
+    )
 
 
 def _plan(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
+import pyarrow as pa
 import typer
 from threadpoolctl import threadpool_limits
 
@@ -119,7 +120,7 @@ def _read_current(path: Path, topics: Table) -> np.ndarray:
     columns = [Column("topic", "text"), Column("broker", "integer")]
     table = read_table(path, columns, key=["topic"])
     here = np.isin(table["topic"].astype(str), topics["topic"].astype(str))
-    kept = Table(path, int(here.sum()), {name: values[here] for name, values in table.columns.items()})
+    kept = Table(path, int(here.sum()), {"topic": pa.array(table["topic"][here]), "broker": table["broker"][here]})
     current = np.full(topics.rows, NEW)
     if kept.rows:
         current[Ids("topic", topics.path, topics["topic"]).positions(kept, "topic")] = kept["broker"]

@@ -25,6 +25,9 @@ __all__ = ["refined"]
 # A shuffle this close to the lower bound leaves nothing worth searching for.
 _CLOSE = 1.01
 _SWAPS_TRIED = 64
+# How many may leave a broker at once while it is far above the goal.
+_BATCH = 2048
+_WORTH_IT = 8
 
 
 def refined(
@@ -70,6 +73,9 @@ def _relieve(state: State, source: int, goal: float) -> bool:
     """Bring one broker down to the goal without lifting another above it."""
     mine = np.flatnonzero(state.broker[: state.active] == source)
     while (excess := float(state.load[source]) - goal) > state.tiny:
+        if _move_many(state, mine, excess, goal):
+            mine = mine[state.broker[mine] == source]
+            continue
         move = _move_away(state, mine, excess, goal)
         if move is not None:
             position, to = move
@@ -81,6 +87,36 @@ def _relieve(state: State, source: int, goal: float) -> bool:
         else:
             mine = np.flatnonzero(state.broker[: state.active] == source)
     return True
+
+
+def _move_many(state: State, mine: NDArray[np.int64], excess: float, goal: float) -> int:
+    """Send away as many at once as certainly must go, and say how many: who would have gone one by one.
+
+    A broker far above the goal has thousands to give away. Half of the excess and half of every room are left
+    for single moves.
+    """
+    destinations = np.argsort(state.load, kind="stable")
+    room = goal - state.load[destinations]
+    destinations, room = destinations[room > 0], room[room > 0] / 2
+    if not len(destinations):
+        return 0
+    fits = bisect_left(mine, -room[0], key=lambda rank: -state.outgoing[rank])
+    ranks = mine[fits : fits + _BATCH]
+    # A subscriber's leaving relieves its broker of no more than twice what it is sent.
+    ranks = ranks[: np.searchsorted(np.cumsum(2 * state.outgoing[ranks]), excess, side="right")]
+    if len(ranks) < _WORTH_IT:
+        return 0
+    incoming = state.incoming(ranks, destinations)
+    incoming[state.outgoing[ranks] + incoming > room[:, None]] = np.inf
+    possible = np.isfinite(incoming).any(axis=0)
+    ranks, incoming = ranks[possible], incoming[:, possible]
+    to = incoming.argmin(axis=0)
+    added = np.zeros_like(incoming)
+    added[to, np.arange(len(ranks))] = state.outgoing[ranks] + incoming.min(axis=0)
+    # As many from the first as there is room for: together they add no more than each for itself.
+    count = int(np.count_nonzero((np.cumsum(added, axis=1) <= room[:, None]).all(axis=0)))
+    state.move_many(ranks[:count], destinations[to[:count]])
+    return count
 
 
 def _move_away(state: State, mine: NDArray[np.int64], excess: float, goal: float) -> tuple[int, int] | None:

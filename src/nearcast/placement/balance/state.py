@@ -67,11 +67,9 @@ class State:
 
     def incoming(self, ranks: NDArray[np.int64], brokers: NDArray[np.int64]) -> NDArray[np.float64]:
         """`[broker, rank]`: what each broker would have to fetch in addition for each of these ranks."""
-        lengths = self.indptr[ranks + 1] - self.indptr[ranks]
-        starts = np.cumsum(lengths) - lengths
-        entries = np.repeat(self.indptr[ranks] - starts, lengths) + np.arange(lengths.sum())
+        entries, lengths = self._entries(ranks)
         missing = self.missing[brokers[:, None], self.indices[entries]]
-        return np.add.reduceat(missing, starts, axis=1)
+        return np.add.reduceat(missing, np.cumsum(lengths) - lengths, axis=1)
 
     def relief(self, rank: int) -> float:
         """How much lighter a subscriber's broker is without it."""
@@ -91,6 +89,27 @@ class State:
         self.attached[to, subscriptions] += times
         self.broker[rank] = to
         self.heaviest[to] = min(self.heaviest[to], rank)
+
+    def move_many(self, ranks: NDArray[np.int64], to: NDArray[np.int64]) -> None:
+        """Many at once, each rank named once."""
+        entries, lengths = self._entries(ranks)
+        subscriptions, times = self.indices[entries], self.times[entries]
+        np.subtract.at(self.attached, (np.repeat(self.broker[ranks], lengths), subscriptions), times)
+        np.add.at(self.attached, (np.repeat(to, lengths), subscriptions), times)
+        np.subtract.at(self.load, self.broker[ranks], self.outgoing[ranks])
+        np.add.at(self.load, to, self.outgoing[ranks])
+        touched = np.unique(subscriptions)
+        missing = np.where(self.attached[:, touched] == 0, self.rates[touched], 0.0)
+        self.load += (self.missing[:, touched] - missing).sum(axis=1)
+        self.missing[:, touched] = missing
+        self.broker[ranks] = to
+        np.minimum.at(self.heaviest, to, ranks)
+
+    def _entries(self, ranks: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Where the rows of these ranks are in `indices`, one after the other, and how long each is."""
+        lengths = self.indptr[ranks + 1] - self.indptr[ranks]
+        starts = np.cumsum(lengths) - lengths
+        return np.repeat(self.indptr[ranks] - starts, lengths) + np.arange(lengths.sum()), lengths
 
     def _row(self, rank: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         row = slice(self.indptr[rank], self.indptr[rank + 1])

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import depth_first_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,9 +30,7 @@ def greedy(
     Requests travel the shortest path to j and stop at the first store on it, so a store at node i saves
     g_ij = p_ij · d_ij: the requests that pass through i, times the way from i to where they stop now.
     """
-    votes = np.zeros(demand.shape)
-    _vote(votes, 1.0, network, demand, replicas, origin)
-    return votes > 0
+    return modified_greedy(network, demand, replicas, np.eye(network.nodes)[origin]) > 0
 
 
 def modified_greedy(
@@ -45,31 +45,38 @@ def modified_greedy(
     `publication` weighs the turns. Weights that are all equal count 1, as in the paper's example.
     """
     turns = publication * (np.count_nonzero(publication) / publication.sum())
-    votes = np.zeros(demand.shape)
-    for origin in np.flatnonzero(turns):
-        _vote(votes, float(turns[origin]), network, demand, replicas, int(origin))
-        if advance is not None:
-            advance((origin + 1) / network.nodes)
-    return votes
-
-
-def _vote(
-    votes: NDArray[np.float64],
-    turn: float,
-    network: Network,
-    demand: NDArray[np.float64],
-    replicas: NDArray[np.int64],
-    origin: int,
-) -> None:
-    """Add `turn` to the votes of every store the greedy algorithm chooses for this origin."""
-    paths = _paths(network, origin)
-    through = _through(demand, paths)
     # Topics with many replicas first: those that still choose are always the first of their block.
     order = np.argsort(-replicas, kind="stable")
-    for start in range(0, len(demand), _BLOCK):
-        block = order[start : start + _BLOCK]
-        for topics, nodes in _choose(np.ascontiguousarray(through[:, block].T), replicas[block], paths):
-            votes[block[topics], nodes] += turn
+    blocks = [slice(start, start + _BLOCK) for start in range(0, len(order), _BLOCK)]
+    left = [_topics_left(replicas[order[block]]) for block in blocks]
+    passing = _Passing(demand[order])
+    way = np.full((network.nodes, network.nodes), np.inf)
+    votes = np.zeros(demand.shape)
+    for done, origin in enumerate(_near_after_near(network, turns)):
+        paths = _paths(network, origin, way)
+        passing.turn_to(paths)
+        for block, counts in zip(blocks, left, strict=True):
+            for topics, nodes in _choose(passing.through[block].copy(), counts, paths):
+                votes[block][topics, nodes] += turns[origin]
+        way[paths.above, np.arange(network.nodes)[:, None]] = np.inf
+        if advance is not None:
+            advance((done + 1) / np.count_nonzero(turns))
+    result = np.empty_like(votes)
+    result[order] = votes
+    return result
+
+
+def _topics_left(replicas: NDArray[np.int64]) -> list[int]:
+    """How many topics choose in each round."""
+    return [int(np.count_nonzero(replicas > taken)) for taken in range(int(replicas[0]))]
+
+
+def _near_after_near(network: Network, turns: NDArray[np.float64]) -> list[int]:
+    """The origins in an order in which neighbours follow each other: their paths are nearly the same."""
+    nodes = np.arange(1, network.nodes)
+    tree = coo_array((np.ones(len(nodes)), (network.next_hop[0, 1:], nodes)), shape=(network.nodes,) * 2)
+    order = depth_first_order(tree.tocsr(), 0, return_predecessors=False)
+    return [int(origin) for origin in order if turns[origin] > 0]
 
 
 @dataclass(frozen=True)
@@ -78,10 +85,12 @@ class _Paths:
 
     depth: NDArray[np.float64]  # distance to the origin
     above: NDArray[np.int64]  # [l, c]: the node c+1 hops from l towards the origin, then the origin again
+    depth_above: NDArray[np.float64]  # of those nodes
     way: NDArray[np.float64]  # [i, l]: distance from l to i when i is on l's path, else infinite
 
 
-def _paths(network: Network, origin: int) -> _Paths:
+def _paths(network: Network, origin: int, way: NDArray[np.float64]) -> _Paths:
+    """`way` is infinite but for its diagonal, and filled here: a new array for each origin would be slow."""
     nodes, depth = np.arange(network.nodes), network.distance[origin]
     parent = network.next_hop[origin].astype(np.int64)
     parent[origin] = origin
@@ -89,45 +98,69 @@ def _paths(network: Network, origin: int) -> _Paths:
     while (steps[-1] != origin).any():
         steps.append(parent[steps[-1]])
     above = np.stack(steps, axis=1)
-    way = np.full((network.nodes, network.nodes), np.inf)
-    way[above, nodes[:, None]] = depth[:, None] - depth[above]
+    depth_above = depth[above]
+    way[above, nodes[:, None]] = depth[:, None] - depth_above
     way[nodes, nodes] = 0.0
-    return _Paths(depth, above, way)
+    return _Paths(depth, above, depth_above, way)
 
 
-def _through(demand: NDArray[np.float64], paths: _Paths) -> NDArray[np.float64]:
-    """`[i, t]`: requests for topic t that pass through node i on their way to the origin."""
-    passing = np.array(demand.T, order="C")
-    parent = paths.above[:, 0].tolist()
-    outwards = np.argsort(paths.depth, kind="stable").tolist()
-    for node in reversed(outwards[1:]):
-        passing[parent[node]] += passing[node]
-    return passing
+class _Passing:
+    """`through[t, i]`: requests for topic t that pass through node i on their way to the origin."""
+
+    def __init__(self, demand: NDArray[np.float64]) -> None:
+        self.through = demand.copy()
+        self._requests = np.ascontiguousarray(demand.T)
+        self._rows = self._requests.copy()  # the same by node, where adding nodes is fast
+        self._parent = np.arange(len(self._rows))
+
+    def turn_to(self, paths: _Paths) -> None:
+        """Add up again, farthest first, only the nodes that others now come to or no longer come to."""
+        parent, above = paths.above[:, 0], paths.above
+        changed = np.flatnonzero(parent != self._parent)
+        at_changed = np.zeros(len(parent), dtype=bool)
+        at_changed[self._parent[changed]] = at_changed[parent[changed]] = True
+        at_changed[above[at_changed]] = True
+        nodes = np.flatnonzero(at_changed)
+        nodes = nodes[np.argsort(-paths.depth[nodes], kind="stable")]
+        by_parent = np.argsort(parent, kind="stable")
+        bounds = np.searchsorted(parent[by_parent], np.stack([nodes, nodes + 1]))
+        for node, start, end in zip(nodes.tolist(), *bounds.tolist(), strict=True):
+            total = self._rows[node]
+            total[:] = self._requests[node]
+            for child in by_parent[start:end].tolist():
+                if child != node:  # the origin is its own parent
+                    total += self._rows[child]
+        self.through[:, nodes] = self._rows[nodes].T
+        self._parent = parent
 
 
 def _choose(
-    through: NDArray[np.float64], replicas: NDArray[np.int64], paths: _Paths
+    through: NDArray[np.float64], left: list[int], paths: _Paths
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """The rounds of the greedy algorithm for a block of topics, those with most replicas first.
+    """The rounds of the greedy algorithm for a block of topics; the first `left[r]` choose in round r.
 
     Yields the topics that chose a store in the round, and their stores.
     """
-    rows = np.arange(len(through))
-    way = np.tile(paths.depth, (len(through), 1))  # from each node to where its requests stop now
-    gain, reached = np.empty_like(way), np.empty_like(way)
+    depth = paths.depth
     # Rounding leaves crumbs where nothing is left to gain; they must not choose a store.
-    negligible = 1e-12 * through.max(axis=1) * paths.depth.max()
-    for taken in range(int(replicas[0])):
-        active = slice(0, int(np.count_nonzero(replicas > taken)))
-        topics = rows[active]
-        np.multiply(way[active], through[active], out=gain[active])
-        best = gain[active].argmax(axis=1)
-        gains = gain[topics, best] > negligible[active]
+    origin = int(depth.argmin())  # everything passes through it
+    negligible = 1e-12 * through[:, origin] * depth.max()
+    rows = np.arange(len(through))
+    way = depth[None, :]  # from each node to where its requests stop now
+    gain, nearer = through * way, np.empty_like(through)
+    for count in [*left[1:], 0]:
+        best = gain.argmax(axis=1)
+        topics = rows[: len(best)]
+        gains = gain[topics, best] > negligible[: len(best)]
         yield topics[gains], best[gains]
+        if not count:
+            return
+        topics, best, gain, through = topics[:count], best[:count], gain[:count], through[:count]
         # What stops here no longer passes the nodes from here to the store it went to.
-        path = paths.above[best]
-        between = paths.depth[path] > (paths.depth[best] - way[topics, best])[:, None]
-        through[topics[:, None], path] -= between * through[topics, best][:, None]
+        stop = depth[best] - (way[topics, best] if len(way) > 1 else way[0, best])
+        between = paths.depth_above[best] > stop[:, None]
+        through[topics[:, None], paths.above[best]] -= between * through[topics, best][:, None]
         # mode="clip": "raise" would copy through a buffer.
-        np.take(paths.way, best, axis=0, out=reached[active], mode="clip")
-        np.minimum(way[active], reached[active], out=way[active])
+        reached = paths.way.take(best, axis=0, out=gain, mode="clip")
+        way = np.minimum(way[:count], reached, out=nearer[:count])
+        np.multiply(way, through, out=gain)
