@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pyarrow as pa
 from benchmarks.measure import Figure, median_seconds, print_table, timed
+from nats.js.api import AckPolicy, ConsumerConfig
 
 import nearcast
 from nearcast.cluster.admin import Admin
@@ -116,7 +117,8 @@ def source(spark: SparkSession) -> Iterator[Figure]:
 
     async def bare(url: str) -> float:
         connection = await open_connection([url], name="bare")
-        pull = await connection.jetstream().pull_subscribe("bench", stream="bench", durable="bare")
+        unacknowledged = ConsumerConfig(ack_policy=AckPolicy.NONE)
+        pull = await connection.jetstream().pull_subscribe("bench", stream="bench", config=unacknowledged)
         start, seen = time.perf_counter(), 0
         while seen < MESSAGES:
             for message in await pull.fetch(min(5000, MESSAGES - seen), timeout=30):
