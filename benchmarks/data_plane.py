@@ -121,8 +121,9 @@ async def city(
 def prefill(base: Path, site: str, topics: tuple[TopicSpec, ...], size: int) -> None:
     """Let the echo topic's spool be full from the start."""
     if any(topic.processed for topic in topics):
-        (base / "run" / site).mkdir(parents=True)
-        spool = Spool(base / "run" / site / f"{subjects.stream_name('echo.x')}.spool", size + 512)
+        folder = base / "run" / site / "spools-worker-0"
+        folder.mkdir(parents=True)
+        spool = Spool(folder / f"{subjects.stream_name('echo.x')}.spool", size + 512)
         for n in range(size):
             spool.append(b"p:%b:1794778111725574:%d" % (site.encode(), n), b"x" * 128)
         spool.close()
