@@ -141,9 +141,9 @@ class Client:
 
     def subscribe(
         self,
-        topic: str = "",
+        topic: str | None = None,
         *,
-        channel: str = "",
+        channel: str | None = None,
         params: Mapping[str, Any] | None = None,
         callback: Callback | None = None,
         replay: bool | int | datetime | timedelta | None = None,
@@ -158,18 +158,18 @@ class Client:
 
         With `channel` and `params` instead of a topic: the results of a channel for these values of its parameters.
         """
-        if bool(topic) == bool(channel):
+        if (topic is None) == (channel is None):
             raise InputError("subscribe needs a topic or a channel, and not both")
-        if not channel:
+        if topic is not None:
             check_pattern(topic)
 
         async def begin(subscription: Subscription) -> None:
-            if channel:
+            if channel is not None:
                 await self._begin_channel(subscription, channel, params or {}, replay)
             else:
                 await self._begin(subscription, replay)
 
-        subscription = Subscription(topic or channel, begin, self._codec.decode, callback, buffer, on_overflow)
+        subscription = Subscription(topic or channel or "", begin, self._codec.decode, callback, buffer, on_overflow)
         self._subscriptions.append(subscription)
         return subscription
 
