@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import logging
 import os
 import subprocess
@@ -31,6 +32,8 @@ __all__ = ["Executor", "Ticket"]
 _log = logging.getLogger(__name__)
 _START_LIMIT = 60.0
 _LOOK_EVERY = 0.05
+# Outcomes of 4 KiB would fill the usual 64 KiB after sixteen, and the two processes would wait for each other.
+_PIPE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +116,9 @@ class Executor:
     def _launch(self) -> None:
         ticket_reader, self._tickets = os.pipe()
         self._outcomes, outcome_writer = os.pipe()
+        for pipe in (self._tickets, self._outcomes):
+            with contextlib.suppress(OSError):  # more than an unprivileged process may have: the default must do
+                fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "nearcast.site.runner", msgspec.json.encode(self._setup).decode(),
