@@ -105,7 +105,10 @@ async def until(holds: Callable[[], Awaitable[bool]] | Callable[[], bool], limit
 def left_behind() -> list[str]:
     """Child processes and listening sockets of this test process."""
     me = psutil.Process()
-    children = [" ".join(child.cmdline()) for child in me.children(recursive=True)]
+    children = []
+    for child in me.children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # it ended just now
+            children.append(" ".join(child.cmdline()))
     listening = [f"listening on {c.laddr}" for c in me.net_connections() if c.status == psutil.CONN_LISTEN]
     return [what for what in children if "resource_tracker" not in what] + listening
 

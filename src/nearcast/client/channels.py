@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,6 +14,7 @@ from nats.errors import NoRespondersError
 from nearcast.domain.errors import InputError, NearcastError
 from nearcast.wire import subjects
 from nearcast.wire.services import ChannelAnswer, ChannelRequest, DatasetRequest, RenewAnswer, RenewRequest
+from nearcast.wire.tasks import end
 
 if TYPE_CHECKING:
     from nearcast.wire.connection import Connection
@@ -89,10 +89,7 @@ class ChannelMember:
 
     async def close(self) -> None:
         """Stop renewing."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        await end(self._task)
 
     async def _register(self, channel: str, params: dict[str, Any]) -> ChannelAnswer:
         return await self._ask("subscribe", ChannelRequest(self._client, channel, params), ChannelAnswer)

@@ -19,6 +19,7 @@ from nearcast.wire.predicate import Condition, compile_condition
 from nearcast.wire.recent import RecentIds
 from nearcast.wire.services import HistoryPage, HistoryRequest, StoresAnswer, TopicsRequest
 from nearcast.wire.stamp import header_block
+from nearcast.wire.tasks import end
 
 if TYPE_CHECKING:
     from nearcast.wire.connection import Connection
@@ -163,9 +164,7 @@ class HistoryQuery:
                         return
                     request, page = following, await ahead
             finally:
-                if ahead is not None and not ahead.done():
-                    ahead.cancel()
-                    await asyncio.gather(ahead, return_exceptions=True)
+                await end(ahead)
             _log.warning("history of %s: the store of %s does not answer; trying the next", request.topic, self.store)
             stores = [site for site in await self._finder.find(request.topic) if site != self.store]
             request = self._elsewhere(request, last_us)

@@ -23,6 +23,7 @@ from nearcast.wire.histogram import bucket
 from nearcast.wire.registration import ClientInfo, HomeAnswer
 from nearcast.wire.reports import ClientReport, ClientTopic
 from nearcast.wire.stamp import parse_stamp, stamp_of
+from nearcast.wire.tasks import end
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,10 +77,7 @@ class Presence:
 
     async def stop(self) -> None:
         """Say goodbye."""
-        tasks = [task for task in (self._reporter, *self._moving) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end(self._reporter, *self._moving)
         with contextlib.suppress(NearcastError, NatsError, TimeoutError):
             client = self._client
             last = msgspec.msgpack.encode(ClientReport(client.name, 0.0))

@@ -14,6 +14,7 @@ import msgspec
 
 from nearcast.domain.errors import NearcastError
 from nearcast.wire.connection import ConnectionLostError
+from nearcast.wire.tasks import end
 
 if TYPE_CHECKING:
     from nearcast.wire.connection import Connection
@@ -87,9 +88,7 @@ class Acknowledgements:
 
     async def stop(self) -> None:
         """Give up what is still waiting."""
-        if self._timer is not None:
-            self._timer.cancel()
-            await asyncio.gather(self._timer, return_exceptions=True)
+        await end(self._timer)
         for _, message_id, entry in self._waiting.values():
             if not entry.future.done():
                 entry.future.set_exception(

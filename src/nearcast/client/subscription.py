@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
 import logging
 from collections import deque
@@ -16,6 +15,7 @@ from nearcast.wire import subjects
 from nearcast.wire.message import Message
 from nearcast.wire.recent import RecentIds
 from nearcast.wire.stamp import stamp_of
+from nearcast.wire.tasks import end
 
 if TYPE_CHECKING:
     from nearcast.wire.connection import Connection
@@ -111,11 +111,7 @@ class Subscription:
         for connection, attached in self._attached:
             await connection.detach(attached)
         self._wake()
-        for task in self._tasks:
-            if task is not asyncio.current_task():
-                task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await task
+        await end(*self._tasks)
 
     async def _start(self) -> Subscription:
         if not self._begun:

@@ -24,6 +24,7 @@ from nearcast.coordinator.state import ConflictError, State, StateError
 from nearcast.wire import subjects
 from nearcast.wire.control import ReportAnswer
 from nearcast.wire.reports import SiteReport
+from nearcast.wire.tasks import end
 
 if TYPE_CHECKING:
     from nearcast.coordinator.settings import Settings
@@ -61,8 +62,7 @@ class Coordinator:
                 try:
                     await asyncio.wait((leading, lost), return_when=asyncio.FIRST_COMPLETED)
                 finally:
-                    for task in (leading, lost):
-                        task.cancel()
+                    await end(leading, lost)
                     outcomes = await asyncio.gather(leading, lost, return_exceptions=True)
                     self.leading.clear()
                 problem = outcomes[0]

@@ -20,6 +20,7 @@ from nearcast.site.history import HistoryService
 from nearcast.wire import subjects
 from nearcast.wire.connection import Connection, open_connection
 from nearcast.wire.services import Advertisement, StoresAnswer, TopicsAnswer, TopicsRequest
+from nearcast.wire.tasks import end
 
 if TYPE_CHECKING:
     from nats.js.manager import JetStreamManager
@@ -73,13 +74,7 @@ class Agent:
 
     async def stop(self) -> None:
         """Stop answering."""
-        for task in self._rearranging:
-            task.cancel()
-        await asyncio.gather(*self._rearranging, return_exceptions=True)
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        await end(*self._rearranging, self._task)
         if self._desk is not None:
             await self._desk.stop()
         if self._history is not None:

@@ -20,6 +20,7 @@ from nearcast.domain.errors import InputError, NearcastError
 from nearcast.wire import subjects
 from nearcast.wire.registry import Registry
 from nearcast.wire.services import ChannelAnswer, ChannelRequest, DatasetRequest, RenewAnswer, RenewRequest
+from nearcast.wire.tasks import end
 
 if TYPE_CHECKING:
     from nearcast.wire.connection import Connection
@@ -60,9 +61,7 @@ class ChannelDesk:
         """Stop answering; the rows stay, for the next agent to adopt or the lease to end."""
         for subscription in self._subscriptions:
             await self._connection.detach(subscription)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end(*self._tasks)
 
     def _taker(self, answer: Callable[[bytes], Awaitable[msgspec.Struct]]) -> Callable[[str, str, bytes, bytes], None]:
         def take(subject: str, reply: str, payload: bytes, headers: bytes) -> None:

@@ -22,6 +22,7 @@ from nearcast.wire.codec import JSON
 from nearcast.wire.connection import ConnectionLostError
 from nearcast.wire.predicate import compile_condition
 from nearcast.wire.services import HistoryPage, HistoryRequest, StoredMessage
+from nearcast.wire.tasks import end
 
 if TYPE_CHECKING:
     from nearcast.domain.deployment import Deployment
@@ -57,9 +58,7 @@ class HistoryService:
         """Stop answering; what is under way is given up."""
         for subscription in self._subscriptions:
             await self._broker.detach(subscription)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end(*self._tasks)
 
     def _pinged(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
         if self._reader.is_connected:  # an agent without its store is no place to ask

@@ -32,6 +32,7 @@ from nearcast.wire.control import (
     WorkerCommand,
     member,
 )
+from nearcast.wire.tasks import end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -127,9 +128,7 @@ class Hosting:
 
     async def stop(self) -> None:
         """End the workers."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end(*self._tasks)
         await asyncio.gather(*(worker.stop() for worker in self.workers.values()))
         self.workers.clear()
 

@@ -32,6 +32,7 @@ from nearcast.wire.control import (
     parts,
 )
 from nearcast.wire.stamp import header_block, stamp_of
+from nearcast.wire.tasks import end
 
 if TYPE_CHECKING:
     from nearcast.site.worker import Topic, Worker
@@ -80,9 +81,7 @@ class Membership:
 
     async def stop(self) -> None:
         """Give up what is under way."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end(*self._tasks)
 
     def hosting(self, topic: str) -> Hosted:
         """What is known of the family a topic belongs to."""

@@ -17,6 +17,7 @@ from nearcast.domain.errors import InputError, NearcastError
 from nearcast.wire import subjects
 from nearcast.wire.probe import connect_ms
 from nearcast.wire.registration import Place, Places
+from nearcast.wire.tasks import end
 
 if TYPE_CHECKING:
     from nearcast.domain.site import SiteSpec
@@ -55,10 +56,7 @@ class SitePlace:
 
     async def stop(self) -> None:
         """Stop measuring."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        await end(self._task)
 
     def _asked(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
         known = {**self.known, self._site.name: self.coordinate}

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from nearcast.domain.errors import NearcastError
+from nearcast.wire.tasks import end
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -61,11 +62,8 @@ class Supervised:
 
     async def stop(self, grace: float = 5.0) -> None:
         """End the process and the watch over it; kill it when it does not end by itself."""
-        if self._watcher is not None:
-            self._watcher.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._watcher
-            self._watcher = None
+        await end(self._watcher)
+        self._watcher = None
         await self._end(grace)
 
     async def _launch(self) -> None:

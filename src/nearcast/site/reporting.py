@@ -25,6 +25,7 @@ from nearcast.wire.control import Assignments, AssignmentsRequest, ReportAnswer,
 from nearcast.wire.histogram import percentile
 from nearcast.wire.registration import RegisterSite, SiteInfo
 from nearcast.wire.reports import BrokerFigures, ClientReport, SiteReport, WorkerFigures, WorkerTopic
+from nearcast.wire.tasks import end
 
 if TYPE_CHECKING:
     from nearcast.coordinates import Coordinate
@@ -86,10 +87,7 @@ class Reporting:
 
     async def stop(self) -> None:
         """Stop reporting."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        await end(self._task)
 
     def _heard(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
         try:

@@ -1,0 +1,25 @@
+"""Ending tasks for good."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+__all__ = ["end"]
+
+
+async def end(*tasks: asyncio.Task[Any] | None) -> None:
+    """Cancel tasks until they have ended; the one that calls is left out.
+
+    Once is not always enough: nats-py takes a cancellation that comes while it hands data to its socket for its own
+    and goes on, and so does `asyncio.wait_for` of Python 3.11 when its future is done at the same moment.
+    """
+    left = {task for task in tasks if task is not None and task is not asyncio.current_task()}
+    ended = set(left)
+    while left:
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=0.5)
+    for task in ended:
+        if not task.cancelled():
+            task.exception()  # seen; whoever ends a task does not want its outcome any more
