@@ -15,6 +15,7 @@ from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
 from nearcast.domain.errors import NearcastError
+from nearcast.wire.tasks import end
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -91,6 +92,11 @@ class Connection(Client):
             await super().close()
         except OSError as error:
             _log.debug("nats: %s", error)
+        # A reconnection under way may outlive nats-py's one cancellation and open the connection again.
+        await end(self._reconnection_task, self._reading_task, self._ping_interval_task, self._flusher_task)
+        self._status = Client.CLOSED
+        if self._transport is not None:
+            self._transport.close()  # type: ignore[no-untyped-call]
 
     def send(self, subject: str, headers: bytes, payload: bytes, reply: str = "") -> None:
         """Queue one message; the caller awaits `room()` now and then. Subject and headers are trusted."""
