@@ -25,6 +25,7 @@ from nearcast.domain.deployment import Deployment
 from nearcast.site.site import run_sites
 from nearcast.wire.connection import open_connection
 from nearcast.wire.registry import Registry
+from nearcast.wire.tasks import end
 
 pytestmark = pytest.mark.xdist_group("spark")
 KILLS = int(os.environ.get("NEARCAST_KILLS", "1"))
@@ -105,8 +106,7 @@ async def test_every_result_comes_exactly_once(tmp_path: Path) -> None:
                     await asyncio.sleep(rng.uniform(0.0, 3.0))
                     driver.kill()
                     driver.start()
-                feeding.cancel()
-                await asyncio.gather(feeding, return_exceptions=True)
+                await end(feeding)
                 # What was under way when feeding was cancelled is fed as well; a last record tells where the end is.
                 await client.feed("reports", {"id": "end", "kind": "none"}, timeout=30)
                 await until(lambda: told() >= 2 * len(fed), "the end", 400)

@@ -14,6 +14,7 @@ from nearcast.coordinator.coordinator import Coordinator
 from nearcast.coordinator.settings import Settings
 from nearcast.wire.asking import ask_coordinator
 from nearcast.wire.connection import Connection, open_connection
+from nearcast.wire.tasks import end
 
 QUICK = Settings(period=0.3, lease=1.0, site_lost_after=2.0, client_lost_after=2.0, cool_down=1.0, automatic=False)
 
@@ -45,6 +46,5 @@ async def coordinator(c: City, *, wait: bool = True, **changes: Any) -> AsyncIte
             await task
         yield Control(one, connection)
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await end(task)
         await connection.close()

@@ -11,6 +11,7 @@ from tests.system.test_rehoming import at
 
 import nearcast
 from nearcast.domain.topic import TopicSpec
+from nearcast.wire.tasks import end
 
 
 async def place(c, control, **where):
@@ -38,8 +39,7 @@ async def traffic(client, topic, per_second=100):
     try:
         yield sent
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await end(task)
 
 
 async def test_a_latency_violation_moves_the_topic_and_the_clients_follow(city):
