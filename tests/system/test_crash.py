@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-import pytest
 from tests.system.conftest import until
 from tests.system.control import coordinator
 
@@ -15,10 +14,6 @@ from nearcast.domain.topic import TopicSpec
 from nearcast.wire.tasks import end
 
 
-# A known fault, not a settled matter: about one run in five fails or does not end within the limit; no lost message was
-# seen in those that ended. It is reported by name at the end of each run until the cause is found.
-@pytest.mark.timeout(120)
-@pytest.mark.xfail(strict=False, reason="one run in five does not end in time; the cause is not known yet")
 async def test_killed_at_every_step_leaves_one_owner_and_no_lost_message(city, monkeypatch):
     spec = TopicSpec("gps", ("tokyo",))
     original = Executor._do
