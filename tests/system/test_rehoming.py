@@ -99,3 +99,17 @@ async def test_a_home_that_does_not_answer_leaves_the_client_where_it_is(city):
             assert car.home == before
             with pytest.raises(nearcast.InputError, match="client 'bus' is not registered"):
                 await control.ask("client", "move", name="bus", to=["tokyo"])
+
+
+async def test_a_client_that_leaves_in_the_middle_of_a_move_leaves_nothing_open(city):
+    async with city(TopicSpec("log", (), ("cloud",), 1), report_seconds=0.3) as c, coordinator(c) as control:
+        others = asyncio.all_tasks()
+        async with nearcast.connect(coordinator=c.url("tokyo"), name="car") as car:
+            await car.subscribe("log", callback=lambda message: None)
+            await car.publish("log", {"n": 1})
+            target = next(site for site in c.sites if site != car.home)
+            assert (await control.ask("client", "move", name="car", to=[target]))["error"] == ""
+            assert car._presence._moving  # it still takes messages on both connections
+        await asyncio.sleep(0)
+        left = {task.get_coro().__qualname__ for task in asyncio.all_tasks() - others}
+        assert {name for name in left if name.startswith(("Client.", "Acknowledgements."))} == set()

@@ -54,6 +54,7 @@ class Presence:
         self._at = time.monotonic()
         self._reporter: asyncio.Task[None] | None = None
         self._moving: set[asyncio.Task[None]] = set()
+        self._spare: dict[Connection, Acknowledgements | None] = {}  # open, but not yet or no longer the client's own
         self.moves = 0
 
     async def register(self, urls: Sequence[str]) -> list[str]:
@@ -78,6 +79,8 @@ class Presence:
     async def stop(self) -> None:
         """Say goodbye."""
         await end(self._reporter, *self._moving)
+        for connection in list(self._spare):  # a move was under way
+            await self._discard(connection)
         with contextlib.suppress(NearcastError, NatsError, TimeoutError):
             client = self._client
             last = msgspec.msgpack.encode(ClientReport(client.name, 0.0))
@@ -180,15 +183,16 @@ class Presence:
                         events.append(await self._subscribe(old, new))
                     case rh.Switch():
                         assert new is not None
-                        acknowledgements = await self._switch(old, new)
+                        await self._switch(old, new)
                     case rh.Wait():
                         await asyncio.sleep(max(_SETTLE, 4 * await _round_trip(old)))
                         events.append(rh.Settled())
                     case rh.Close("new"):
                         assert new is not None
-                        await new.close()
+                        await self._discard(new)
                     case rh.Close("old"):
-                        await self._close(old, acknowledgements)
+                        await self._drain(old)
+                        await self._discard(old)
 
     async def _open(self, url: str) -> tuple[Connection | None, rh.Event]:
         client = self._client
@@ -201,6 +205,7 @@ class Presence:
         if connection.server_name != self._machine.target:
             await connection.close()
             return None, rh.Lost("does not answer")
+        self._spare[connection] = None
         return connection, rh.Opened()
 
     async def _subscribe(self, old: Connection, new: Connection) -> rh.Event:
@@ -213,24 +218,24 @@ class Presence:
             return rh.Lost(str(error) or "timed out")
         return rh.Subscribed()
 
-    async def _switch(self, old: Connection, new: Connection) -> Acknowledgements | None:
+    async def _switch(self, old: Connection, new: Connection) -> None:
         """From here on publications leave by the new connection; what waits for stores is still answered on the old."""
         client = self._client
-        fresh = Acknowledgements(new)
+        fresh = self._spare[new] = Acknowledgements(new)
         await fresh.start()
         with contextlib.suppress(NatsError, TimeoutError):
             await old.flush(timeout=2)  # in order: the old broker has all before the new one gets the next
-        before, client._acknowledgements = client._acknowledgements, fresh
+        self._spare[old], client._acknowledgements = client._acknowledgements, fresh
         client._connection = new
+        del self._spare[new]
         client._settle_in(new)
         if client._channels is not None:
             with contextlib.suppress(NearcastError):  # renewed in a while
                 await client._channels.move(new)
         self.moves += 1
-        return before
 
-    async def _close(self, old: Connection, acknowledgements: Acknowledgements | None) -> None:
-        client = self._client
+    async def _drain(self, old: Connection) -> None:
+        client, acknowledgements = self._client, self._spare[old]
         with contextlib.suppress(NatsError, TimeoutError, NearcastError):
             async with asyncio.timeout(_DRAIN_LIMIT):
                 if acknowledgements is not None:
@@ -240,9 +245,12 @@ class Presence:
                 for subscription in client._subscriptions:
                     await subscription.let_go(old)
                 await old.flush(timeout=2)
+
+    async def _discard(self, connection: Connection) -> None:
+        acknowledgements = self._spare.pop(connection)
         if acknowledgements is not None:
             await acknowledgements.stop()
-        await old.close()
+        await connection.close()
 
 
 async def _round_trip(connection: Connection) -> float:

@@ -92,7 +92,7 @@ class Connection(Client):
             await super().close()
         except OSError as error:
             _log.debug("nats: %s", error)
-        # A reconnection under way may outlive nats-py's one cancellation and open the connection again.
+        # A reconnection under way may outlive nats-py's one cancellation.
         await end(self._reconnection_task, self._reading_task, self._ping_interval_task, self._flusher_task)
         self._status = Client.CLOSED
         if self._transport is not None:
@@ -136,6 +136,11 @@ class Connection(Client):
         if self._pending_data_size + size > _BUFFERED_WHILE_AWAY:
             raise ConnectionLostError(f"no broker answers, and {self._pending_data_size} bytes already wait for one")
 
+    async def _connect_to_server(self, s: Any) -> None:
+        if self.is_closed:  # a reconnection that did not hear of it would open the connection again
+            raise asyncio.CancelledError
+        await super()._connect_to_server(s)
+
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
         sink = self._sinks.get(sid)
         if sink is None:
@@ -177,6 +182,9 @@ async def open_connection(
                 pending_size=_BUFFERED_WHILE_AWAY,
                 **options,
             )
+    except asyncio.CancelledError:
+        await connection.close()
+        raise
     except (TimeoutError, OSError, NatsError) as error:
         await connection.close()
         reason = str(error) or f"no answer within {timeout:g} s"
