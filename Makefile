@@ -11,7 +11,8 @@ setup: .venv/installed
 .venv/installed: pyproject.toml uv.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Nearcast needs Python 3.11 or later; set PYTHON=...")'
 	test -x $(BIN)/uv || { $(PYTHON) -m venv .venv && $(BIN)/python -m pip install --quiet --disable-pip-version-check uv; }
-	$(BIN)/uv sync --quiet --locked --all-extras --all-groups
+	# Compiled once here, every process starts faster and takes some ten megabytes less, even where it may not write.
+	$(BIN)/uv sync --quiet --locked --all-extras --all-groups --compile-bytecode
 	touch $@
 
 demo: setup
