@@ -49,7 +49,7 @@ def folder_with_processor() -> Iterator[Path]:
     """A directory with the module `echoing`, which workers find."""
     with tempfile.TemporaryDirectory() as name:
         (Path(name) / "echoing.py").write_text(PROCESSOR)
-        os.environ["PYTHONPATH"] = name
+        os.environ["PYTHONPATH"] = os.pathsep.join((name, os.environ.get("PYTHONPATH", "")))
         yield Path(name)
 
 
