@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import re
 import secrets
 import time
 from collections.abc import Mapping, Sequence
@@ -14,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from nats.errors import Error as NatsError
-from nats.errors import NoRespondersError
 
 from nearcast.client.channels import ChannelMember, FixedStore
 from nearcast.client.history import History, HistoryQuery, StoreFinder, condition_tree, microseconds
+from nearcast.client.lookup import Route, look_up
 from nearcast.client.quorum import Acknowledgements, Receipt
 from nearcast.client.replay import replay_range, replay_then_live
 from nearcast.client.subscription import Overflow, Subscription, publications_of
@@ -29,11 +28,10 @@ from nearcast.wire.codec import JSON, Codec
 from nearcast.wire.connection import (
     RESERVED_BYTES,
     Connection,
-    ConnectionLostError,
     PayloadTooLargeError,
     open_connection,
 )
-from nearcast.wire.services import HistoryRequest, TopicsAnswer, TopicsRequest
+from nearcast.wire.services import HistoryRequest
 from nearcast.wire.stamp import header_block
 
 if TYPE_CHECKING:
@@ -46,18 +44,6 @@ __all__ = ["Client", "connect"]
 
 _log = logging.getLogger(__name__)
 _BUFFER = 65_536
-_AGENT_LIMIT = 10.0
-_BARE_SERVER = re.compile("N[A-Z2-7]{55}")  # the key a nats-server is named after when nobody named it
-
-
-class _Route:
-    """How a topic's publications leave this client."""
-
-    __slots__ = ("bytes", "quorum", "sent", "spec", "subject")
-
-    def __init__(self, topic: str, spec: TopicSpec) -> None:
-        self.subject, self.spec, self.quorum = subjects.publications(topic), spec, spec.quorum
-        self.sent = self.bytes = 0
 
 
 class Client:
@@ -73,7 +59,7 @@ class Client:
         self._connection: Connection | None = None
         self._acknowledgements: Acknowledgements | None = None
         self._channels: ChannelMember | None = None
-        self._routes: dict[str, _Route] = {}
+        self._routes: dict[str, Route] = {}
         self._subscriptions: list[Subscription] = []
         self._choice = random.Random(name)
         self._published = 0
@@ -289,7 +275,7 @@ class Client:
             raise InputError(f"topic {topic}: {type(data).__name__} cannot be encoded: {error}") from error
 
     async def _send_for_quorum(
-        self, topic: str, route: _Route, data: Any, needed: int, timeout: float
+        self, topic: str, route: Route, data: Any, needed: int, timeout: float
     ) -> asyncio.Future[Receipt]:
         if not 0 < needed <= len(route.spec.replicas):
             have = ", ".join(route.spec.replicas) or "no stores"
@@ -305,36 +291,16 @@ class Client:
             topic, route.subject, message_id.decode(), header_block(message_id), payload, needed, timeout
         )
 
-    async def _find_route(self, topic: str) -> _Route:
+    async def _find_route(self, topic: str) -> Route:
         self._live()
         check_topic(topic)
         specs = await self.topics(topic)
-        route = self._routes[topic] = _Route(topic, specs[0] if specs else TopicSpec(topic))
+        route = self._routes[topic] = Route(topic, specs[0] if specs else TopicSpec(topic))
         return route
 
     async def topics(self, pattern: str) -> list[TopicSpec]:
         """What is configured for the topics within a pattern. A NATS server that is no site's promises nothing."""
-        request = msgspec.json.encode(TopicsRequest(pattern))
-        clock = asyncio.get_running_loop().time
-        deadline = clock() + _AGENT_LIMIT
-        while True:
-            try:
-                reply = await self._live().request(subjects.topics_lookup(self.home or "none"), request, timeout=1.0)
-                break
-            except (NatsError, TimeoutError) as error:
-                if isinstance(error, NoRespondersError) and _BARE_SERVER.fullmatch(self.home):
-                    return []
-                if clock() > deadline:
-                    if not self._live().is_connected:
-                        raise ConnectionLostError(f"topic {pattern}: no broker answers to ask about it") from error
-                    raise NearcastError(
-                        f"topic {pattern}: the agent of site {self.home} does not answer; is `nearcast site run` up?"
-                    ) from error
-            await asyncio.sleep(0.1)  # a site that has just come back: its agent follows its broker
-        answer = msgspec.json.decode(reply.data, type=TopicsAnswer)
-        if answer.error:
-            raise InputError(answer.error)
-        return answer.topics
+        return await look_up(self._live, pattern)
 
     async def _begin(self, subscription: Subscription, replay: bool | int | datetime | timedelta | None) -> None:
         pattern = subscription.topic

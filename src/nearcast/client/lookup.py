@@ -1,0 +1,63 @@
+"""What the home's agent knows about topics, and how a topic's publications therefore leave a client."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import TYPE_CHECKING
+
+import msgspec
+from nats.errors import Error as NatsError
+from nats.errors import NoRespondersError
+
+from nearcast.domain.errors import InputError, NearcastError
+from nearcast.wire import subjects
+from nearcast.wire.connection import ConnectionLostError
+from nearcast.wire.services import TopicsAnswer, TopicsRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nearcast.domain.topic import TopicSpec
+    from nearcast.wire.connection import Connection
+
+__all__ = ["Route", "look_up"]
+
+_AGENT_LIMIT = 10.0
+_BARE_SERVER = re.compile("N[A-Z2-7]{55}")  # the key a nats-server is named after when nobody named it
+
+
+class Route:
+    """How a topic's publications leave this client, and how many did."""
+
+    __slots__ = ("bytes", "quorum", "sent", "spec", "subject")
+
+    def __init__(self, topic: str, spec: TopicSpec) -> None:
+        self.subject, self.spec, self.quorum = subjects.publications(topic), spec, spec.quorum
+        self.sent = self.bytes = 0
+
+
+async def look_up(live: Callable[[], Connection], pattern: str) -> list[TopicSpec]:
+    """What is configured for the topics within a pattern. A NATS server that is no site's promises nothing."""
+    request = msgspec.json.encode(TopicsRequest(pattern))
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + _AGENT_LIMIT
+    while True:
+        home = live().server_name
+        try:
+            reply = await live().request(subjects.topics_lookup(home or "none"), request, timeout=1.0)
+            break
+        except (NatsError, TimeoutError) as error:
+            if isinstance(error, NoRespondersError) and _BARE_SERVER.fullmatch(home):
+                return []
+            if clock() > deadline:
+                if not live().is_connected:
+                    raise ConnectionLostError(f"topic {pattern}: no broker answers to ask about it") from error
+                raise NearcastError(
+                    f"topic {pattern}: the agent of site {home} does not answer; is `nearcast site run` up?"
+                ) from error
+        await asyncio.sleep(0.1)  # a site that has just come back: its agent follows its broker
+    answer = msgspec.json.decode(reply.data, type=TopicsAnswer)
+    if answer.error:
+        raise InputError(answer.error)
+    return answer.topics
