@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Planning"]
 
 _log = logging.getLogger(__name__)
+_LEFT_KEPT = 10_000
 
 
 class Planning:
@@ -93,7 +94,10 @@ class Planning:
         if one.settings.homes != "reloc" or version == self._homes_of or now - self._homes_at < one.settings.cool_down:
             return
         self._homes_of, self._homes_at = version, now
-        one.homes.plan = await asyncio.to_thread(reloc_homes, model, one.settings.seed)
+        made = await asyncio.to_thread(reloc_homes, model, one.settings.seed)
+        # Who has left may come back, and then registers: its last planned home is kept for a while.
+        left = one.homes.plan if len(one.homes.plan) <= 2 * len(made) + _LEFT_KEPT else {}
+        one.homes.plan = left | made
 
     def show(self) -> dict[str, Any]:
         """The plan for the present state, not carried out."""
