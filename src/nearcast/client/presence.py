@@ -57,6 +57,7 @@ class Presence:
         self._reporter: asyncio.Task[None] | None = None
         self._moving: set[asyncio.Task[None]] = set()
         self._spare: dict[Connection, Acknowledgements | None] = {}  # open, but not yet or no longer the client's own
+        self._leaving = False
         self.moves = 0
 
     async def register(self, urls: Sequence[str]) -> list[str]:
@@ -83,6 +84,7 @@ class Presence:
 
     async def stop(self) -> None:
         """Say goodbye."""
+        self._leaving = True
         await end(self._reporter, *self._moving)
         for connection in list(self._spare):  # a move was under way
             await self._discard(connection)
@@ -169,6 +171,8 @@ class Presence:
         return ClientReport(client.name, seconds, self._whereabouts.coordinate, parts)
 
     def _commanded(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
+        if self._leaving:
+            return
         command = msgspec.json.decode(payload, type=Rehome)
         event = rh.Commanded(command.term, command.home, command.url)
         task = asyncio.create_task(self._move(event, reply))
@@ -261,10 +265,11 @@ class Presence:
                 await old.flush(timeout=2)
 
     async def _discard(self, connection: Connection) -> None:
-        acknowledgements = self._spare.pop(connection)
+        acknowledgements = self._spare[connection]
         if acknowledgements is not None:
             await acknowledgements.stop()
         await connection.close()
+        del self._spare[connection]  # not before: whoever is cancelled in the middle leaves it to `stop`
 
 
 async def _round_trip(connection: Connection) -> float:
