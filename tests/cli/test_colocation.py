@@ -134,6 +134,21 @@ def test_a_run_that_did_not_measure_every_topic_is_left_out(monkeypatch: pytest.
     assert all(rows.count(number) == int(number) % 3 + 1 for number in rows)
 
 
+def test_samples_of_several_files_are_learned_from_together(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    files = []
+    for seed in (1, 2):
+        files += ["--samples", tmp_path / f"{seed}.csv"]
+        words = ("--runs", 40, "--k", 2, "--seconds", 30, "--seed", seed, "--overhead-ms", 2, "--out", files[-1])
+        assert run(monkeypatch, "model", "simulate", *words) == 0
+    capsys.readouterr()
+    assert run(monkeypatch, "model", "train", *files, "--out", tmp_path / "m", "--json") == 0
+    alone, two = json.loads(capsys.readouterr().out)["accuracy"]
+    assert 20 < alone["runs"] <= 40  # overloaded ones do not count
+    assert two["runs"] == 40
+
+
 def test_a_model_of_another_version_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], model: Path, topics: Path
 ) -> None:

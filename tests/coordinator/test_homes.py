@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import msgspec
-from tests.coordinator.worlds import SETTINGS, at
+from tests.coordinator.worlds import SETTINGS, World, at
 
-from nearcast.coordinator.homes import HomePolicy
+from nearcast.coordinator.homes import HomePolicy, reloc_homes
 from nearcast.wire.registration import ClientInfo
 
 SITES = {"west": at(0.0), "middle": at(50.0), "east": at(100.0)}
@@ -34,3 +34,25 @@ def test_round_robin_takes_turns_and_random_is_seeded() -> None:
     firsts = [one.homes(ClientInfo("c"), SITES, SITES)[0] for _ in range(20)]
     assert firsts == [two.homes(ClientInfo("c"), SITES, SITES)[0] for _ in range(20)]
     assert set(firsts) == set(SITES)
+
+
+def test_reloc_puts_friends_together_and_strangers_at_the_nearest_site() -> None:
+    world = World(west=0.0, east=100.0)
+    world.topic("chat", "west", "east")
+    for n in range(6):
+        world.client(f"friend{n}", 100.0, "east", "chat", "chat")
+    world.client("ann", 45.0, "west", "chat", "chat")
+    world.client("idle", 0.0, "west")
+    plan = reloc_homes(world.model(), seed=1)
+    assert plan["ann"] == "east"  # hardly farther than west, and all her friends are there
+    assert "idle" not in plan
+    with_plan = policy("reloc")
+    with_plan.plan = plan
+    assert with_plan.homes(ClientInfo("ann", coordinate=at(45.0)), SITES, SITES)[0] == "east"
+    assert with_plan.homes(ClientInfo("ann", coordinate=at(45.0), tried=["east"]), SITES, SITES)[0] == "middle"
+    assert with_plan.homes(ClientInfo("stranger", coordinate=at(45.0)), SITES, SITES)[0] == "middle"
+    assert with_plan.homes(ClientInfo("ann"), ["west", "middle"], SITES)[0] == "middle"  # east is lost
+
+
+def test_without_clients_or_places_reloc_has_no_plan() -> None:
+    assert reloc_homes(World(west=0.0).model(), seed=1) == {}

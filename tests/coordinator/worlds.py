@@ -10,7 +10,15 @@ from nearcast.domain.topic import TopicSpec
 from nearcast.site.aggregation import aggregate
 from nearcast.wire.control import TopicRecord, member
 from nearcast.wire.registration import ClientRecord, SiteInfo
-from nearcast.wire.reports import BrokerFigures, ClientReport, ClientTopic, SiteReport, WorkerFigures, WorkerTopic
+from nearcast.wire.reports import (
+    BrokerFigures,
+    ClientReport,
+    ClientTopic,
+    SiteReport,
+    WorkerFigures,
+    WorkerTopic,
+    channel_row,
+)
 
 SETTINGS = Settings()
 
@@ -45,8 +53,11 @@ class World:
         spec = TopicSpec(name, sites, replicas, 0, bound)
         self.topics[name] = TopicRecord(spec, 1, tuple(member(site, worker) for site in sites))
 
-    def client(self, name: str, x: float, home: str, publishes: str = "", subscribes: str = "") -> None:
-        self.clients[name] = ClientRecord(name, home, at(x), publishes.split(), subscribes.split())
+    def client(
+        self, name: str, x: float, home: str, publishes: str = "", subscribes: str = "", channels: str = ""
+    ) -> None:
+        said = (publishes.split(), subscribes.split(), channels.split())
+        self.clients[name] = ClientRecord(name, home, at(x), *said)
 
     def worker(self, site: str, worker: str, *topics: tuple[str, float, float, float]) -> None:
         """Topics are (name, rate, processing_ms, p90_ms)."""
@@ -63,7 +74,9 @@ class World:
                 ClientReport(
                     client.name, 1.0, client.coordinate,
                     [ClientTopic(t, True, False, int(self.rate), 100) for t in client.publishes]
-                    + [ClientTopic(t, False, True, 0, 0, int(self.rate), 100) for t in client.subscribes],
+                    + [ClientTopic(t, False, True, 0, 0, int(self.rate), 100) for t in client.subscribes]
+                    + [ClientTopic(channel_row(held.partition(".")[0]), False, True, 0, 0, int(self.rate), 100)
+                       for held in client.channels],
                 )
                 for client in homes
             ]  # fmt: skip

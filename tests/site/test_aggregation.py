@@ -11,7 +11,7 @@ from nearcast.placement.partitioning import Brokers, Clients
 from nearcast.placement.partitioning import aggregate as planned
 from nearcast.site.aggregation import aggregate
 from nearcast.wire.histogram import bucket, percentile
-from nearcast.wire.reports import ClientReport, ClientTopic
+from nearcast.wire.reports import ClientReport, ClientTopic, channel_row
 
 SITE = Coordinate((5.0,) * 8, 2.0)
 
@@ -70,3 +70,12 @@ def test_a_histogram_gives_percentiles_within_a_bucket() -> None:
         exact = float(np.quantile(values, share))
         assert exact <= percentile(counts, share) <= 1.2 * exact
     assert percentile([0] * 80, 0.9) == 0.0
+
+
+def test_a_channel_has_one_row_whatever_its_parameters_and_is_no_topic() -> None:
+    said = [
+        ClientReport(f"c{n}", 1.0, SITE, [ClientTopic(channel_row("alerts"), False, True, messages_in=3) for _ in "ab"])
+        for n in range(4)
+    ]
+    (row,) = aggregate(said, [">"], {">": SITE})
+    assert (row.topic, row.consumers, row.messages_in) == ("channel alerts", 8.0, 24.0)

@@ -74,6 +74,7 @@ def test_a_good_file_becomes_a_deployment(tmp_path: Path) -> None:
         (('name = "cloud"', 'name = "tokyo"'), "site[1].name is 'tokyo'; allowed: each site once"),
         (('name = "cloud"', 'name = "a b"'), "site[1].name: site name 'a b'"),
         (('name = "cloud"', ""), "site[1]: the key `name` is missing"),
+        (("port = 4300", "port = 4300\nbandwidth_mbit = 0"), "site[0].bandwidth_mbit is 0.0; allowed: above 0"),
         (("35.68", "135.68"), "site[0].position is [135.68, 139.76]; allowed: [latitude, longitude]"),
         (
             ('directory = "tokyo"', 'directory = "nowhere"'),

@@ -150,3 +150,56 @@ async def test_the_runner_calls_every_kind_of_processor(tmp_path: Path, module: 
     ]
     assert len(failed) == 1
     assert failed[0].startswith("TypeError")
+
+
+ODD = """
+import os, sys, time
+from nearcast import processor
+
+@processor("chatty")
+def chatty(message, spool):
+    sys.stderr.write("x" * 200_000 + "\\n")  # more than a pipe holds
+    return {"n": message.data}
+
+@processor("forking")
+def forking(message, spool):
+    if message.data == 1:
+        if os.fork() == 0:
+            time.sleep(20)  # holds the runner's pipes open
+            os._exit(0)
+        os._exit(7)
+    return {"n": message.data}
+"""
+
+
+async def outcomes_of(tmp_path: Path, pattern: str, payloads: list[bytes]) -> tuple[list[list[bytes]], list[str]]:
+    name = f"odd_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(ODD)
+    done: list[list[bytes]] = []
+    failed: list[str] = []
+    executor = Executor(Setup([name], [str(tmp_path)]), lambda _, n: done.append(n), lambda _, why: failed.append(why))
+    running = asyncio.create_task(executor.run())
+    spool = Spool(tmp_path / "spool", 10)
+    executor.announce(Announcement(0, pattern, str(spool.path), pattern))
+    for payload in payloads:
+        executor.submit(Ticket(0, spool.append(b"id", payload), 15, 0))
+    try:
+        async with asyncio.timeout(60):
+            while len(done) + len(failed) < len(payloads):  # noqa: ASYNC110 - counted, not announced
+                await asyncio.sleep(0.02)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        spool.close()
+    return done, failed
+
+
+async def test_a_processor_may_write_more_to_standard_error_than_a_pipe_holds(tmp_path, capfd) -> None:
+    done, failed = await outcomes_of(tmp_path, "chatty", [b"1", b"2"])
+    assert (done, failed) == ([[b'{"n":1}'], [b'{"n":2}']], [])
+    assert len(capfd.readouterr().err) > 400_000  # passed on, not swallowed
+
+
+async def test_a_runner_that_dies_is_replaced_while_its_child_holds_the_pipes(tmp_path) -> None:
+    done, failed = await outcomes_of(tmp_path, "forking", [b"1", b"2", b"3"])
+    assert (done, failed) == ([[b'{"n":2}'], [b'{"n":3}']], ["the processor's process ended with code 7"])

@@ -103,3 +103,42 @@ async def test_a_deposed_coordinators_commands_and_older_epochs_are_refused(city
         missing = await command(connection, "osaka", "start", StartTopic(5, 2, spec, "worker-0", "cloud/worker-9"))
         assert "cloud/worker-9 sends no spool of topic gps" in missing.error
         await connection.close()
+
+
+async def test_messages_without_ids_are_processed_once_too(city):
+    spec = TopicSpec("gps", ("tokyo",))
+    async with city(spec) as c:
+        for site in c.sites.values():
+            site.hosting.settle = 0.4
+        connection = await open_connection([c.url("cloud")], name="test")
+        devices = [await open_connection([c.url(site)], name=site) for site in ("tokyo", "osaka", "cloud")]
+        got: list[int] = []
+        async with nearcast.connect(c.url("cloud"), name="reader") as reader:
+            await reader.subscribe("gps", callback=lambda message: got.append(message.data["n"]))
+            sent, running = 0, True
+
+            async def publish(device):
+                nonlocal sent
+                while running:
+                    for _ in range(5):
+                        device.send(subjects.publications("gps"), b"", b'{"n":%d}' % sent)
+                        sent += 1
+                    await asyncio.sleep(0.01)
+
+            tasks = [asyncio.create_task(publish(device)) for device in devices]
+            ring = ["tokyo", "osaka", "cloud"]
+            for n in range(8):
+                here, there, epoch = ring[n % 3], ring[(n + 1) % 3], n + 2
+                start = StartTopic(1, epoch, spec, "worker-0", f"{here}/worker-0")
+                assert await command(connection, there, "start", start) == Answer("", 1)
+                stop = StopTopic(1, epoch, "gps", "worker-0", f"{there}/worker-0")
+                assert await command(connection, here, "stop", stop) == Answer("", 1)
+            running = False
+            await asyncio.gather(*tasks)
+            await until(lambda: len(got) >= sent)
+            await asyncio.sleep(1.0)
+            counts = Counter(got)
+            assert [n for n in range(sent) if counts[n] != 1] == []
+            assert sent > 500
+        for device in (*devices, connection):
+            await device.close()

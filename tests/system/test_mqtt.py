@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 
+import msgspec
 import paho.mqtt.client as mqtt
 from tests.system.conftest import until
 
 import nearcast
 from nearcast.domain.topic import TopicSpec
+from nearcast.wire import subjects
+from nearcast.wire.connection import open_connection
+from nearcast.wire.reports import SiteReport
 
 
 async def test_an_unmodified_device_publishes_and_is_notified(city) -> None:
-    async with city(TopicSpec("gps.*", ("tokyo",)), names=("tokyo", "osaka"), mqtt=True) as c:
+    async with city(TopicSpec("gps.*", ("tokyo",)), names=("tokyo", "osaka"), mqtt=True, report_seconds=0.3) as c:
         got: list[tuple[str, dict]] = []
         subscribed = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -34,6 +38,13 @@ async def test_an_unmodified_device_publishes_and_is_notified(city) -> None:
                 assert {topic for topic, _ in got} == {"ntf/gps/r1"}
                 message = await anext(subscription)
                 assert (message.publisher, message.home) == ("anonymous", "tokyo")
+            reports = []
+            connection = await open_connection([c.url("osaka")], name="test")
+            await connection.attach(subjects.report("tokyo"), lambda *parts: reports.append(parts[2]))
+            await until(lambda: bool(reports))
+            broker = msgspec.msgpack.decode(reports[-1], type=SiteReport).broker
+            await connection.close()
+            assert broker.mqtt_connections == 1
             stats = (await c.sites["tokyo"].worker_stats())[0]
             assert (stats.processed, stats.delegated) == (2, 0)
         finally:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 
 import pytest
-from tests.system.conftest import until
+from tests.system.conftest import interest_settled, until
 from tests.system.control import coordinator
 
 import nearcast
@@ -85,7 +86,84 @@ async def test_a_client_is_given_the_nearest_home_and_the_next_one_when_that_is_
 
             await until(noted)
             assert car.home == "tokyo"  # at 0, the next nearest: the cloud is at 200
+
+            async def said() -> bool:
+                return bool((await control.ask("client", "info", name="car"))["tried"] == ["osaka"])
+
+            await until(said)
         await until(lambda: "car" not in control.coordinator.registry.clients)
+
+
+async def test_a_client_that_cannot_reach_its_home_takes_the_next_and_says_so(city):
+    async with city(report_seconds=0.2) as c, coordinator(c, site_lost_after=60.0) as control:
+        for n, site in enumerate(("tokyo", "osaka", "cloud")):
+            c.sites[site].place.fixed = at(100.0 * n)
+        reports = control.coordinator.monitor.reports
+        await until(lambda: all(reports[site].coordinate == at(100.0 * n) for n, site in enumerate(c.sites)))
+        await c.sites["osaka"].stop()  # nobody has missed it yet
+        options = {"coordinator": c.url("cloud"), "report_seconds": 0.2}
+        async with nearcast.connect(name="car", coordinate=at(90.0), **options) as car:
+            assert car.home == "tokyo"
+
+            async def said() -> bool:
+                found = await control.ask("client", "info", name="car")
+                return bool(found["home"] == "tokyo" and found["tried"] == ["osaka"])
+
+            await until(said)
+
+
+async def test_homes_of_a_reloc_plan(city):
+    topic = TopicSpec("chat", ("tokyo", "osaka"))
+    async with city(topic, report_seconds=0.2) as c, coordinator(c, homes="reloc", cool_down=0.3) as control:
+        for n, site in enumerate(("tokyo", "osaka", "cloud")):
+            c.sites[site].place.fixed = at(100.0 * n)
+        reports = control.coordinator.monitor.reports
+        await until(lambda: all(reports[site].coordinate == at(100.0 * n) for n, site in enumerate(c.sites)))
+        options = {"coordinator": c.url("cloud"), "report_seconds": 0.2}
+        async with contextlib.AsyncExitStack() as stack:
+            for n in range(4):
+                friend = await stack.enter_async_context(
+                    nearcast.connect(name=f"friend{n}", coordinate=at(100.0), **options)
+                )
+                await friend.subscribe("chat", callback=lambda message: None)
+                await friend.publish("chat", {"n": n})
+            async with nearcast.connect(name="ann", coordinate=at(45.0), **options) as ann:
+                assert ann.home == "tokyo"  # in no plan yet: the nearest
+                await ann.subscribe("chat", callback=lambda message: None)
+                await ann.publish("chat", {"n": 9})
+                await until(lambda: control.coordinator.homes.plan.get("ann") == "osaka")
+            async with nearcast.connect(name="ann", coordinate=at(45.0), **options) as ann:
+                assert ann.home == "osaka"  # where her friends are
+
+
+async def test_a_subscription_that_begins_while_the_client_moves_moves_too(city):
+    async with city(report_seconds=0.3) as c, coordinator(c) as control:
+        async with (
+            nearcast.connect(coordinator=c.url("tokyo"), name="car") as car,
+            nearcast.connect(c.url("cloud"), name="writer") as writer,
+        ):
+            got: dict[str, list[int]] = {"before": [], "closed": [], "meanwhile": []}
+
+            def subscribe(topic: str) -> nearcast.Subscription:
+                return car.subscribe(topic, callback=lambda message: got[topic].append(message.data))
+
+            await subscribe("before")
+            await (await subscribe("closed")).close()
+            switch = car._presence._switch
+
+            async def subscribe_and_switch(old, new):
+                await subscribe("meanwhile")  # its old connection is still the client's own
+                await switch(old, new)
+
+            car._presence._switch = subscribe_and_switch
+            target = next(site for site in c.sites if site not in (car.home, "cloud"))
+            assert (await control.ask("client", "move", name="car", to=[target]))["error"] == ""
+            await until(lambda: not car._presence._moving)
+            await interest_settled()
+            for topic in got:
+                await writer.publish(topic, 1)
+            await until(lambda: got["before"] == got["meanwhile"] == [1])
+            assert got["closed"] == []
 
 
 async def test_a_home_that_does_not_answer_leaves_the_client_where_it_is(city):

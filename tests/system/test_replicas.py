@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.system.conftest import until
+from tests.system.conftest import interest_settled, until
 from tests.system.control import coordinator
 
 import nearcast
@@ -41,6 +41,25 @@ async def test_a_replica_moves_with_its_past_while_messages_flow(city):
                 query = client.history("log")
                 numbers = [message.data["n"] async for message in query]
                 return query.store == "tokyo" and sorted(numbers) == list(range(sent))
+
+            await until(everything)
+
+
+async def test_a_replica_that_comes_back_has_what_it_missed(city):
+    async with city(TopicSpec("log", (), ("osaka",), 1), report_seconds=0.2) as c, coordinator(c) as control:
+        one = control.coordinator
+        async with nearcast.connect(c.url("cloud")) as client:
+            for n, store in enumerate(("tokyo", "osaka")):
+                for k in range(50):
+                    await client.publish("log", {"n": 50 * n + k})
+                assert await move_replicas(one.registry, one.connection, "log", (store,), 30.0, one.term) == ""
+                await until(lambda: all(s.hosting.revision == one.registry.revision for s in c.sites.values()))
+                await interest_settled()
+
+            async def everything():
+                query = client.history("log")
+                numbers = [message.data["n"] async for message in query]
+                return query.store == "osaka" and sorted(numbers) == list(range(100))
 
             await until(everything)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from nearcast.wire.tasks import end
+import pytest
+
+from nearcast.wire.tasks import end, together
 
 
 async def test_a_task_that_swallows_a_cancellation_ends_all_the_same() -> None:
@@ -29,3 +31,27 @@ async def test_a_task_that_swallows_a_cancellation_ends_all_the_same() -> None:
     assert swallowed == 2
     assert tasks[0] is not None
     assert tasks[0].cancelled()
+
+
+async def test_when_one_fails_the_others_are_ended_before_the_failure_is_seen() -> None:
+    ended = []
+
+    async def forever(name: str) -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append(name)
+
+    async def failing() -> None:
+        await asyncio.sleep(0)
+        raise ValueError("this one")
+
+    with pytest.raises(ValueError, match="this one"):
+        await together(forever("a"), failing(), forever("b"))
+    assert sorted(ended) == ["a", "b"]
+
+    async def number(n: int) -> int:
+        return n
+
+    assert await together(*(number(n) for n in range(3))) == [0, 1, 2]
+    assert await together() == []

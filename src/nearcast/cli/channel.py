@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from nearcast.cli.asking import DEFAULT_URL, JsonOption, UrlOption, ask, print_rows
 from nearcast.cli.dataset import _admin
 from nearcast.cli.serve import ConfigOption
 from nearcast.domain.channel import PARAMETER_TYPES, ChannelSpec, Parameter
@@ -59,6 +60,17 @@ def list_(config: ConfigOption = Path("nearcast.toml")) -> None:
         runs = "continuously" if spec.period is None else f"every {spec.period:g} s"
         table.add_row(spec.name, parameters, runs, " ".join(spec.query.split()))
     Console().print(table)
+
+
+@app.command()
+def subscriptions(
+    name: Annotated[str, typer.Argument(help="Only of this channel.")] = "",
+    url: UrlOption = DEFAULT_URL,
+    as_json: JsonOption = False,
+) -> None:
+    """The subscriptions the coordinator knows: equal values are one, with its clients and their sites."""
+    rows = ask(url, "channel", "subscriptions", name=name)
+    print_rows(rows, as_json, "No client that registered with the coordinator subscribes to a channel.")
 
 
 def _parameter(channel: str, text: str) -> Parameter:

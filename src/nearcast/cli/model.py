@@ -14,12 +14,12 @@ from nearcast.cli.tables import Column, read_table, write_table
 from nearcast.domain.errors import InputError
 from nearcast.placement.colocation.encoding import DESCRIPTION, WEIGHTS, decode, encode
 from nearcast.placement.colocation.model import LatencyModel
-from nearcast.placement.colocation.simulation import Arrivals, Samples, Worker
+from nearcast.placement.colocation.simulation import Arrivals, Samples, Worker, joined
 from nearcast.placement.colocation.simulation import simulate as simulate_runs
 from nearcast.placement.colocation.training import Training, learning_curve
 from nearcast.placement.colocation.training import train as train_model
 
-__all__ = ["app", "load_model"]
+__all__ = ["app", "load_model", "read_samples"]
 
 app = typer.Typer()
 
@@ -42,6 +42,9 @@ def simulate(
     processing_ms: Annotated[
         tuple[float, float], typer.Option(help="Shortest and longest processing time of a message.")
     ] = (10.0, 40.0),
+    overhead_ms: Annotated[
+        float, typer.Option(min=0, help="What a real worker adds to each message: `nearcast profile worker` says it.")
+    ] = 0.0,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object about what was done.")] = False,
 ) -> None:
@@ -51,7 +54,7 @@ def simulate(
         raise InputError(f"--processing-ms is {shortest:g} {longest:g}; two rising positive numbers are needed")
     start = time.perf_counter()
     with progress("Simulating") as advance:
-        worker = Worker(arrivals=arrivals, seconds=seconds, processing_ms=processing_ms)
+        worker = Worker(arrivals=arrivals, seconds=seconds, processing_ms=processing_ms, overhead_ms=overhead_ms)
         samples = simulate_runs(runs, k, worker, seed, advance)
     # In a short run a topic may have had no message; without its row the run would look like a smaller one.
     measured = ~np.isin(samples.run, samples.run[~np.isfinite(samples.p90_ms)])
@@ -62,7 +65,9 @@ def simulate(
 
 @app.command()
 def train(
-    samples: Annotated[Path, typer.Option(help="CSV or Parquet: run, topic, rate, processing_ms, p90_ms.")],
+    samples: Annotated[
+        list[Path], typer.Option(help="CSV or Parquet: run, topic, rate, processing_ms, p90_ms. May be given twice.")
+    ],
     out: Annotated[Path, typer.Option(help="Folder for the model; made if it is not there.")],
     curves: Annotated[Path | None, typer.Option(help="Also write learning curves here: topics, runs, errors.")] = None,
     seed: Annotated[int, typer.Option(min=0)] = 0,
@@ -70,7 +75,7 @@ def train(
 ) -> None:
     """Learn the 90th percentile latency of topics that share a worker from runs that measured it."""
     start = time.perf_counter()
-    data = _read_samples(samples)
+    data = joined([read_samples(path) for path in samples])
     settings = Training(seed=seed)
     try:
         with progress("Training") as advance:
@@ -78,7 +83,7 @@ def train(
         with progress("Learning curves"):
             points = learning_curve(data, settings) if curves else ()
     except InputError as error:
-        raise InputError(f"{samples}, row {len(data.run)}: {error}") from None
+        raise InputError(f"{', '.join(map(str, samples))}, row {len(data.run)}: {error}") from None
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is not a folder")
     try:
@@ -111,7 +116,8 @@ def load_model(folder: Path) -> LatencyModel:
         raise InputError(f"{folder}: {error}") from None
 
 
-def _read_samples(path: Path) -> Samples:
+def read_samples(path: Path) -> Samples:
+    """The samples in a file, checked."""
     table = read_table(path, SAMPLES, key=["run", "topic"])
     for name in ("rate", "processing_ms", "p90_ms"):
         wrong = np.flatnonzero(table[name] <= 0)

@@ -38,7 +38,10 @@ def worker(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object about what was done.")] = False,
 ) -> None:
     """Measure p90 against rate, processing time and co-located topics with a real worker. It can be resumed."""
+    from nearcast.cli.model import read_samples
     from nearcast.lab.profiling.worker import draw, measure, one_site
+    from nearcast.placement.colocation.calibration import overhead_ms
+    from nearcast.placement.colocation.simulation import Worker
 
     if not 0 < processing_ms[0] <= processing_ms[1]:
         raise InputError(f"--processing-ms is {processing_ms[0]:g} {processing_ms[1]:g}; two rising numbers are needed")
@@ -59,8 +62,20 @@ def worker(
 
     if wanted:
         asyncio.run(work())
+    if not out.exists():
+        raise InputError(f"no run of {seconds:g} s had a message of every topic; --seconds must be longer")
+    overhead = overhead_ms(read_samples(out), Worker(seconds=seconds))
     if as_json:
-        typer.echo(json.dumps({"runs": runs, "measured_now": len(wanted), "resumed_after": len(done)}))
+        said = {"runs": runs, "measured_now": len(wanted), "resumed_after": len(done), "overhead_ms": overhead}
+        typer.echo(json.dumps(said))
+    else:
+        typer.echo(
+            f"A message costs about {overhead:g} ms beyond its processing; to learn from simulated runs as well:"
+        )
+        typer.echo(
+            f"nearcast model simulate --overhead-ms {overhead:g} --seconds {seconds:g} --k {k} --out simulated.csv"
+        )
+        typer.echo(f"nearcast model train --samples simulated.csv --samples {out} --out model")
 
 
 @app.command()
@@ -70,14 +85,16 @@ def broker(
     seconds: Annotated[float, typer.Option(min=1, help="Length of a step.")] = 3.0,
     first_rate: Annotated[
         float, typer.Option(min=1, help="Messages per second out of the broker, to begin with.")
-    ] = 2000,
+    ] = 20_000,
     growth: Annotated[float, typer.Option(min=1.05, help="Each step is so many times the one before.")] = 1.5,
     tolerance: Annotated[
         float, typer.Option(min=1.1, help="p95 above so many times the best counts as degraded.")
     ] = 3.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Find R_out: the output rate above which p95 latency degrades. The clients run on this machine, too."""
+    """Find R_out: the output rate above which p95 latency degrades. The load is made on this machine, too."""
+    import uvloop
+
     from nearcast.lab.profiling.broker import profile
 
     async def work() -> list[dict[str, float]]:
@@ -90,7 +107,7 @@ def broker(
                 )
         return steps
 
-    steps = asyncio.run(work())
+    steps = uvloop.run(work())
     good = [step["rate_out"] for step in steps[:-1]]
     if as_json:
         typer.echo(json.dumps({"rate_out_limit": max(good, default=0.0), "steps": steps}))

@@ -48,6 +48,11 @@ class ChannelMember:
         self._home = ""
         self._datasets: set[str] = set()
 
+    @property
+    def held(self) -> list[str]:
+        """The subscriptions of this client, as `channel.key`."""
+        return sorted(self._held)
+
     async def join(self, channel: str, params: Mapping[str, Any]) -> ChannelAnswer:
         """Subscribe; the answer has the key under which results come, and who keeps them."""
         self._home = self._home or self._connection.server_name

@@ -171,6 +171,7 @@ class Client:
                 await self._begin(subscription, replay)
 
         subscription = Subscription(topic or channel or "", begin, self._codec.decode, callback, buffer, on_overflow)
+        subscription.of_channel = channel is not None
         self._subscriptions.append(subscription)
         if self._presence is not None:
             subscription.sampler = self._presence.sample
@@ -302,8 +303,9 @@ class Client:
         return await look_up(self._live, pattern)
 
     async def _begin(self, subscription: Subscription, replay: bool | int | datetime | timedelta | None) -> None:
-        connection, pattern = self._live(), subscription.topic
+        pattern = subscription.topic
         specs = await self.topics(pattern)
+        connection = self._live()  # not earlier: the client may have moved while it asked
         processed = [spec for spec in specs if spec.processed]
         if any(spec.replicas for spec in specs):
             subscription.drop_duplicates()  # a publication may be sent again for its quorum
@@ -335,9 +337,10 @@ class Client:
         params: Mapping[str, Any],
         replay: bool | int | datetime | timedelta | None,
     ) -> None:
-        connection = self._live()
+        self._live()
         assert self._channels is not None
         answer = await self._channels.join(channel, params)
+        connection = self._live()  # it may have moved while it asked
         name = f"{channel}.{answer.key}"
         subscription.adopt(asyncio.create_task(self._channels.hold(name), name=f"hold {name}"))
         subscription.drop_duplicates()

@@ -21,7 +21,7 @@ from nearcast.wire.connection import Connection, ConnectionLostError, open_conne
 from nearcast.wire.control import Answer, Rehome
 from nearcast.wire.histogram import bucket
 from nearcast.wire.registration import ClientInfo, HomeAnswer
-from nearcast.wire.reports import ClientReport, ClientTopic
+from nearcast.wire.reports import ClientReport, ClientTopic, channel_row, is_channel
 from nearcast.wire.stamp import parse_stamp, stamp_of
 from nearcast.wire.tasks import end
 
@@ -47,6 +47,8 @@ class Presence:
         self._client, self._whereabouts, self._period = client, whereabouts, period
         self._machine = rh.Rehoming("")
         self._told: ClientInfo | None = None
+        self._offered: list[str] = []
+        self._tried: list[str] = []  # homes it was given and could not reach, or lost
         self._sent: dict[str, tuple[int, int]] = {}
         self._received: dict[int, int] = {}
         self._sampled: dict[int, list[int]] = {}  # by subscription: samples and their bytes
@@ -55,6 +57,7 @@ class Presence:
         self._reporter: asyncio.Task[None] | None = None
         self._moving: set[asyncio.Task[None]] = set()
         self._spare: dict[Connection, Acknowledgements | None] = {}  # open, but not yet or no longer the client's own
+        self._leaving = False
         self.moves = 0
 
     async def register(self, urls: Sequence[str]) -> list[str]:
@@ -67,17 +70,21 @@ class Presence:
             answer = await ask_coordinator(connection, "client", "register", self._told, HomeAnswer)
         finally:
             await connection.close()
+        self._offered = [name for name, _ in answer.homes]
         return [url for _, url in answer.homes]
 
     async def start(self, connection: Connection) -> None:
         """Listen for commands and report, on the connection to the home."""
-        self._machine.home = connection.server_name
+        home = self._machine.home = connection.server_name
+        if home in self._offered:
+            self._tried = self._offered[: self._offered.index(home)]
         await self._listen(connection)
         await connection.flush()
         self._reporter = asyncio.create_task(self._report_on(), name=f"reports of {self._client.name}")
 
     async def stop(self) -> None:
         """Say goodbye."""
+        self._leaving = True
         await end(self._reporter, *self._moving)
         for connection in list(self._spare):  # a move was under way
             await self._discard(connection)
@@ -113,8 +120,10 @@ class Presence:
         client, connection = self._client, self._client._live()
         if not connection.is_connected:
             return
-        if not self._moving:
-            self._machine.home = client.home  # it may have found another broker by itself
+        if not self._moving and self._machine.home != client.home:  # it has found another broker by itself
+            self._tried = list(dict.fromkeys((self._machine.home, *self._tried)))
+            self._machine.home = client.home
+        tried = [site for site in self._tried if site != client.home]
         await self._whereabouts.measure(connection)
         report = self._report()
         connection.send(subjects.client_reports(client.home), b"", msgspec.msgpack.encode(report))
@@ -123,7 +132,9 @@ class Presence:
             client.home,
             self._whereabouts.coordinate if self._told is None else self._told.coordinate,
             sorted(part.topic for part in report.topics if part.publishes),
-            sorted({part.topic for part in report.topics if part.subscribes}),
+            sorted({part.topic for part in report.topics if part.subscribes and not is_channel(part.topic)}),
+            client._channels.held if client._channels is not None else [],
+            tried,
         )
         if info != self._told:  # what it does has changed, or it is elsewhere
             info = msgspec.structs.replace(info, coordinate=self._whereabouts.coordinate)
@@ -149,7 +160,7 @@ class Presence:
             samples, size = self._sampled.pop(key, [0, 0])
             parts.append(
                 ClientTopic(
-                    subscription.topic,
+                    channel_row(subscription.topic) if subscription.of_channel else subscription.topic,
                     False,
                     True,
                     messages_in=received,
@@ -160,6 +171,8 @@ class Presence:
         return ClientReport(client.name, seconds, self._whereabouts.coordinate, parts)
 
     def _commanded(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
+        if self._leaving:
+            return
         command = msgspec.json.decode(payload, type=Rehome)
         event = rh.Commanded(command.term, command.home, command.url)
         task = asyncio.create_task(self._move(event, reply))
@@ -213,6 +226,8 @@ class Presence:
             for subscription in self._client._subscriptions:
                 await subscription.follow(old, new)
             await self._listen(new)
+            acknowledgements = self._spare[new] = Acknowledgements(new)
+            await acknowledgements.start()
             await new.flush(timeout=10)
         except (NatsError, TimeoutError, NearcastError) as error:
             return rh.Lost(str(error) or "timed out")
@@ -221,13 +236,10 @@ class Presence:
     async def _switch(self, old: Connection, new: Connection) -> None:
         """From here on publications leave by the new connection; what waits for stores is still answered on the old."""
         client = self._client
-        fresh = self._spare[new] = Acknowledgements(new)
-        await fresh.start()
         with contextlib.suppress(NatsError, TimeoutError):
             await old.flush(timeout=2)  # in order: the old broker has all before the new one gets the next
-        self._spare[old], client._acknowledgements = client._acknowledgements, fresh
+        self._spare[old], client._acknowledgements = client._acknowledgements, self._spare.pop(new)
         client._connection = new
-        del self._spare[new]
         client._settle_in(new)
         if client._channels is not None:
             with contextlib.suppress(NearcastError):  # renewed in a while
@@ -242,15 +254,22 @@ class Presence:
                     await acknowledgements.drain()
                 for subscription in client._subscriptions:
                     await subscription.past_is_read()
+                new = client._live()
+                if late := [subscription for subscription in client._subscriptions if subscription.lags(old, new)]:
+                    for subscription in late:
+                        await subscription.follow(old, new)
+                    await new.flush(timeout=10)
+                    await asyncio.sleep(_SETTLE)
                 for subscription in client._subscriptions:
                     await subscription.let_go(old)
                 await old.flush(timeout=2)
 
     async def _discard(self, connection: Connection) -> None:
-        acknowledgements = self._spare.pop(connection)
+        acknowledgements = self._spare[connection]
         if acknowledgements is not None:
             await acknowledgements.stop()
         await connection.close()
+        del self._spare[connection]  # not before: whoever is cancelled in the middle leaves it to `stop`
 
 
 async def _round_trip(connection: Connection) -> float:

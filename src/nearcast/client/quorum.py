@@ -72,6 +72,7 @@ class Acknowledgements:
         self._waiting: dict[str, tuple[str, str, _Waiting]] = {}
         self._count = 0
         self._room = asyncio.Event()
+        self._stopped = False
         self._timer: asyncio.Task[None] | None = None
         self._decode = msgspec.json.Decoder(_Ack).decode
 
@@ -88,6 +89,7 @@ class Acknowledgements:
 
     async def stop(self) -> None:
         """Give up what is still waiting."""
+        self._stopped = True
         await end(self._timer)
         for _, message_id, entry in self._waiting.values():
             if not entry.future.done():
@@ -96,6 +98,7 @@ class Acknowledgements:
                 )
                 entry.future.exception()  # nobody may be waiting any more
         self._waiting.clear()
+        self._room.set()
 
     async def send(
         self, topic: str, subject: str, message_id: str, headers: bytes, payload: bytes, needed: int, timeout: float
@@ -104,6 +107,8 @@ class Acknowledgements:
         while len(self._waiting) >= _IN_FLIGHT:
             self._room.clear()
             await self._room.wait()
+        if self._stopped:
+            raise ConnectionLostError("the connection is closed")
         now = asyncio.get_running_loop().time()
         self._count += 1
         token = str(self._count)

@@ -71,6 +71,7 @@ class Subscription:
         self._tasks: list[asyncio.Task[None]] = []
         self._begun = self._closed = self._always_unique = False
         self._overlaps = 0
+        self.of_channel = False
         self.sampler: Callable[[Subscription, bytes, bytes], None] | None = None  # gets one message in 16
         self._overflowed = 0
 
@@ -127,6 +128,8 @@ class Subscription:
 
     async def follow(self, old: Connection, new: Connection) -> None:
         """Take messages from a second connection as well; each id once. Those without one come from the first only."""
+        if self._closed:
+            return
         self._overlaps += 1
         self._recent = self._recent or RecentIds()
 
@@ -137,6 +140,11 @@ class Subscription:
         for connection, attached in list(self._attached):
             if connection is old:
                 self._attached.append((new, await new.attach(attached.subject, take_with_id)))
+
+    def lags(self, old: Connection, new: Connection) -> bool:
+        """Whether it takes messages from the old connection and not yet from the new one: it began while moving."""
+        attached = {id(connection) for connection, _ in self._attached}
+        return not self._closed and id(old) in attached and id(new) not in attached
 
     async def let_go(self, old: Connection) -> None:
         """Take messages from the other connection alone."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Api", "Named", "TopicWish", "Wish"]
 
+_log = logging.getLogger(__name__)
 _PAGE = 500
 
 
@@ -60,6 +63,7 @@ class Api:
             ("client", "ls", Named, self._clients),
             ("client", "info", Named, self._client),
             ("client", "move", Wish, self._move_client),
+            ("channel", "subscriptions", Named, self._subscriptions),
             ("topic", "ls", Named, self._topics),
             ("topic", "info", Named, self._topic),
             ("topic", "add", TopicWish, self._add_topic),
@@ -90,11 +94,19 @@ class Api:
             name: report.coordinate for name, report in monitor.reports.items() if report.coordinate is not None
         }
         known = registry.clients.get(info.name)
-        planned = info.home or (known.home if known is not None else "")
-        homes = self._coordinator.homes.homes(info, alive, coordinates, planned)
+        here = info.home or (known.home if known is not None else "")
+        homes = self._coordinator.homes.homes(info, alive, coordinates, here)
         record = ClientRecord(
-            info.name, info.home or homes[0], info.coordinate, info.publishes, info.subscribes, info.channels
+            info.name,
+            info.home or homes[0],
+            info.coordinate,
+            info.publishes,
+            info.subscribes,
+            info.channels,
+            info.tried,
         )
+        if info.tried and (known is None or known.tried != info.tried):
+            _log.warning("client %s could not reach %s and is at %s", info.name, ", ".join(info.tried), record.home)
         await registry.put_client(record)
         return HomeAnswer(self._coordinator.term(), [(name, registry.sites[name].url) for name in homes])
 
@@ -140,12 +152,25 @@ class Api:
     async def _clients(self, request: Named) -> list[dict[str, Any]]:
         return [
             {"client": client.name, "home": client.home, "publishes": len(client.publishes),
-             "subscribes": len(client.subscribes)}
+             "subscribes": len(client.subscribes), "channels": len(client.channels)}
             for client in self._registry.clients.values()
         ]  # fmt: skip
 
     async def _client(self, request: Named) -> dict[str, Any]:
         return dict(msgspec.to_builtins(self._registry.client(request.name)))
+
+    async def _subscriptions(self, request: Named) -> list[dict[str, Any]]:
+        """Channel subscriptions, shared by the clients that gave the same values."""
+        homes: dict[str, Counter[str]] = defaultdict(Counter)
+        for client in self._registry.clients.values():
+            for held in client.channels:
+                homes[held][client.home] += 1
+        return [
+            {"channel": name.partition(".")[0], "key": name.partition(".")[2], "clients": found.total(),
+             "sites": sorted(found)}
+            for name, found in sorted(homes.items())
+            if request.name in ("", name.partition(".")[0])
+        ]  # fmt: skip
 
     async def _move_client(self, request: Wish) -> dict[str, Any]:
         client = self._registry.client(request.name)

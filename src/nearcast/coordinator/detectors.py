@@ -39,7 +39,8 @@ def detect(model: Model, settings: Settings, known_sites: frozenset[str]) -> lis
             Anomaly(
                 "unbalanced homes",
                 "",
-                f"loads of sites vary by {cov:.2f} of their mean of {mean:.0f} messages/s; {settings.cov:g} is allowed",
+                f"the loads of sites differ by {cov:.0%} of their mean of {mean:.0f} messages/s; "
+                f"{settings.cov:.0%} is allowed",
             )
         )
     return found
@@ -96,8 +97,7 @@ def _workers(model: Model, settings: Settings) -> list[Anomaly]:
         for row in slow[:_NAMED].tolist()
     ]
     for row in np.flatnonzero(workers.busy > settings.worker_busy)[:_NAMED].tolist():
-        sentence = (
-            f"{workers.names[row]} is busy {workers.busy[row]:.0%} of the time; {settings.worker_busy:.0%} is allowed"
-        )
+        busy = f"busy {workers.busy[row]:.0%} of the time; {settings.worker_busy:.0%} is allowed"
+        sentence = f"worker {workers.names[row]} is {busy}"
         found.append(Anomaly("worker over its bound", workers.names[row], sentence))
     return found

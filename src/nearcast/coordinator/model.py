@@ -5,7 +5,7 @@ Rows of sites, topics, clients and workers have numbers; names are in tuples bes
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -91,6 +91,9 @@ class Clients:
     pair_topic: Ints
     publishes: Flags
     subscribes: Flags
+    channels: tuple[str, ...] = ()  # shared subscriptions, as `channel.key`
+    held_client: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+    held_channel: Ints = field(default_factory=lambda: np.empty(0, np.int64))
 
 
 @dataclass(frozen=True)
@@ -116,6 +119,7 @@ class Model:
     topics: Topics
     clients: Clients
     workers: Workers
+    channel_rate: Floats  # results per second of each of the clients' channel subscriptions
 
     def distances(self) -> Floats:
         """Estimated round trips between sites, ms; a site is at no distance from itself."""
@@ -143,7 +147,9 @@ class Model:
         )
         load = np.where(clients.subscribes, self.topics.published[clients.pair_topic], 0.0)
         load = load + np.where(clients.publishes, per_publisher[clients.pair_topic], 0.0)
-        return np.bincount(clients.pair_client, load, len(clients.names)).astype(float)
+        found = np.bincount(clients.pair_client, load, len(clients.names))
+        results = np.bincount(clients.held_client, self.channel_rate[clients.held_channel], len(clients.names))
+        return np.asarray(found + results, dtype=float)
 
     def members_at(self, topic: int, sites: tuple[int, ...]) -> tuple[str, ...]:
         """Members for a topic at these sites: the workers it has there already, else the site's least busy one."""

@@ -9,14 +9,15 @@ import numpy as np
 
 from nearcast.coordinator.goals import GOALS, ClientProposal, Draft, Goal, Proposal, TopicProposal
 from nearcast.coordinator.goals.balance import site_loads
+from nearcast.wire.control import parts
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from nearcast.coordinator.model import Model
     from nearcast.coordinator.settings import Settings
 
-__all__ = ["Accepted", "Plan", "Refused", "figures", "make_plan", "subject_of"]
+__all__ = ["Accepted", "Plan", "Refused", "change_of", "figures", "make_plan", "subject_of"]
 
 
 @dataclass(frozen=True)
@@ -48,18 +49,23 @@ class Plan:
     after: dict[str, float] = field(default_factory=dict)
 
     def sentences(self) -> list[dict[str, Any]]:
-        """The moves as a newcomer reads them."""
-        return [
-            {"move": describe(self.model, one.proposal), "goal": one.goal, "reason": one.proposal.reason}
-            for one in self.accepted
-        ]
+        """The moves as a newcomer reads them: the subject is to do the change for the reason."""
+        return [self._told(one.proposal) | {"goal": one.goal, "reason": one.proposal.reason} for one in self.accepted]
 
     def refusals(self) -> list[dict[str, Any]]:
-        """The moves not made."""
+        """The moves not made, and why not."""
         return [
-            {"move": describe(self.model, one.proposal), "goal": one.goal, "refused_by": one.by, "reason": one.reason}
+            self._told(one.proposal) | {"goal": one.goal, "refused_by": one.by, "reason": one.reason}
             for one in self.refused
         ]
+
+    def _told(self, proposal: Proposal) -> dict[str, str]:
+        model = self.model
+        return {
+            "move": describe(model, proposal),
+            "subject": subject_of(model, proposal),
+            "change": change_of(model, proposal),
+        }
 
 
 def make_plan(
@@ -91,8 +97,9 @@ def make_plan(
             draft.apply(proposal)
             taken.add(subject)
             accepted.append(Accepted(goal.name, proposal))
-    after = figures(draft.now()) if accepted else figures(model)
-    return Plan(model, tuple(accepted), tuple(refused), figures(model), after)
+    before = figures(model, settings)
+    after = figures(draft.now(), settings) if accepted else before
+    return Plan(model, tuple(accepted), tuple(refused), before, after)
 
 
 def subject_of(model: Model, proposal: Proposal) -> str:
@@ -116,7 +123,30 @@ def describe(model: Model, proposal: Proposal) -> str:
     return f"replicas of {record.spec.name}: {', '.join(record.spec.replicas)} -> {', '.join(proposal.replicas)}"
 
 
-def figures(model: Model) -> dict[str, float]:
+def change_of(model: Model, proposal: Proposal) -> str:
+    """What the subject of a move is to do, as the second half of a sentence."""
+    sites = model.sites.names
+    if isinstance(proposal, ClientProposal):
+        before = model.clients.home[proposal.client]
+        here = f"from {sites[before]} " if before >= 0 else ""
+        return f"move {here}to {sites[proposal.home]}"
+    record = model.topics.records[proposal.topic]
+    if not isinstance(proposal, TopicProposal):
+        return f"be kept at {_listed(proposal.replicas)} instead of {_listed(record.spec.replicas)}"
+    before_sites, after_sites = ([parts(name)[0] for name in names] for names in (record.members, proposal.members))
+    if before_sites == after_sites:
+        moved = [pair for pair in zip(record.members, proposal.members, strict=True) if pair[0] != pair[1]]
+        return " and ".join(f"move from {old} to {parts(new)[1]} of the same site" for old, new in moved)
+    if len(before_sites) == len(after_sites) == 1:
+        return f"move from {before_sites[0]} to {after_sites[0]}"
+    return f"run at {_listed(after_sites)} instead of {_listed(before_sites)}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(names) or "no site"
+
+
+def figures(model: Model, settings: Settings) -> dict[str, float]:
     """What a plan is judged by."""
     topics, sites = model.topics, model.sites
     late = topics.latency > topics.bound
@@ -127,7 +157,9 @@ def figures(model: Model) -> dict[str, float]:
         "late_topics": int(late.sum()),
         "worst_latency_ms": round(float(finite.max()), 1) if len(finite) else 0.0,
         "overloaded_sites": int(
-            ((sites.utilisation.max(axis=1, initial=0) > 0.85) | (sites.rate_out > sites.rate_limit)).sum()
+            (
+                (sites.utilisation.max(axis=1, initial=0) > settings.watermark) | (sites.rate_out > sites.rate_limit)
+            ).sum()
         ),
         "cov": round(float(load.std()) / mean, 3) if mean > 0 else 0.0,
         "largest_site_load": round(float(load.max()), 1) if len(load) else 0.0,

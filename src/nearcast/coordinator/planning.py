@@ -14,9 +14,11 @@ from nearcast.coordinator.executor.client_move import ClientMove
 from nearcast.coordinator.executor.replica_move import move_replicas
 from nearcast.coordinator.executor.topic_move import TopicMove
 from nearcast.coordinator.goals import ClientProposal, Proposal, ReplicaProposal
+from nearcast.coordinator.homes import reloc_homes
 from nearcast.coordinator.plan import Plan, make_plan, subject_of
 from nearcast.coordinator.snapshot import ClientColumns, snapshot
 from nearcast.wire.control import parts
+from nearcast.wire.tasks import together
 
 if TYPE_CHECKING:
     from nearcast.coordinator.coordinator import Coordinator
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Planning"]
 
 _log = logging.getLogger(__name__)
+_LEFT_KEPT = 10_000
 
 
 class Planning:
@@ -36,6 +39,8 @@ class Planning:
         self._known_sites: frozenset[str] = frozenset()
         self._moved_at: dict[str, float] = {}
         self._last: dict[str, Any] = {}
+        self._homes_of = -1  # the version of the clients that RELOC's plan was made for
+        self._homes_at = float("-inf")
 
     def model(self) -> Model:
         """The state as the last reports tell it."""
@@ -80,6 +85,19 @@ class Planning:
             "anomalies": [anomaly.sentence for anomaly in anomalies],
             "moves": moves,
         }
+        await self._plan_homes(model, now)
+
+    async def _plan_homes(self, model: Model, now: float) -> None:
+        """RELOC's plan for clients that register, made anew when clients changed, not more often than they may move."""
+        one = self._coordinator
+        version = one.registry.clients_version
+        if one.settings.homes != "reloc" or version == self._homes_of or now - self._homes_at < one.settings.cool_down:
+            return
+        self._homes_of, self._homes_at = version, now
+        made = await asyncio.to_thread(reloc_homes, model, one.settings.seed)
+        # Who has left may come back, and then registers: its last planned home is kept for a while.
+        left = one.homes.plan if len(one.homes.plan) <= 2 * len(made) + _LEFT_KEPT else {}
+        one.homes.plan = left | made
 
     def show(self) -> dict[str, Any]:
         """The plan for the present state, not carried out."""
@@ -98,7 +116,7 @@ class Planning:
 
     async def carry_out(self, plan: Plan) -> list[str]:
         """Make the moves; how each ended is returned, in order."""
-        return await asyncio.gather(*(self._make(plan.model, one.proposal, one.goal) for one in plan.accepted))
+        return await together(*(self._make(plan.model, one.proposal, one.goal) for one in plan.accepted))
 
     async def _make(self, model: Model, proposal: Proposal, goal: str) -> str:
         one = self._coordinator

@@ -16,7 +16,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lease: float = 6.0  # another coordinator leads at most two of these after the leader died
     site_lost_after: float = 20.0  # four missed reports: a short cut must not move everything
     client_lost_after: float = 30.0  # a client whose site says it is gone, and that does not come back
-    homes: Literal["nearest", "round_robin", "random"] = "nearest"  # the home of a client that registers
+    homes: Literal["nearest", "round_robin", "random", "reloc"] = "nearest"  # the home of a client that registers
     automatic: bool = True  # carry plans out; otherwise they wait for `nearcast plan apply`
     moves_at_once: int = 16  # ePulsar's migration executors
     start_limit: float = 20.0  # a target that has not started a topic by then is rolled back

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ import numpy as np
 from nearcast.coordinator.model import Clients, Model, Sites, Topics, Workers
 from nearcast.domain.topic import overlaps
 from nearcast.wire.control import member, parts
+from nearcast.wire.reports import channel_row, is_channel
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,6 +40,7 @@ class TopicColumns:
         self.names = [part.topic for part in report.topics]
         rows = [(*_figures_of(part), *part.producer_centroid, *part.consumer_centroid) for part in report.topics]
         self.values = np.array(rows, dtype=float).reshape(len(rows), len(_FIELDS) + 2 * DIMENSIONS)
+        self.channels = [part for part in report.topics if is_channel(part.topic)]
 
 
 class ClientColumns:
@@ -75,6 +78,7 @@ def snapshot(
         _topics(records, row_of, list(columns.values())),
         clients,
         _workers(records, row_of, reports),
+        _channel_rates(clients.channels, list(columns.values())),
     )
 
 
@@ -145,6 +149,18 @@ def _topics(records: Sequence[TopicRecord], row_of: Mapping[str, int], columns: 
     )
 
 
+def _channel_rates(subscriptions: tuple[str, ...], columns: Sequence[TopicColumns]) -> np.ndarray:
+    """Results per second of each subscription: reports have one row per channel, so all of its subscriptions' mean."""
+    received: defaultdict[str, float] = defaultdict(float)
+    takers: defaultdict[str, float] = defaultdict(float)
+    for one in columns:
+        for part in one.channels:
+            received[part.topic] += part.messages_in
+            takers[part.topic] += part.consumers
+    rows = [channel_row(name.partition(".")[0]) for name in subscriptions]
+    return np.array([received[row] / takers[row] if takers[row] else 0.0 for row in rows], dtype=float)
+
+
 def _side(
     topic: np.ndarray, count: int, people: np.ndarray, own: np.ndarray, away: np.ndarray, leg: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -193,6 +209,8 @@ def _clients(clients: Mapping[str, ClientRecord], topics: tuple[str, ...], sites
             for name in wanted:
                 for topic in rows(name):
                     pairs[row, topic] = pairs.get((row, topic), 0) | role
+    held = [(row, name) for row, record in enumerate(records) for name in record.channels]
+    shared = {name: row for row, name in enumerate(sorted({name for _, name in held}))}
     keys = np.array(list(pairs), dtype=np.int64).reshape(-1, 2)
     roles = np.fromiter(pairs.values(), np.int64, len(pairs))
     nowhere = (0.0,) * DIMENSIONS
@@ -206,6 +224,9 @@ def _clients(clients: Mapping[str, ClientRecord], topics: tuple[str, ...], sites
         pair_topic=keys[:, 1],
         publishes=(roles & 1) > 0,
         subscribes=(roles & 2) > 0,
+        channels=tuple(shared),
+        held_client=np.fromiter((row for row, _ in held), np.int64, len(held)),
+        held_channel=np.fromiter((shared[name] for _, name in held), np.int64, len(held)),
     )
 
 

@@ -43,7 +43,10 @@ class Limits:
 
 @dataclass(frozen=True)
 class SiteSpec:
-    """One site. Its servers take five ports from `port` on: clients, gateway, leaf node, store, monitoring."""
+    """One site. Its servers take five ports from `port` on: clients, gateway, leaf node, store, monitoring.
+
+    bandwidth_mbit: what its link carries in one direction, in Mbit/s; without it the network is not watched.
+    """
 
     name: str
     kind: Literal["edge", "cloud"] = "edge"
@@ -54,6 +57,7 @@ class SiteSpec:
     store: StoreSpec | None = None
     limits: Limits = Limits()
     workers: int = 1
+    bandwidth_mbit: float | None = None
 
     @property
     def gateway_port(self) -> int:

@@ -36,6 +36,7 @@ _log = logging.getLogger(__name__)
 _ADVERTISE_FIRST, _ADVERTISE_EVERY = 0.1, 2.0
 _FORGET_AFTER = 3 * _ADVERTISE_EVERY
 _START_LIMIT = 30.0
+_SETTLE = 1.0
 _COPY_LIMIT = 600.0
 
 
@@ -50,6 +51,7 @@ class Agent:
         self._desk: ChannelDesk | None = None
         self._task: asyncio.Task[None] | None = None
         self._rearranging: set[asyncio.Task[None]] = set()
+        self._copying: set[str] = set()  # topics whose past is not all here yet: not a place to ask about them
 
     async def start(self) -> None:
         """Make the streams of the topics kept here, then answer and advertise."""
@@ -103,9 +105,15 @@ class Agent:
             try:
                 if is_here and not was_here:
                     others = [site for site in known.replicas if site != name] if known is not None else []
+                    if others:
+                        self._copying.add(topic.name)
                     await self._make_stream(topic, others[0] if others else "")
+                    self._copying.discard(topic.name)
                 elif was_here and not is_here:
                     await self._retire_stream(topic)
+                else:
+                    continue
+                self._announce(fresh=False)  # who asks for the past should hear of it soon
             except NearcastError as error:
                 _log.warning("%s", error)
 
@@ -156,7 +164,8 @@ class Agent:
             pause = min(pause * 1.5, _ADVERTISE_EVERY)
 
     def _announce(self, *, fresh: bool) -> None:
-        topics = [topic.name for topic in self._deployment.stored_at(self._site.name)]
+        stored = self._deployment.stored_at(self._site.name)
+        topics = [topic.name for topic in stored if topic.name not in self._copying]
         reachable = self._store_connection is not None and self._store_connection.is_connected
         message = Advertisement(self._site.name, topics if reachable else [], fresh)
         self._connection.send(subjects.advertisement(self._site.name), b"", msgspec.json.encode(message))
@@ -178,7 +187,8 @@ class Agent:
     async def _make_stream(self, topic: TopicSpec, source: str = "") -> None:
         """The stream keeps what is published and, for a processed topic, what subscribers were told.
 
-        source: a site whose store has the topic's past, which is copied; ids drop what comes both ways.
+        source: a site whose store has the topic's past, which is copied; ids drop what comes both ways. A stream that
+        was retired here lacks what came since, and is copied anew.
         """
         assert self._store_connection is not None
         kept = [subjects.publications(topic.name)]
@@ -200,26 +210,38 @@ class Agent:
         past = StreamSource(name=name, external=ExternalStream(api=subjects.store_api(source)))
         try:
             try:
-                await manager.stream_info(name)
-                await manager.update_stream(config)
+                found = (await manager.stream_info(name)).config
             except NotFoundError:
+                found = None
+            if found is not None and source and found.subjects == [_retired(name)]:
+                await manager.delete_stream(name)
+                found = None
+            if found is None:
                 await manager.add_stream(config.evolve(sources=[past]) if source else config)
-                if source:
-                    await self._copied(manager, name, source)
-                    await manager.update_stream(config)
+            if source and (found is None or found.sources):  # new, or its copy was cut short
+                await self._copied(manager, name, source)
+                await manager.update_stream(config)
+            elif found is not None:
+                await manager.update_stream(config.evolve(sources=found.sources))
         except NatsError as error:
             raise NearcastError(f"site {self._site.name}: no stream for topic {topic.name}: {error}") from error
 
     async def _copied(self, manager: JetStreamManager, name: str, source: str) -> None:
-        """Wait until all that the source had when the copy began is here."""
+        """Wait until all that the source has and this store has not got by itself is here.
+
+        For a moment brokers far away do not know of this store: what they send then comes by the source alone.
+        """
         theirs = self._connection.jsm(prefix=subjects.store_api(source), timeout=10)
+        await asyncio.sleep(_SETTLE)
         wanted = (await theirs.stream_info(name)).state.messages
         clock = asyncio.get_running_loop().time
         deadline = clock() + _COPY_LIMIT
+        looks = 0
         while clock() < deadline:
             found = await manager.stream_info(name)
             lags = [source_info.lag for source_info in found.sources or []]
-            if found.state.messages >= wanted and not any(lags):
+            looks = looks + 1 if found.state.messages >= wanted and not any(lags) else 0
+            if looks > 1:  # what a store says of its lag may be a moment old
                 return
             await asyncio.sleep(0.2)
         raise NearcastError(f"site {self._site.name}: the past of {name} was not copied from {source} in time")
@@ -231,6 +253,11 @@ class Agent:
         manager = self._store_connection.jsm(timeout=10)
         try:
             config = (await manager.stream_info(name)).config
-            await manager.update_stream(config.evolve(subjects=[f"retired.{name}"]))
+            await manager.update_stream(config.evolve(subjects=[_retired(name)]))
         except NatsError as error:
             raise NearcastError(f"site {self._site.name}: stream of {topic.name} not retired: {error}") from error
+
+
+def _retired(stream: str) -> str:
+    """The subject of a stream that keeps what it has and takes nothing more."""
+    return f"retired.{stream}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from nearcast.domain.topic import matches, overlaps
 from nearcast.wire.histogram import BUCKETS
-from nearcast.wire.reports import ClientReport, ClientTopic, TopicReport
+from nearcast.wire.reports import ClientReport, ClientTopic, TopicReport, is_channel
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -60,7 +60,9 @@ def aggregate(
     for client in clients:
         for part in client.topics:
             names = families.get(part.topic)
-            if names is None:
+            if names is None and is_channel(part.topic):
+                names = families[part.topic] = [part.topic]
+            elif names is None:
                 fits = overlaps if part.subscribes else matches
                 names = families[part.topic] = [name for name in topics if fits(name, part.topic)] or [part.topic]
             for name in names:

@@ -38,6 +38,7 @@ class _Site(msgspec.Struct):
     port: int = 4222
     mqtt_port: int | None = None
     workers: int = 1
+    bandwidth_mbit: float | None = None
     store: _Store | None = None
     limits: _Limits = msgspec.field(default_factory=_Limits)
 
@@ -140,6 +141,8 @@ class _Checks:
             inside = -90 <= latitude <= 90 and -180 <= longitude <= 180
             self.that(inside, f"{at}.position", list(site.position), "[latitude, longitude] in degrees")
         self.at_least(f"{at}.workers", site.workers, 1)
+        positive = site.bandwidth_mbit is None or site.bandwidth_mbit > 0
+        self.that(positive, f"{at}.bandwidth_mbit", site.bandwidth_mbit, "above 0")
         self.at_least(f"{at}.limits.max_payload", site.limits.max_payload, 1024)
         self.that(
             site.limits.max_payload <= 64 << 20, f"{at}.limits.max_payload", site.limits.max_payload, "up to 64 MiB"
@@ -159,8 +162,9 @@ class _Checks:
             store = StoreSpec(directory, site.store.max_bytes, site.store.sync_always)
         limits = Limits(**msgspec.structs.asdict(site.limits))
         return SiteSpec(
-            site.name, site.kind, site.position, site.host, site.port, site.mqtt_port, store, limits, site.workers
-        )
+            site.name, site.kind, site.position, site.host, site.port, site.mqtt_port, store, limits, site.workers,
+            site.bandwidth_mbit,
+        )  # fmt: skip
 
     def cluster(self, cluster: _Cluster | None) -> ClusterSpec | None:
         if cluster is None:

@@ -34,6 +34,7 @@ _START_LIMIT = 60.0
 _LOOK_EVERY = 0.05
 # Outcomes of 4 KiB would fill the usual 64 KiB after sixteen, and the two processes would wait for each other.
 _PIPE_BYTES = 1 << 20
+_LAST_WORDS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,7 @@ class Executor:
         self._since = 0.0  # when the message in hand was taken up
         self._ready = False
         self._verdict = ""
+        self._words = b""  # the end of what the runner said on its standard error
         self._process: subprocess.Popen[bytes] | None = None
         self._tickets = self._outcomes = -1
         self._ended = asyncio.Event()
@@ -130,15 +132,18 @@ class Executor:
         finally:
             os.close(ticket_reader)
             os.close(outcome_writer)
-        os.set_blocking(self._tickets, False)
-        os.set_blocking(self._outcomes, False)
-        self._ready, self._verdict = False, ""
+        assert self._process.stderr is not None
+        for pipe in (self._tickets, self._outcomes, self._process.stderr.fileno()):
+            os.set_blocking(pipe, False)
+        self._ready, self._verdict, self._words = False, "", b""
         self._received.clear()
         self._ended.clear()
         self._unsent = bytearray(b"".join(map(_announcement, self._announced)))
         for ticket in self.outstanding:
             self._unsent += TICKET.pack(ticket.topic, ticket.number)
-        asyncio.get_running_loop().add_reader(self._outcomes, self._read)
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self._outcomes, self._read)
+        loop.add_reader(self._process.stderr.fileno(), self._hear)
         self._flush()
 
     async def _until_it_ends(self, started: Callable[[], None]) -> None:
@@ -149,6 +154,11 @@ class Executor:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_EVERY):
                     await self._ended.wait()
+            if self._process is not None and self._process.poll() is not None:
+                # A process that user code forked may hold the pipe open for ever: what is in it is all there is.
+                while self._read():
+                    pass
+                self._ended.set()
             if self._ready and not told:
                 told = True
                 started()
@@ -165,22 +175,36 @@ class Executor:
             self._process.kill()
 
     def _collect(self) -> None:
-        """The runner closed its pipe: take its last words and its exit code."""
+        """The runner has ended: take its last words and its exit code."""
         process = self._process
         assert process is not None
-        words = process.stderr.read().decode(errors="replace").strip() if process.stderr else ""
         code = process.wait()
+        while self._hear():
+            pass
+        words = self._words.decode(errors="replace").strip()
         self._close_pipes()
-        if process.stderr is not None:
-            process.stderr.close()
-        if words:
-            print(words, file=sys.stderr, flush=True)
         if not self._verdict:
             how = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
             last = words.splitlines()[-1] if words else ""
             self._verdict = last if not self._ready and last else f"the processor's process {how}"
         _log.warning("runner %d: %s", process.pid, self._verdict)
         self._process = None
+
+    def _hear(self) -> bool:
+        """Pass on what user code writes to standard error; a pipe nobody reads would fill up and stop it."""
+        pipe = self._process.stderr if self._process is not None else None
+        if pipe is None or pipe.closed:
+            return False
+        try:
+            chunk = os.read(pipe.fileno(), 1 << 16)
+        except BlockingIOError:
+            return False
+        if not chunk:
+            asyncio.get_running_loop().remove_reader(pipe.fileno())
+            return False
+        self._words = (self._words + chunk)[-_LAST_WORDS:]
+        print(chunk.decode(errors="replace"), end="", file=sys.stderr, flush=True)
+        return True
 
     def _give_up_message_in_hand(self) -> None:
         if self.outstanding:
@@ -213,15 +237,16 @@ class Executor:
         asyncio.get_running_loop().remove_writer(self._tickets)
         self._flush()
 
-    def _read(self) -> None:
+    def _read(self) -> bool:
+        """Take outcomes; whether there were any."""
         try:
             chunk = os.read(self._outcomes, 1 << 18)
         except BlockingIOError:
-            return
+            return False
         if not chunk:
             asyncio.get_running_loop().remove_reader(self._outcomes)
             self._ended.set()
-            return
+            return False
         received = self._received
         received += chunk
         at, end = 0, len(received)
@@ -245,6 +270,7 @@ class Executor:
             else:
                 self._failed(ticket, body.decode(errors="replace"))
         del received[:at]
+        return True
 
     def _close_pipes(self) -> None:
         loop = asyncio.get_running_loop()
@@ -256,15 +282,16 @@ class Executor:
             os.close(self._outcomes)
         self._tickets = self._outcomes = -1
         self._flush_planned = False
+        if self._process is not None and self._process.stderr is not None:
+            loop.remove_reader(self._process.stderr.fileno())
+            self._process.stderr.close()
 
     def _stop(self) -> None:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
-            if self._process.stderr is not None:
-                self._process.stderr.close()
-            self._process = None
         self._close_pipes()
+        self._process = None
 
 
 def _announcement(announcement: Announcement) -> bytes:

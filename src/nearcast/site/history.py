@@ -15,7 +15,7 @@ import msgspec
 from nats.errors import Error as NatsError
 
 from nearcast.domain.errors import InputError, NearcastError
-from nearcast.domain.topic import covers
+from nearcast.domain.topic import covers, overlaps
 from nearcast.site.stream import Entry, StreamReader
 from nearcast.wire import subjects
 from nearcast.wire.codec import JSON
@@ -137,10 +137,13 @@ class HistoryService:
         return HistoryPage([], high, last)
 
     def _stream_of(self, topic: str) -> str:
-        for spec in self.deployment.stored_at(self._site):
+        stored = self.deployment.stored_at(self._site)
+        for spec in stored:
             if covers(spec.name, topic):
                 return subjects.stream_name(spec.name)
-        raise InputError(f"topic {topic!r} is not one that the store of {self._site} keeps")
+        # A topic whose replicas have moved is asked for here until everybody has heard of it.
+        kind = InputError if any(overlaps(spec.name, topic) for spec in stored) else NearcastError
+        raise kind(f"topic {topic!r} is not one that the store of {self._site} keeps")
 
 
 def _filter(request: HistoryRequest) -> Callable[[Entry], bool]:

@@ -35,7 +35,7 @@ from nearcast.wire.control import (
 from nearcast.wire.tasks import end
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from nearcast.domain.deployment import Deployment
@@ -80,6 +80,8 @@ class Hosting:
         self.running: dict[str, Running] = {}
         self._removed: set[str] = set()
         self._left: dict[str, int] = {}  # epoch with which a topic was left: older records of it are history
+        self._behind: set[tuple[str, str]] = set()  # topics and the workers of this site they moved away from
+        self._idle: set[str] = set()
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._launching = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -148,9 +150,13 @@ class Hosting:
         await self.reconcile()
 
     async def reconcile(self) -> None:
-        """Change what runs here to what the records say; what cannot be done now is tried with the next report."""
+        """Change what runs here to what the records say; what cannot be done now is tried with the next report.
+
+        Commands may come in between: each change looks again, once it has the topic's lock, whether it still applies.
+        """
         current = [record for record in self.records if record.epoch >= self._left.get(record.spec.name, 0)]
-        for change in changes(self._site.name, self.running, current, self._removed):
+        due = [*self._left_over(current), *changes(self._site.name, self.running, current, self._removed)]
+        for change in due:
             try:
                 match change:
                     case Drop(topic, worker, epoch, towards):
@@ -158,24 +164,42 @@ class Hosting:
                     case Take(record, worker, source):
                         await self._take(record, worker, source)
                     case Inform(topic, worker, epoch, members):
-                        async with self._locks[topic]:
-                            await self._tell(worker, MembersChanged(topic, epoch, members))
-                            self._note(Running(self.running[topic].spec, worker, epoch))
+                        await self._inform(topic, worker, epoch, members)
             except NearcastError as error:
                 _log.warning("%s: %s", self._site.name, error)
 
-    async def _take(self, record: TopicRecord, worker: str, source: str, epoch: int | None = None) -> None:
-        spec, epoch = record.spec, record.epoch if epoch is None else epoch
+    def _left_over(self, records: list[TopicRecord]) -> Iterator[Drop]:
+        """Topics that moved from one worker of this site to another, and that the old one still has."""
+        for record in records:
+            name, here = record.spec.name, self.running.get(record.spec.name)
+            if here is not None and here.epoch <= record.epoch and worker_of(record, self._site.name) == here.worker:
+                for worker in [worker for topic, worker in self._behind if topic == name]:
+                    yield Drop(name, worker, record.epoch, member(self._site.name, here.worker))
+
+    async def _take(self, record: TopicRecord, worker: str, source: str) -> None:
+        spec, epoch = record.spec, record.epoch
         async with self._locks[spec.name]:
+            here = self.running.get(spec.name)
+            newest = max(here.epoch if here is not None else 0, self._left.get(spec.name, 0))
+            if epoch < newest:
+                raise NearcastError(f"topic {spec.name}: epoch {epoch} is over; epoch {newest} was seen here")
             await self._worker(worker)
             await self._tell(worker, HostTopic(spec, epoch, source, self.settle / 2))
             self._note(Running(spec, worker, epoch))
+
+    async def _inform(self, topic: str, worker: str, epoch: int, members: int) -> None:
+        async with self._locks[topic]:
+            here = self.running.get(topic)
+            if here is not None and here.worker == worker and here.epoch < epoch:
+                await self._tell(worker, MembersChanged(topic, epoch, members))
+                self._note(Running(here.spec, worker, epoch))
 
     async def _drop(self, topic: str, worker: str, epoch: int, towards: str) -> None:
         async with self._locks[topic]:
             current = self.running.get(topic)
             if worker in self.workers:
                 await self._tell(worker, LeaveTopic(topic, epoch, towards, self.settle))
+            self._behind.discard((topic, worker))
             if current is not None and current.worker == worker:
                 del self.running[topic]
                 self._left[topic] = epoch
@@ -185,8 +209,10 @@ class Hosting:
         """Remember what runs where, and have a worker that dies come up again with it."""
         before = self.running.get(running.spec.name)
         self.running[running.spec.name] = running
+        self._behind.discard((running.spec.name, running.worker))
         self._brief(running.worker)
         if before is not None and before.worker != running.worker:
+            self._behind.add((running.spec.name, before.worker))  # until it has left
             self._brief(before.worker)
 
     def _brief(self, worker: str) -> None:
@@ -226,12 +252,18 @@ class Hosting:
                 raise
 
     async def retire_idle_workers(self) -> None:
-        """End workers that have nothing to do, and nothing left to finish."""
-        busy = {running.worker for running in self.running.values()}
-        for name in [name for name in self.workers if name not in busy]:
+        """End workers that had nothing to do at the last look already: what they left then, they have finished."""
+        idle = self._idle
+        self._idle = {name for name in self.workers if not self._has_work(name)}
+        for name in idle & self._idle:
             async with self._launching:
-                if not any(running.worker == name for running in self.running.values()):
+                if not self._has_work(name):
                     await self.workers.pop(name).stop()
+
+    def _has_work(self, worker: str) -> bool:
+        return any(running.worker == worker for running in self.running.values()) or any(
+            left == worker for _, left in self._behind
+        )
 
     async def _worker_answers(self, worker: str) -> None:
         clock = asyncio.get_running_loop().time

@@ -4,13 +4,17 @@ Joining: ask the present worker for copies from now on and for what its spool ho
 Leaving: a broker far away may still send here for a moment after the queue group was left. So before leaving, the
 topic is also subscribed to plainly; what comes on that way and was not taken from the queue group is sent on to a
 worker that has the topic now. Most of it came there by itself, and ids tell. Where there is a third member it may have
-gone there instead: then it is held for a moment, and processed only if no copy of it has come by then.
+gone there instead: then it is held for a moment, and processed only if no copy of it has come by then. A message
+without an id is held as well, and taken for one that came if that one said the same.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import time
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -93,12 +97,12 @@ class Membership:
     async def host(self, spec: TopicSpec, epoch: int, source: str = "", hold: float = 0.5) -> None:
         """Join a topic's queue group, with a copy of another worker's spool if there is one."""
         worker = self._worker
+        while spec.name in self._leaving:  # it comes back before it was gone
+            await self._leaving[spec.name].gone.wait()
         known = self.hosted.get(spec.name)
         if known is not None:
             known.epoch = max(known.epoch, epoch)
             return
-        if spec.name in self._leaving:  # it comes back before it was gone
-            await self._leaving[spec.name].gone.wait()
         handler = find_processor(worker.executor.processors, spec.name)
         hosted = self.hosted[spec.name] = Hosted(spec, handler, epoch, hold, moved_here=bool(source))
         try:
@@ -165,6 +169,8 @@ class Membership:
             return
         if command.epoch < hosted.epoch:
             raise NearcastError(f"topic {command.topic} is held with epoch {hosted.epoch}, newer than {command.epoch}")
+        if hosted.queue is None:
+            raise NearcastError(f"topic {command.topic} is still being copied here")
         del self.hosted[command.topic]
         self._leaving[command.topic] = hosted
         hosted.towards = command.towards
@@ -179,35 +185,37 @@ class Membership:
     async def _step_aside(self, hosted: Hosted) -> Any:
         """Subscribe plainly, leave the queue group, and send on what only the plain subscription got."""
         worker, connection = self._worker, self._worker.connection
-        taken: set[bytes] = set()
-        passed: dict[bytes, tuple[str, bytes]] = {}
+        taken: Counter[tuple[str, bytes]] = Counter()
+        passed: list[tuple[str, bytes, bytes]] = []
 
         def from_queue(subject: str, reply: str, payload: bytes, headers: bytes) -> None:
-            taken.add(stamp_of(headers))
+            taken[subjects.topic_of(subject), stamp_of(headers) or payload] += 1
             worker.published(subject, reply, payload, headers)
 
         def see_pass(subject: str, reply: str, payload: bytes, headers: bytes) -> None:
-            passed[stamp_of(headers)] = (subjects.topic_of(subject), payload)
+            passed.append((subjects.topic_of(subject), stamp_of(headers), payload))
 
         def send_on(subject: str, reply: str, payload: bytes, headers: bytes) -> None:
             self._send_on(hosted, subjects.topic_of(subject), stamp_of(headers), payload)
 
         connection.redirect(hosted.queue, from_queue)
         shadow = await connection.attach(subjects.publications(hosted.spec.name), see_pass)
-        await connection.flush()
+        with contextlib.suppress(NatsError, TimeoutError):  # a broker that is away sends nothing that could be missed
+            await connection.flush()
         await connection.finish(hosted.queue)
         # Nothing is awaited from here on: what the queue group gave has come, the rest is for the other worker.
         connection.redirect(shadow, send_on)
-        for message_id, (topic, payload) in passed.items():
-            if message_id not in taken:
+        for topic, message_id, payload in passed:
+            if taken[topic, message_id or payload] > 0:
+                taken[topic, message_id or payload] -= 1
+            else:
                 self._send_on(hosted, topic, message_id, payload)
         return shadow
 
     def _send_on(self, hosted: Hosted, topic: str, message_id: bytes, payload: bytes) -> None:
-        if not message_id:  # nobody could tell whether it was processed already
-            return
         site, name = parts(hosted.towards)
-        self._worker.send(subjects.handover(site, name, topic), header_block(message_id), payload)
+        headers = header_block(message_id) if message_id else b""
+        self._worker.send(subjects.handover(site, name, topic), headers, payload)
 
     async def _finish(self, name: str, hosted: Hosted, shadow: Any, settle: float) -> None:
         worker, connection = self._worker, self._worker.connection
@@ -215,14 +223,14 @@ class Membership:
             await asyncio.sleep(settle)
             await connection.finish(shadow)
             await asyncio.sleep(hosted.hold)  # for what was handed over to this one, and is to go on
+        if hosted.copies is not None:  # before the last look: a copy that comes later would be put nowhere
+            await connection.detach(hosted.copies)
         numbers = {topic.number for topic in hosted.topics}
         # Looking now and then costs less than an event set for every message.
         while any(ticket.topic in numbers for ticket in worker.executor.outstanding) or any(  # noqa: ASYNC110
             entry[0].number in numbers for entry in worker.waiting
         ):
             await asyncio.sleep(_LOOK_EVERY)
-        if hosted.copies is not None:
-            await connection.detach(hosted.copies)
         for topic in hosted.topics:
             worker.forget(topic)
         del self._leaving[name]
@@ -238,7 +246,7 @@ class Membership:
         recent = self._worker.meet(subjects.publications(name)).recent
         if recent is not None and message_id in recent:
             return
-        if hosted.shared:
+        if hosted.shared or not message_id:
             asyncio.get_running_loop().call_later(hosted.hold, self._held_long_enough, name, message_id, payload)
         else:
             self._held_long_enough(name, message_id, payload)
@@ -250,6 +258,8 @@ class Membership:
             _log.error("a publication was handed over in vain: %s", error)
             return
         topic = self._worker.meet(subjects.publications(name))
+        if not message_id and topic.unnamed is not None and topic.unnamed.match(payload, time.monotonic()):
+            return
         if not hosted.left:
             self._worker.handed_over(topic, message_id, payload)
         elif hosted.towards and (topic.recent is None or not topic.recent.seen(message_id)):

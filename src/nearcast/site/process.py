@@ -89,9 +89,7 @@ class Supervised:
             await self._end(1.0)
             raise
         finally:
-            for task in (ready, ended):
-                task.cancel()
-            await asyncio.gather(ready, ended, return_exceptions=True)
+            await end(ready, ended)
 
     async def _watch(self) -> None:
         pause = _FIRST_PAUSE

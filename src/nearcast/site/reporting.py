@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["Reporting"]
 
 _log = logging.getLogger(__name__)
+_LOOK_FOR_IDLE = 30.0  # seconds; idle at two looks, a worker is ended
 _FORGET_AFTER = 4  # periods without a word from a client
 
 
@@ -125,7 +126,7 @@ class Reporting:
             else:
                 await self._hosting.reconcile()
         self._idle_rounds += 1
-        if self._idle_rounds * self.period >= 30:  # what leaves is given time to finish
+        if self._idle_rounds * self.period >= _LOOK_FOR_IDLE:
             self._idle_rounds = 0
             await self._hosting.retire_idle_workers()
 
@@ -196,7 +197,7 @@ class Reporting:
         share = {
             "cpu": varz["cpu"] / 100 / max(1, varz["cores"]),
             "memory": varz["mem"] / (os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")),
-            "network": 0.0,  # what the link can carry is not known here
+            "network": network_share(rate["in_bytes"], rate["out_bytes"], self._site.bandwidth_mbit),
         } | self.utilisation
         return BrokerFigures(
             varz["connections"],
@@ -219,6 +220,11 @@ class Reporting:
         except (NatsError, TimeoutError):
             return False
         return True
+
+
+def network_share(bytes_in: float, bytes_out: float, bandwidth_mbit: float | None) -> float:
+    """How much of a link is used, in the busier direction; 0 when nobody said what it carries."""
+    return 8 * max(bytes_in, bytes_out) / (1e6 * bandwidth_mbit) if bandwidth_mbit else 0.0
 
 
 def _fetch(address: str) -> Any:

@@ -27,7 +27,7 @@ from nearcast.site.spool import Spool
 from nearcast.wire import subjects
 from nearcast.wire.connection import Connection, ConnectionLostError, open_connection
 from nearcast.wire.histogram import bucket, empty
-from nearcast.wire.recent import RecentIds
+from nearcast.wire.recent import RecentContents, RecentIds
 from nearcast.wire.stamp import dead_letter_block, header_block, notification_id, parse_stamp, stamp_of
 
 __all__ = ["Assignment", "TopicWork", "Worker", "WorkerStats", "main"]
@@ -37,6 +37,7 @@ _log = logging.getLogger(__name__)
 # the spool's size, so that what a processor sees never depends on what came after its message.
 _AHEAD = 512
 _WAITING_LIMIT = 200_000
+_ANONYMOUS = b"anonymous:"
 _SAMPLED = 16  # one message in so many has its latency taken; a power of two
 
 
@@ -94,6 +95,7 @@ class Topic:
         "recent",
         "spool",
         "timeout",
+        "unnamed",
     )
 
     def __init__(self, number: int, name: str, hosted: Hosted, folder: Path) -> None:
@@ -103,6 +105,7 @@ class Topic:
         self.processed, self.latency = 0, empty()
         # Publications come twice when they are sent again for a quorum, or are handed over by the worker before.
         self.recent = RecentIds() if hosted.spec.replicas or hosted.epoch > 1 else None
+        self.unnamed = RecentContents(3 * hosted.hold) if hosted.epoch > 1 else None
         path = folder / f"{subjects.stream_name(name)}.spool"
         if hosted.moved_here:
             path.unlink(missing_ok=True)  # of an earlier stay
@@ -156,7 +159,11 @@ class Worker:
 
     def published(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
         topic = self._topics.get(subject) or self.meet(subject)
-        message_id = stamp_of(headers) or self._own_id()
+        message_id = stamp_of(headers)
+        if not message_id:
+            message_id = self._own_id()
+            if topic.unnamed is not None:
+                topic.unnamed.note(payload, time.monotonic())
         if topic.recent is not None and topic.recent.seen(message_id):
             self.stats.duplicates += 1
             return
@@ -169,6 +176,8 @@ class Worker:
         topic = self._topics.get(subject) or self.meet(subject)
         self.stats.copies_received += 1
         message_id = stamp_of(headers)
+        if topic.unnamed is not None and message_id.startswith(_ANONYMOUS):
+            topic.unnamed.note(payload, time.monotonic())
         if topic.recent is None or not topic.recent.seen(message_id):
             self.take(topic, message_id, payload, False)
 
@@ -176,7 +185,7 @@ class Worker:
         """A publication that the worker before got after it had left; it may have come here, too."""
         if topic.recent is not None and topic.recent.seen(message_id):
             return
-        self.take(topic, message_id, payload, True)
+        self.take(topic, message_id or self._own_id(), payload, True)
 
     def take(self, topic: Topic, message_id: bytes, payload: bytes, process: bool) -> None:
         """Into the spool and, if it is to be processed here, on to the runner; or in line when that is far behind."""
@@ -281,7 +290,7 @@ class Worker:
     def _own_id(self) -> bytes:
         """An id for a publication that came without one, from a device that does not use the SDK."""
         self._anonymous += 1
-        return b"anonymous:%b:%d:%d" % (self._home[0], time.time_ns() // 1000, self._anonymous)
+        return b"%b%b:%d:%d" % (_ANONYMOUS, self._home[0], time.time_ns() // 1000, self._anonymous)
 
 
 async def _run_until_signal(assignment: Assignment) -> None:

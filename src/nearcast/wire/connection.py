@@ -8,6 +8,7 @@ whose header block is made already. All else (parsing, reconnecting, resubscribi
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -76,10 +77,14 @@ class Connection(Client):
             await subscription.unsubscribe()
 
     async def finish(self, subscription: Subscription) -> None:
-        """End a subscription made with `attach`, after taking all that the broker sent before it heard of the end."""
+        """End a subscription made with `attach`, after taking all that the broker sent before it heard of the end.
+
+        A broker that is away has nothing to send, and hears of the end when it is back.
+        """
         if not self.is_closed:
             await subscription.unsubscribe()
-            await self.flush()
+            with contextlib.suppress(NatsError, TimeoutError):
+                await self.flush()
         self._sinks.pop(subscription._id, None)
 
     def redirect(self, subscription: Subscription, sink: Sink) -> None:

@@ -1,8 +1,11 @@
-"""The ids seen lately, so that a message that comes twice is taken once."""
+"""What was seen lately, so that a message that comes twice is taken once."""
 
 from __future__ import annotations
 
-__all__ = ["RecentIds"]
+from collections import deque
+from hashlib import blake2b
+
+__all__ = ["RecentContents", "RecentIds"]
 
 _REMEMBERED = 16_384
 
@@ -30,3 +33,42 @@ class RecentIds:
 
     def __contains__(self, message_id: bytes) -> bool:
         return message_id in self._younger or message_id in self._older
+
+
+class RecentContents:
+    """Messages without an id that came lately, told apart by what they say: when each came. Times are seconds."""
+
+    __slots__ = ("_order", "_times", "_window")
+
+    def __init__(self, window: float) -> None:
+        self._window = window
+        self._order: deque[tuple[float, bytes]] = deque()
+        self._times: dict[bytes, deque[float]] = {}
+
+    def note(self, payload: bytes, now: float) -> None:
+        """One came."""
+        self._forget(now)
+        content = blake2b(payload, digest_size=16).digest()
+        self._order.append((now, content))
+        self._times.setdefault(content, deque()).append(now)
+
+    def match(self, payload: bytes, now: float) -> bool:
+        """Whether one like it came within the window, and was not matched before."""
+        self._forget(now)
+        content = blake2b(payload, digest_size=16).digest()
+        if content not in self._times:
+            return False
+        self._take_oldest(content)
+        return True
+
+    def _forget(self, now: float) -> None:
+        while self._order and self._order[0][0] < now - self._window:
+            came, content = self._order.popleft()
+            if content in self._times and self._times[content][0] <= came:  # else it was matched
+                self._take_oldest(content)
+
+    def _take_oldest(self, content: bytes) -> None:
+        times = self._times[content]
+        times.popleft()
+        if not times:
+            del self._times[content]

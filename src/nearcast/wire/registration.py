@@ -49,7 +49,7 @@ class ClientInfo(msgspec.Struct, frozen=True):
 
 
 class ClientRecord(msgspec.Struct, frozen=True):
-    """What the registry keeps of a client."""
+    """What the registry keeps of a client. channels: its subscriptions as `channel.key`, equal ones alike."""
 
     name: str
     home: str
@@ -57,6 +57,7 @@ class ClientRecord(msgspec.Struct, frozen=True):
     publishes: list[str] = []
     subscribes: list[str] = []
     channels: list[str] = []
+    tried: list[str] = []
 
 
 class HomeAnswer(msgspec.Struct, frozen=True):

@@ -128,10 +128,11 @@ class Registry:
     async def held_by(self, site: str) -> list[str]:
         """The subscriptions of a site, as `<channel>.<key>`."""
         try:
-            keys = await (await self._bucket(SUBSCRIPTIONS)).keys(filters=[f"*.*.{site}"])
+            keys = await (await self._bucket(SUBSCRIPTIONS)).keys()  # nats-py's filters know no wildcards
         except (NoKeysError, InputError):  # none, or nothing was ever added
             return []
-        return [key.removesuffix(f".{site}") for key in keys if key.endswith(f".{site}")]
+        # A site's lease ends with its name, too.
+        return [key.removesuffix(f".{site}") for key in keys if key.endswith(f".{site}") and key.count(".") == 2]
 
     async def renew(self, site: str) -> None:
         """A site is there and answers for its subscriptions."""

@@ -9,7 +9,27 @@ import msgspec
 
 from nearcast.coordinates import Coordinate
 
-__all__ = ["BrokerFigures", "ClientReport", "ClientTopic", "SiteReport", "TopicReport", "WorkerFigures", "WorkerTopic"]
+__all__ = [
+    "BrokerFigures",
+    "ClientReport",
+    "ClientTopic",
+    "SiteReport",
+    "TopicReport",
+    "WorkerFigures",
+    "WorkerTopic",
+    "channel_row",
+    "is_channel",
+]
+
+
+def channel_row(channel: str) -> str:
+    """A channel's name among the topics of a report; no topic has a space in its name."""
+    return f"channel {channel}"
+
+
+def is_channel(topic: str) -> bool:
+    """Whether a name in a report is that of a channel."""
+    return topic.startswith("channel ")
 
 
 class ClientTopic(msgspec.Struct, frozen=True, array_like=True):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
-__all__ = ["end"]
+__all__ = ["end", "together"]
+
+T = TypeVar("T")
 
 
 async def end(*tasks: asyncio.Task[Any] | None) -> None:
@@ -23,3 +26,12 @@ async def end(*tasks: asyncio.Task[Any] | None) -> None:
     for task in ended:
         if not task.cancelled():
             task.exception()  # seen; whoever ends a task does not want its outcome any more
+
+
+async def together(*work: Coroutine[Any, Any, T]) -> list[T]:
+    """All results, in order. When one fails, or this is cancelled, the others are ended first: none goes on alone."""
+    tasks = [asyncio.create_task(one) for one in work]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        await end(*tasks)

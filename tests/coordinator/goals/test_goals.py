@@ -7,9 +7,12 @@ from tests.coordinator.worlds import SETTINGS, World
 
 from nearcast.coordinator.detectors import detect
 from nearcast.coordinator.goals import ClientProposal, ReplicaProposal, TopicProposal, goals
+from nearcast.coordinator.goals.balance import balance_problem, site_loads
 from nearcast.coordinator.plan import Plan, make_plan
+from nearcast.placement.balance import ldm, sdm
 from nearcast.placement.colocation.simulation import Worker, simulate
 from nearcast.placement.colocation.training import Training, train
+from nearcast.site.reporting import network_share
 from nearcast.wire.reports import BrokerFigures
 
 
@@ -22,6 +25,10 @@ def plan_of(world: World, moved_at: dict[str, float] | None = None, **changes: o
 def kinds(world: World, **changes: object) -> set[str]:
     settings = msgspec.structs.replace(SETTINGS, **changes)
     return {anomaly.kind for anomaly in detect(world.model(), settings, frozenset(world.where))}
+
+
+def sentences(world: World) -> list[str]:
+    return [anomaly.sentence for anomaly in detect(world.model(), SETTINGS, frozenset(world.where))]
 
 
 def moves(plan: Plan) -> list[str]:
@@ -49,7 +56,11 @@ def test_a_late_topic_moves_where_its_bound_holds_and_its_clients_follow() -> No
         "client drone1: west -> east",
         "client drone2: west -> east",
     ]
-    assert plan.sentences()[0]["reason"] == ("it takes up to 204 ms, its bound is 40 ms; at east it takes at most 8 ms")
+    first = plan.sentences()[0]
+    assert f"{first['subject']} is to {first['change']}, because {first['reason']}" == (
+        "topic gps is to move from west to east, because its messages take up to 204 ms and should take 40 ms; "
+        "run at east they take at most 8 ms"
+    )
     assert plan.before["late_topics"] == 1
     assert plan.after["late_topics"] == 0
 
@@ -81,7 +92,7 @@ def test_an_overloaded_site_sheds_its_largest_topics() -> None:
     assert kinds(world) == {"site overloaded"}
     plan = plan_of(world)
     assert moves(plan) == ["topic t0: west/worker-0 -> east/worker-0"]
-    assert plan.sentences()[0]["reason"] == "site west is overloaded; this is one of its largest topics, 50 messages/s"
+    assert plan.sentences()[0]["reason"] == "west is overloaded, and this is one of its largest topics, 50 messages/s"
 
 
 def test_topics_of_a_lost_site_run_elsewhere_and_shared_ones_go_on() -> None:
@@ -107,7 +118,7 @@ def test_a_worker_over_its_bound_is_split_and_idle_ones_are_put_together() -> No
     assert kinds(world) == {"worker over its bound"}
     plan = plan_of(world)
     assert moves(plan) == ["topic t2: west/worker-0 -> west/worker-1"]
-    assert "worker-0 is over its bound with 3 topics" in plan.sentences()[0]["reason"]
+    assert "worker-0 is too slow or too busy with 3 topics (p90 up to 300 ms" in plan.sentences()[0]["reason"]
 
     world.workers.clear()
     world.topic("t2", "west", bound=100.0, worker="worker-1")
@@ -128,6 +139,49 @@ def test_skewed_homes_are_balanced_and_cov_falls() -> None:
     assert plan.after["cov"] <= 0.1 < plan.before["cov"]
     assert all(isinstance(one.proposal, ClientProposal) for one in plan.accepted)
     assert len(plan.accepted) <= 18
+
+
+def test_balance_sends_clients_where_their_topics_are_when_that_carries_less() -> None:
+    world = World(west=0.0, middle=2.0, east=5.0)
+    for name in ("sports", "music"):
+        world.topic(name)
+        world.client(f"editor of {name}", 0.0, "west", publishes=name)
+    for n in range(24):
+        world.client(f"reader{n}", 2.0, "west", subscribes="sports" if n < 12 else "music")
+    world.client("fan", 2.0, "middle", subscribes="sports")
+    world.client("listener", 2.0, "east", subscribes="music")
+    changes = {"cov": 0.2, "mean_load": 20.0}
+    plan = plan_of(world, **changes)
+    assert plan.after["cov"] <= 0.2 < plan.before["cov"]
+    assert "where others already follow the same topics" in plan.sentences()[0]["reason"]
+    _, _, problem, current = balance_problem(world.model())
+    by_load, by_likeness = (scheme(problem, current, alpha=0.2, beta=20.0) for scheme in (ldm, sdm))
+    assert by_likeness.loads.sum() < by_load.loads.sum()
+    assert len(plan.accepted) == len(by_likeness.moved)
+
+
+def test_channel_results_are_a_load_and_shared_ones_are_carried_once() -> None:
+    world = World(west=0.0, east=5.0)
+    world.topic("news")
+    for n in range(20):
+        world.client(f"reader{n}", 2.0, "west", channels=f"alerts.k{n % 2}")
+    model = world.model()
+    assert model.clients.channels == ("alerts.k0", "alerts.k1")
+    assert model.channel_rate.tolist() == [10.0, 10.0]
+    assert site_loads(model).tolist() == [0.0, 220.0]  # two come in once, each of 20 clients is sent its own
+    plan = plan_of(world, cov=0.1, mean_load=20.0)
+    assert plan.after["cov"] <= 0.1 < plan.before["cov"]
+
+
+def test_a_site_whose_link_is_nearly_full_sheds_topics() -> None:
+    world = World(west=0.0, east=5.0)
+    world.topic("big", "west")
+    world.client("sender", 0.0, "west", publishes="big", subscribes="big")
+    world.broker["west"] = BrokerFigures(messages_out=20.0, network=network_share(1e6, 11.5e6, 100))
+    assert kinds(world) == {"site overloaded"}
+    assert "uses 92% of its network" in sentences(world)[0]
+    assert moves(plan_of(world))[0] == "topic big: west/worker-0 -> east/worker-0"
+    assert network_share(1e9, 1e9, None) == 0.0  # nobody said what the link carries
 
 
 def test_balance_may_not_make_a_topic_late() -> None:

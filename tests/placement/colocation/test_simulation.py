@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nearcast.placement.colocation.calibration import overhead_ms
 from nearcast.placement.colocation.simulation import (
     Arrivals,
     Worker,
     arrival_times,
+    joined,
     latencies_ms,
     p90_ms,
     simulate,
@@ -82,3 +84,18 @@ def test_simulate_covers_every_size_and_repeats_itself(arrivals: Arrivals) -> No
     assert (samples.p90_ms >= samples.processing_ms * (1 - 1e-9)).all()
     np.testing.assert_array_equal(samples.p90_ms, simulate(9, 3, worker, seed=5).p90_ms)
     assert (samples.p90_ms != simulate(9, 3, worker, seed=6).p90_ms).any()
+
+
+def test_the_overhead_of_a_worker_is_found_from_few_runs_of_it() -> None:
+    real = Worker(seconds=60, load=(0.1, 0.8), overhead_ms=3.0)
+    measured = simulate(24, 3, real, seed=5)
+    found = overhead_ms(measured, Worker(seconds=60), seed=1)
+    assert 2.0 <= found <= 4.0
+    assert overhead_ms(simulate(24, 3, Worker(seconds=60, load=(0.1, 0.8)), seed=5), Worker(seconds=60)) <= 0.5
+
+
+def test_runs_of_different_sources_stay_apart_when_joined() -> None:
+    one, two = (simulate(4, 2, Worker(seconds=5), seed) for seed in (1, 2))
+    both = joined([one, two])
+    assert len(np.unique(both.run)) == 8
+    assert both.p90_ms.tolist() == [*one.p90_ms.tolist(), *two.p90_ms.tolist()]

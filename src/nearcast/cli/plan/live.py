@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import groupby
 from typing import Annotated, Any
 
 import typer
@@ -10,6 +11,14 @@ import typer
 from nearcast.cli.asking import DEFAULT_URL, JsonOption, UrlOption, ask
 
 __all__ = ["apply", "show"]
+
+_FIGURES = {
+    "late_topics": "topics above their bound",
+    "worst_latency_ms": "slowest topic, ms",
+    "overloaded_sites": "overloaded sites",
+    "cov": "difference of sites' loads, share of the mean",
+    "largest_site_load": "busiest site, messages/s",
+}
 
 
 def show(
@@ -35,15 +44,35 @@ def _print(plan: dict[str, Any], as_json: bool) -> None:
     if not plan["found"]:
         typer.echo("Nothing is wrong.")
     for found in plan["found"]:
-        typer.echo(f"! {found['sentence']}")
+        typer.echo(f"! {_sentence(found['sentence'])}")
     if not plan["moves"]:
         typer.echo("Nothing to move.")
-    for move in plan["moves"]:
-        outcome = f" [{move['outcome']}]" if "outcome" in move else ""
-        typer.echo(f"{move['move']}{outcome}\n    for {move['goal']}: {move['reason']}")
-    for refused in plan["refused"]:
-        typer.echo(f"not: {refused['move']}\n    {refused['refused_by']} refuses: {refused['reason']}")
+    _tell(plan["moves"], "goal", "is to")
+    if plan["refused"]:
+        _tell(plan["refused"], "refused_by", "is not to")
     if plan["moves"]:
-        typer.echo(f"{'':<20}{'before':>10}{'after':>10}")
+        width = max(map(len, _FIGURES.values()))
+        typer.echo(f"{'':<{width}}{'before':>10}{'after':>10}")
         for name, before in plan["before"].items():
-            typer.echo(f"{name.replace('_', ' '):<20}{before:>10}{plan['after'][name]:>10}")
+            if before or plan["after"][name]:
+                typer.echo(f"{_FIGURES[name]:<{width}}{before:>10}{plan['after'][name]:>10}")
+
+
+def _tell(moves: list[dict[str, Any]], goal: str, verb: str) -> None:
+    """One sentence each; those that change alike for the same reason are named together."""
+
+    def likeness(move: dict[str, Any]) -> tuple[str, ...]:
+        kind = move["subject"].partition(" ")[0]
+        return (kind, move["change"], move["reason"], move[goal], move.get("outcome", ""))
+
+    for (kind, change, reason, served, outcome), alike in groupby(moves, likeness):
+        first, *others = [move["subject"] for move in alike]
+        ended = f" [{outcome}]" if outcome else ""
+        typer.echo(f"- {_sentence(f'{first} {verb} {change}, because {reason}')} ({served}){ended}")
+        if others:
+            names = ", ".join(other.removeprefix(f"{kind} ") for other in others)
+            typer.echo(f"    Likewise {len(others)} more: {names}.")
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."

@@ -59,9 +59,10 @@ async def move_replicas(
 
 
 async def _has_the_past(connection: Connection, site: str, topic: str) -> bool:
-    """A store that still copies names its source."""
+    """A store that still copies names its source; one that kept the topic before and no longer does takes nothing."""
     try:
         manager = connection.jsm(prefix=subjects.store_api(site), timeout=5)
-        return not (await manager.stream_info(subjects.stream_name(topic))).config.sources
+        config = (await manager.stream_info(subjects.stream_name(topic))).config
+        return subjects.publications(topic) in (config.subjects or []) and not config.sources
     except (NatsError, TimeoutError):
         return False

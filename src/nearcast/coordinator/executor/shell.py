@@ -18,6 +18,7 @@ from nearcast.coordinator.state import ConflictError
 from nearcast.domain.errors import NearcastError
 from nearcast.wire import subjects
 from nearcast.wire.control import Answer, Rehome, StartTopic, StopTopic, TopicRecord, parts
+from nearcast.wire.tasks import together
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -39,18 +40,28 @@ class Executor:
     """Makes moves. `term` gives the term to act in, and raises DeposedError when there is none."""
 
     def __init__(self, registry: Registry, connection: Connection, settings: Settings, term: Callable[[], int]) -> None:
-        self._registry, self._connection, self._settings, self._term = registry, connection, settings, term
+        self._registry, self._connection, self._settings, self._current_term = registry, connection, settings, term
+        self._stopped = False
         self._slots = asyncio.Semaphore(settings.moves_at_once)
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self.finished: deque[tuple[tm.TopicMove | cm.ClientMove, tm.Finish | cm.Finish, float]] = deque(maxlen=1000)
 
     async def run(self, moves: Iterable[tm.TopicMove | cm.ClientMove]) -> list[tm.Finish | cm.Finish]:
         """Make new moves; how each ended is returned."""
-        return await asyncio.gather(*(self._one(move, resumed=False) for move in moves))
+        return await together(*(self._one(move, resumed=False) for move in moves))
 
     async def resume(self) -> None:
         """Finish or roll back what an earlier leader began."""
-        await asyncio.gather(*(self._one(move, resumed=True) for move in list(self._registry.moves.values())))
+        await together(*(self._one(move, resumed=True) for move in list(self._registry.moves.values())))
+
+    def stop(self) -> None:
+        """Make no further step: whoever leads next, perhaps the same coordinator, goes on from the journal."""
+        self._stopped = True
+
+    def _term(self) -> int:
+        if self._stopped:
+            raise DeposedError("this coordinator stopped leading meanwhile")
+        return self._current_term()
 
     async def _one(self, move: tm.TopicMove | cm.ClientMove, *, resumed: bool) -> tm.Finish | cm.Finish:
         name = f"topic {move.topic}" if isinstance(move, tm.TopicMove) else f"client {move.client}"
@@ -74,7 +85,7 @@ class Executor:
             instructions = machine.handle(events.popleft())
             if instructions and isinstance(instructions[0], tm.Finish):
                 return instructions[0]
-            events.extend(await asyncio.gather(*(self._do(move, instruction) for instruction in instructions)))
+            events.extend(await together(*(self._do(move, instruction) for instruction in instructions)))
 
     async def _do(self, move: tm.TopicMove, instruction: tm.Instruction) -> tm.Event:
         term = self._term()

@@ -41,9 +41,9 @@ class SiteCapacity:
             target = int(live[placed.broker[n]])
             before = sites.names[int(model.topics.site[row])]
             if topics.broker[n] == NOWHERE:
-                why = f"site {before} is lost; {sites.names[target]} is the best live site with room for it"
+                why = f"{before} is lost, and {sites.names[target]} is the best live site with room for it"
             else:
-                why = f"site {before} is overloaded; this is one of its largest topics, {topics.rate[n]:.0f} messages/s"
+                why = f"{before} is overloaded, and this is one of its largest topics, {topics.rate[n]:.0f} messages/s"
             members = model.members_at(row, (target,))
             found.append(TopicProposal(row, members, (target,), float(placed.expected[n]), why))
         found.extend(self._homeless(model))
@@ -80,7 +80,7 @@ class SiteCapacity:
         for row in np.flatnonzero(hit).tolist():
             left = tuple(np.flatnonzero(topics.managing[row] & sites.alive).tolist())
             gone = ", ".join(sites.names[n] for n in np.flatnonzero(topics.managing[row] & ~sites.alive))
-            why = f"site {gone} is lost; the other managing sites go on"
+            why = f"{gone} is lost, and the other sites that run it go on without it"
             found.append(TopicProposal(row, model.members_at(row, left), left, float(topics.latency[row]), why))
         return list(found)
 
@@ -93,7 +93,12 @@ class SiteCapacity:
             return []
         nearest = live[model.client_distances(lost)[:, live].argmin(axis=1)]
         return [
-            ClientProposal(int(row), int(home), f"its home {sites.names[clients.home[row]]} is lost", hard=True)
+            ClientProposal(
+                int(row),
+                int(home),
+                f"its home {sites.names[clients.home[row]]} is lost, and {sites.names[home]} is the nearest live site",
+                hard=True,
+            )
             for row, home in zip(lost, nearest, strict=True)
         ]
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from nearcast.coordinator.goals.capacity import partition_of
 from nearcast.coordinator.goals.goal import ClientProposal, Draft, Proposal, TopicProposal
+from nearcast.coordinator.homes import homes_instance
 from nearcast.placement.partitioning import centroid
 
 if TYPE_CHECKING:
@@ -67,9 +68,9 @@ class TopicLatency:
             if expected > topics.bound[n] and expected > (1 - settings.gain) * now:
                 continue  # late here and hardly less late there: not worth a move
             row, target = int(rows[n]), int(live[placed.broker[n]])
-            where = f"at {model.sites.names[target]} it takes at most {expected:.0f} ms"
-            takes = f"it takes up to {now:.0f} ms" if np.isfinite(now) else "it is at no live site"
-            why = f"{takes}, its bound is {topics.bound[n]:.0f} ms; {where}"
+            takes = f"its messages take up to {now:.0f} ms" if np.isfinite(now) else "it is at no live site"
+            there = f"run at {model.sites.names[target]} they take at most {expected:.0f} ms"
+            why = f"{takes} and should take {topics.bound[n]:.0f} ms; {there}"
             found.append(TopicProposal(row, model.members_at(row, (target,)), (target,), expected, why))
         return found
 
@@ -89,7 +90,7 @@ class TopicLatency:
         found: list[Proposal] = []
         for n in np.flatnonzero((best != clients.home[rows]) & (then < (1 - settings.gain) * now)).tolist():
             here, there = sites.names[clients.home[rows[n]]], sites.names[best[n]]
-            why = f"from {there} the way to its topics is {then[n]:.0f} ms, from {here} {now[n]:.0f} ms"
+            why = f"its topics are {then[n]:.0f} ms away when it is at {there}, {now[n]:.0f} ms when it is at {here}"
             found.append(ClientProposal(int(rows[n]), int(best[n]), why, hard=True))
         return found[: settings.client_moves]
 
@@ -124,26 +125,13 @@ class TopicLatency:
         many = topics.managing.sum(axis=1) > 1
         late = np.flatnonzero(many & (topics.latency > topics.bound))
         live = np.flatnonzero(sites.alive)
-        pairs = np.isin(clients.pair_topic, late) & clients.placed[clients.pair_client]
-        if not len(late) or not pairs.any() or len(live) < 2:
+        if not len(late) or len(live) < 2:
             return []
-        from nearcast.placement.homes import HomesInstance, membership, refine
+        rows, instance = homes_instance(model, live, late)
+        if not len(rows):
+            return []
+        from nearcast.placement.homes import refine
 
-        rows, client = np.unique(clients.pair_client[pairs], return_inverse=True)
-        topic = np.searchsorted(late, clients.pair_topic[pairs])
-        shape = (len(late), len(rows))
-        publishes, subscribes = clients.publishes[pairs], clients.subscribes[pairs]
-        plenty = np.full(len(live), 1e9)  # what sites can hold is the first goal's concern
-        instance = HomesInstance(
-            model.client_distances(rows)[:, live] / 2,
-            model.distances()[np.ix_(live, live)] / 2,
-            0.0,
-            plenty,
-            plenty,
-            np.ones(len(late)),
-            membership(topic[publishes], client[publishes], shape),
-            membership(topic[subscribes], client[subscribes], shape),
-        )
         position = np.full(len(sites.names), 0)
         position[live] = np.arange(len(live))
         start = position[clients.home[rows]]
@@ -151,6 +139,6 @@ class TopicLatency:
         found: list[Proposal] = []
         for n in np.flatnonzero(plan.home != start).tolist():
             there = sites.names[live[plan.home[n]]]
-            why = f"messages of its topics, run at several sites, take less time on the whole with it at {there}"
+            why = f"its topics run at several sites, and with it at {there} their messages take less time on the whole"
             found.append(ClientProposal(int(rows[n]), int(live[plan.home[n]]), why, hard=True))
         return found[: settings.client_moves]

@@ -78,9 +78,12 @@ class Replicas:
             if set(names) == set(topics.records[row].spec.replicas):
                 continue
             if lost[n]:
-                why = "a store that keeps it does not answer; these do"
+                why = "a store that kept it does not answer"
             elif cost_then[n] < (1 - settings.gain) * cost_now[n]:
-                why = f"requests for its past would travel {cost_then[n]:.0f} ms in all instead of {cost_now[n]:.0f}"
+                why = (
+                    f"those who ask for its past are elsewhere now: {cost_then[n]:.0f} ms of travel for all of them "
+                    f"instead of {cost_now[n]:.0f}"
+                )
             else:
                 continue
             found.append(ReplicaProposal(row, names, why, hard=bool(lost[n])))

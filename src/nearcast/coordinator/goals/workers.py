@@ -50,12 +50,12 @@ class WorkerLatency:
         load = workers.rate[rows] * workers.processing_ms[rows] / 1000
         if over and len(rows) > len(here):
             wanted = self._split(model, settings, rows, bound, load, current, {number[worker] for worker in over})
-            why = "{worker} is over its bound with {count} topics; this one gets another worker"
+            why = "{worker} is too slow or too busy with {count} topics ({figures})"
         elif not over and len(here) > 1 and (load.sum() < settings.worker_busy / 2):
             if len(rows) > settings.topics_per_worker or (workers.waiting[rows] > 0).any():
                 return []
             wanted = np.zeros(len(rows), dtype=np.int64)
-            why = "the workers of this site have little to do ({busy:.0%} of one); one is enough"
+            why = "all workers of this site together keep one busy for {busy:.0%} of the time, so one is enough"
         else:
             return []
         return self._proposals(model, site, rows, current, wanted, why, float(load.sum()), hard=bool(over))
@@ -128,6 +128,9 @@ class WorkerLatency:
                 member(site_name, names[wanted[n]]) if name == old else name for name in topics.records[row].members
             )
             at = tuple(np.flatnonzero(topics.managing[row]).tolist())
-            reason = why.format(worker=old, count=int((current == current[n]).sum()), busy=busy)
+            mine = rows[current == current[n]]
+            slowest = workers.p90_ms[mine].max()
+            figures = f"p90 up to {slowest:.0f} ms, busy {workers.busy[workers.worker[rows[n]]]:.0%} of the time"
+            reason = why.format(worker=old, count=len(mine), busy=busy, figures=figures)
             found.append(TopicProposal(row, members, at, float(topics.latency[row]), reason, hard))
         return found

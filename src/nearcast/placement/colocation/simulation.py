@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
-__all__ = ["Arrivals", "Samples", "Worker", "arrival_times", "latencies_ms", "p90_ms", "simulate"]
+__all__ = ["Arrivals", "Samples", "Worker", "arrival_times", "joined", "latencies_ms", "p90_ms", "simulate"]
 
 Arrivals = Literal["constant", "poisson"]
 
@@ -28,6 +28,14 @@ class Samples:
     p90_ms: NDArray[np.float64]
 
 
+def joined(parts: Sequence[Samples]) -> Samples:
+    """Samples of several sources as one; runs of different sources stay apart."""
+    first = np.cumsum([0, *(part.run.max(initial=-1) + 1 for part in parts)])
+    run = np.concatenate([part.run + offset for part, offset in zip(parts, first[:-1], strict=True)])
+    names = ("topic", "rate", "processing_ms", "p90_ms")
+    return Samples(run, *(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+
+
 @dataclass(frozen=True)
 class Worker:
     """How a run goes and what its topics look like.
@@ -36,7 +44,7 @@ class Worker:
     its text says at a constant rate. Topics draw a processing time from a range and share a total load
     (messages/s × processing time; 1 is all the worker has) drawn from another, so that the samples are dense
     where a plan is decided: the paper's draw, each topic up to what it could bear alone, overloads a single
-    server in nearly every run of three topics or more.
+    server in nearly every run of three topics or more. A real worker adds `overhead_ms` to each message.
     """
 
     arrivals: Arrivals = "poisson"
@@ -44,6 +52,7 @@ class Worker:
     warm_up: float = 0.2
     processing_ms: tuple[float, float] = (10.0, 40.0)
     load: tuple[float, float] = (0.05, 1.1)
+    overhead_ms: float = 0.0
 
 
 def arrival_times(
@@ -78,7 +87,7 @@ def p90_ms(
     arrival = np.concatenate(times)
     order = np.argsort(arrival, kind="stable")
     arrival, topic = arrival[order], topic[order]
-    latency = latencies_ms(arrival, processing_ms[topic] / 1000)
+    latency = latencies_ms(arrival, (processing_ms[topic] + worker.overhead_ms) / 1000)
     counted = arrival >= worker.warm_up * worker.seconds
     per_topic = (latency[counted & (topic == t)] for t in range(len(rates)))
     return np.array([np.percentile(x, 90) if len(x) else np.inf for x in per_topic])

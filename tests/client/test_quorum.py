@@ -1,0 +1,42 @@
+"""Publications that wait for stores, without a network."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from nearcast.client import quorum
+from nearcast.client.quorum import Acknowledgements, QuorumError
+from nearcast.wire.connection import ConnectionLostError
+
+
+class Silent:
+    """A connection to stores that never answer."""
+
+    is_connected = True
+    crowded = False
+
+    def new_inbox(self) -> str:
+        return "_INBOX.x"
+
+    async def attach(self, subject: str, sink: object) -> None:
+        pass
+
+    def send(self, *parts: object) -> None:
+        pass
+
+
+async def test_who_waits_for_a_place_does_not_wait_for_ever_when_the_client_closes(monkeypatch) -> None:
+    monkeypatch.setattr(quorum, "_IN_FLIGHT", 1)
+    acknowledgements = Acknowledgements(Silent())  # type: ignore[arg-type]
+    await acknowledgements.start()
+    first = await acknowledgements.send("gps", "pub.gps", "a:b:1:1", b"", b"{}", 1, 30.0)
+    second = asyncio.create_task(acknowledgements.send("gps", "pub.gps", "a:b:1:2", b"", b"{}", 1, 30.0))
+    await asyncio.sleep(0)
+    await acknowledgements.stop()
+    with pytest.raises(QuorumError):
+        await first
+    with pytest.raises(ConnectionLostError):
+        async with asyncio.timeout(5):
+            await second

@@ -1,0 +1,71 @@
+"""Channel subscriptions of clients with a coordinator: it knows them, and they go along when a client moves."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+
+from tests.system.conftest import until
+from tests.system.control import coordinator
+
+import nearcast
+from nearcast.domain.channel import ChannelSpec, Parameter, subscription_key
+from nearcast.wire import subjects
+from nearcast.wire.registry import Registry
+from nearcast.wire.stamp import header_block
+from nearcast.wire.tasks import end
+
+
+async def test_a_client_that_moves_misses_no_result_and_the_coordinator_lists_its_subscriptions(city):
+    async with city(report_seconds=0.2) as c, coordinator(c) as control:
+        registry = Registry(control.connection, "cloud")
+        await registry.prepare()
+        await registry.add_channel(ChannelSpec("alerts", "SELECT 1", (Parameter("kind", "string"),)))
+        fire, flood = (subscription_key({"kind": kind}) for kind in ("fire", "flood"))
+        options = {"coordinator": c.url("cloud"), "report_seconds": 0.2}
+        async with (
+            nearcast.connect(name="phone", **options) as phone,
+            nearcast.connect(name="radio", **options) as radio,
+        ):
+            got: list[str] = []
+            await phone.subscribe(channel="alerts", params={"kind": "fire"}, callback=lambda m: got.append(m.id))
+            await radio.subscribe(channel="alerts", params={"kind": "fire"}, callback=lambda m: None)
+            await radio.subscribe(channel="alerts", params={"kind": "flood"}, callback=lambda m: None)
+            sent: list[str] = []
+
+            async def results():
+                while True:
+                    identity = f"alerts:cloud:{time.time_ns() // 1000}:{len(sent)}"
+                    sent.append(identity)
+                    control.connection.send(
+                        subjects.channel_results("alerts", fire), header_block(identity.encode()), b"{}"
+                    )
+                    await asyncio.sleep(0.005)
+
+            async def listed():
+                rows = await control.ask("channel", "subscriptions")
+                return {(row["key"], row["clients"]) for row in rows} == {(fire, 2), (flood, 1)}
+
+            await until(listed)
+            assert (await control.ask("client", "info", name="phone"))["channels"] == [f"alerts.{fire}"]
+            assert (await control.ask("client", "info", name="phone"))["subscribes"] == []
+            publishing = asyncio.create_task(results())
+            for target in ("tokyo", "osaka", "cloud", "tokyo"):
+                if phone.home != target:
+                    assert (await control.ask("client", "move", name="phone", to=[target]))["error"] == ""
+                    await until(lambda: not phone._presence._moving)
+            await end(publishing)
+            await until(lambda: len(set(got)) >= len(sent))
+            counts = Counter(got)
+            assert [identity for identity in sent if counts[identity] != 1] == []
+            assert len(sent) > 100
+            assert f"alerts.{fire}" in await registry.held_by("tokyo")  # the data cluster goes on working for it
+
+            async def rated():
+                reports = control.coordinator.monitor.reports
+                return any(row.topic == "channel alerts" for row in reports["tokyo"].topics)
+
+            await until(rated)
+        await until(lambda: not control.coordinator.registry.clients)
+        assert await control.ask("channel", "subscriptions") == []
