@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from nearcast.cluster import analytics
-from nearcast.cluster.planning import reloc, stores
+from nearcast.cluster.planning import factors, reloc, stores
 from nearcast.placement import homes, storage
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -68,7 +68,7 @@ def test_stores_planned_by_spark_are_those_planned_in_memory(spark: SparkSession
         np.testing.assert_array_equal(ours.stores, theirs.stores)
 
 
-def test_homes_planned_by_spark_are_those_planned_in_memory(spark: SparkSession) -> None:
+def homes_instance() -> homes.HomesInstance:
     rng = np.random.default_rng(4)
     clients, sites, topics = 120, 6, 30
     where, there = rng.random((clients, 2)) * 25, rng.random((sites, 2)) * 25
@@ -76,8 +76,30 @@ def test_homes_planned_by_spark_are_those_planned_in_memory(spark: SparkSession)
     between = 0.1 * np.linalg.norm(there[:, None] - there, axis=2)
     pairs = np.array([(t, c) for t in range(topics) for c in rng.choice(clients, 8, replace=False)])
     members = homes.membership(pairs[:, 0], pairs[:, 1], (topics, clients))
-    instance = homes.HomesInstance(
+    return homes.HomesInstance(
         ms, between, 5.0, np.full(sites, 640.0), np.full(sites, 3200.0), np.full(topics, 20.0), members, members
     )
-    parameters = homes.RelocParameters(clusters=3, seed=1)
-    np.testing.assert_array_equal(reloc(spark, instance, parameters).home, homes.reloc(instance, parameters).home)
+
+
+def test_spark_factorises_the_relation_matrix(spark: SparkSession) -> None:
+    members = homes_instance().members
+    strength = factors(spark, members, 10)
+    _, singular, right = np.linalg.svd(members.toarray(), full_matrices=False)
+    best = (right[:10].T * singular[:10] ** 2) @ right[:10]  # of all matrices of rank 10 the nearest to Z
+    np.testing.assert_allclose(strength @ strength.T, best, atol=1e-9)
+
+
+def test_homes_planned_by_spark_are_those_planned_in_memory(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The factorisation apart, which in memory is an approximation made from a seed, all is the same."""
+    instance, parameters = homes_instance(), homes.RelocParameters(clusters=3, seed=1)
+    ours = reloc(spark, instance, parameters)
+    monkeypatch.setattr("nearcast.placement.homes.relations.factors", lambda members, rank, seed: factors(spark, members, rank))
+    np.testing.assert_array_equal(ours.home, homes.reloc(instance, parameters).home)
+
+
+def test_homes_without_shared_topics_are_planned_by_spark(spark: SparkSession) -> None:
+    instance = homes_instance()
+    alone = homes.RelocParameters(clusters=3, seed=1, relation_topic_limit=1)
+    np.testing.assert_array_equal(reloc(spark, instance, alone).home, homes.reloc(instance, alone).home)

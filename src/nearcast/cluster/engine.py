@@ -13,6 +13,7 @@ import msgspec
 
 from nearcast.cluster.check import check_query
 from nearcast.cluster.fetch import StreamError, link_to
+from nearcast.cluster.lease import DriverLease
 from nearcast.cluster.matching import Matcher, RunningChannel
 from nearcast.cluster.producers import Clockwork, Ingest, Views
 from nearcast.cluster.progress import Progress
@@ -48,9 +49,12 @@ _WORKLOAD_SECONDS = 3600.0
 class Engine:
     """Use as a context manager, and call `step` again and again; `run` does that until it is told to stop."""
 
-    def __init__(self, spark: SparkSession, spec: ClusterSpec, deployment: Deployment) -> None:
+    def __init__(
+        self, spark: SparkSession, spec: ClusterSpec, deployment: Deployment, lease: DriverLease | None = None
+    ) -> None:
         self._spark, self._spec, self._deployment = spark, spec, deployment
         self._cloud = deployment.cloud()
+        self._lease = lease or DriverLease(self._cloud)
         self._prefix = subjects.store_api(self._cloud.name)
         self._link = link_to([self._cloud.url])
         self._warehouse = Warehouse(spec.warehouse)
@@ -76,6 +80,7 @@ class Engine:
         spark.dataSource.register(NatsSource)
 
     def __enter__(self) -> Engine:
+        self._lease.take()
         self.step()
         return self
 
@@ -84,6 +89,7 @@ class Engine:
             clock.stop()
         for query in self._queries.values():
             query.stop()
+        self._lease.release()
 
     def run(self, stop: threading.Event) -> None:
         """Work until told to stop. A registry that cannot be reached for a while changes nothing that runs."""
@@ -95,6 +101,7 @@ class Engine:
 
     def step(self) -> None:
         """Look once: what changed in the registry, which queries stopped, what is to be tidied."""
+        self._lease.check()
         changed = self._follow_datasets()
         changed |= self._follow_channels()
         touched = self._subscribers.apply(self._tails[SUBSCRIPTIONS].changes(), time.monotonic())
