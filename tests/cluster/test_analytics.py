@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import UTC, datetime
+from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from pyspark.sql import SparkSession
 
-from nearcast.cluster import analytics
-from nearcast.cluster.planning import factors, reloc, stores
+from nearcast.cluster import analytics, planning
 from nearcast.placement import homes, storage
+from nearcast.wire.reports import SiteReport, TopicReport
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -44,6 +46,22 @@ def test_tables_of_a_small_workload(spark: SparkSession) -> None:
     assert {(r.client, r.other): r.topics for r in analytics.relations(belonging).collect()} == pairs
 
 
+def test_traffic_is_the_mean_of_what_sites_report(spark: SparkSession) -> None:
+    def told(topic: str, published: float, delivered: float) -> TopicReport:
+        nowhere = ((0.0,), (0.0,), 0.0, 0.0, 0.0, 0.0)
+        return TopicReport(topic, 1.0, 2.0, *nowhere, published, 10 * published, delivered, 10 * delivered, 0.0, b"")
+
+    reports = [
+        SiteReport("tokyo", 1, topics=[told("gps", 4.0, 8.0), told("log", 1.0, 0.0)]),
+        SiteReport("tokyo", 1, topics=[told("gps", 2.0, 0.0)]),
+        SiteReport("osaka", 1, topics=[]),
+    ]
+    payloads = [(msgspec.msgpack.encode(report),) for report in reports] + [(b"of another version",), (None,)]
+    frame = spark.createDataFrame(payloads, "payload BINARY")
+    found = [tuple(row) for row in analytics.traffic(analytics.site_reports(frame)).collect()]
+    assert found == [("tokyo", "gps", 3.0, 4.0, 30.0, 40.0, 1.0, 2.0), ("tokyo", "log", 0.5, 0.0, 5.0, 0.0, 0.5, 1.0)]
+
+
 def test_the_rate_of_a_subscription_is_a_moving_average(spark: SparkSession) -> None:
     now = 1_000_000.0
     ages = (1, 5, 12, 35)
@@ -63,7 +81,7 @@ def test_stores_planned_by_spark_are_those_planned_in_memory(spark: SparkSession
     demand = rng.random((40, 30))
     problem = storage.StorageProblem(network, demand, 6, 20, np.full(40, 2), np.ones(40), np.ones(30))
     for assign, planner in (("wrr", storage.wrr), ("sequential", storage.sequential)):
-        ours, theirs = stores(spark, problem, assign), planner(problem)
+        ours, theirs = planning.stores(spark, problem, assign), planner(problem)
         np.testing.assert_array_equal(ours.placed, theirs.placed)
         np.testing.assert_array_equal(ours.stores, theirs.stores)
 
@@ -81,25 +99,25 @@ def homes_instance() -> homes.HomesInstance:
     )
 
 
-def test_spark_factorises_the_relation_matrix(spark: SparkSession) -> None:
-    members = homes_instance().members
-    strength = factors(spark, members, 10)
-    _, singular, right = np.linalg.svd(members.toarray(), full_matrices=False)
-    best = (right[:10].T * singular[:10] ** 2) @ right[:10]  # of all matrices of rank 10 the nearest to Z
-    np.testing.assert_allclose(strength @ strength.T, best, atol=1e-9)
-
-
 def test_homes_planned_by_spark_are_those_planned_in_memory(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The factorisation apart, which in memory is an approximation made from a seed, all is the same."""
-    instance, parameters = homes_instance(), homes.RelocParameters(clusters=3, seed=1)
-    ours = reloc(spark, instance, parameters)
-    monkeypatch.setattr("nearcast.placement.homes.relations.factors", lambda members, rank, seed: factors(spark, members, rank))
+    """Given the same factors: in memory they are a seeded approximation, Spark's are the exact ones."""
+    instance, parameters = homes_instance(), homes.RelocParameters(clusters=3, rank=10, seed=1)
+    made: list[Any] = []
+
+    with monkeypatch.context() as patch:
+        patch.setattr(planning, "factors", lambda *args, real=planning.factors: made.append(real(*args)) or made[-1])
+        ours = planning.reloc(spark, instance, parameters)
+    (strength,) = made
+    _, singular, right = np.linalg.svd(instance.members.toarray(), full_matrices=False)
+    best = (right[:10].T * singular[:10] ** 2) @ right[:10]  # of all matrices of rank 10 the nearest to Z
+    np.testing.assert_allclose(strength @ strength.T, best, atol=1e-9)
+    monkeypatch.setattr("nearcast.placement.homes.relations.factors", lambda *_: strength)
     np.testing.assert_array_equal(ours.home, homes.reloc(instance, parameters).home)
 
 
 def test_homes_without_shared_topics_are_planned_by_spark(spark: SparkSession) -> None:
     instance = homes_instance()
     alone = homes.RelocParameters(clusters=3, seed=1, relation_topic_limit=1)
-    np.testing.assert_array_equal(reloc(spark, instance, alone).home, homes.reloc(instance, alone).home)
+    np.testing.assert_array_equal(planning.reloc(spark, instance, alone).home, homes.reloc(instance, alone).home)

@@ -50,6 +50,7 @@ def run(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     spec = deployment.cluster
+    sys.setswitchinterval(0.001)  # a batch goes through several threads; each handover may wait for as long
     lease = DriverLease(deployment.cloud())  # a driver that was killed is known to be gone by the time Spark is there
     spark = spark_session("nearcast cluster", master=spec.master, settings=spec.spark)
     try:

@@ -40,7 +40,7 @@ def stores(spark: SparkSession, problem: storage.StorageProblem, assign: str) ->
 
 
 def reloc(spark: SparkSession, instance: homes.HomesInstance, parameters: homes.RelocParameters) -> homes.HomesPlan:
-    """RELOC, with the relation matrix (the part that grows with the pairs that share topics) made and factorised by Spark."""
+    """RELOC, with the relation matrix (which grows with the pairs that share topics) made and factorised by Spark."""
     return homes.reloc(instance, parameters, relations=_relations(spark, instance.members, parameters))
 
 

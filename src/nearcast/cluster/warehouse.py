@@ -6,7 +6,7 @@ Merged files name the range that they cover; a reader leaves out what is covered
     datasets/<name>/data/day=2026-11-15/batch-00000000000000000042.parquet     records, by the day they happened
     datasets/<name>/quarantine/…                                              what was refused, and why
     datasets/<name>/static/<version>.parquet                                  a static dataset
-    results/<producer>/…                                                      results, written before they are published
+    results/<producer>/day=2026-11-15/…                                       results, written before they are published
 """
 
 from __future__ import annotations
@@ -121,11 +121,6 @@ class Warehouse:
         """What `write` noted beside a batch."""
         metadata = table.schema.metadata or {}
         return dict(json.loads(metadata.get(b"nearcast", b"{}")))
-
-    def batch(self, folder: str, last: int) -> pa.Table | None:
-        """A batch written before, or nothing."""
-        path = f"{folder}/batch-{last:020d}.parquet"
-        return self.read(path) if self._fs.get_file_info(path).is_file else None
 
     def write_file(self, path: str, table: pa.Table) -> None:
         """A file of its own name."""
