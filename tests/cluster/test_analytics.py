@@ -105,9 +105,14 @@ def test_homes_planned_by_spark_are_those_planned_in_memory(
     """Given the same factors: in memory they are a seeded approximation, Spark's are the exact ones."""
     instance, parameters = homes_instance(), homes.RelocParameters(clusters=3, rank=10, seed=1)
     made: list[Any] = []
+    real = planning.factors
+
+    def recorded(*args: Any) -> Any:
+        made.append(real(*args))
+        return made[-1]
 
     with monkeypatch.context() as patch:
-        patch.setattr(planning, "factors", lambda *args, real=planning.factors: made.append(real(*args)) or made[-1])
+        patch.setattr(planning, "factors", recorded)
         ours = planning.reloc(spark, instance, parameters)
     (strength,) = made
     _, singular, right = np.linalg.svd(instance.members.toarray(), full_matrices=False)
