@@ -177,20 +177,25 @@ class Clockwork:
 
     def _run(self) -> None:
         period = self.channel.checked.spec.period or 1.0
-        if (unfinished := self.results.after(self._execution)) is not None:
-            self._attempt(unfinished)
-        while not self._stop.wait(max(period - time.time() % period, 0.001)):
+        unfinished = self.results.after(self._execution)
+        while True:
+            if unfinished is not None and self._attempt(unfinished):  # written down, but not published whole
+                unfinished = None
+            if self._stop.wait(max(period - time.time() % period, 0.001)):
+                return
             number = int(time.time() / period)
-            if number > self._execution:
-                self._attempt(number)
+            if unfinished is None and number > self._execution and not self._attempt(number):
+                unfinished = self.results.after(self._execution)
 
-    def _attempt(self, number: int) -> None:
+    def _attempt(self, number: int) -> bool:
         try:
             self.execute(number)
+            return True
         except Exception as error:  # whatever it is, the next execution comes and takes the records of this one, too
             if not isinstance(error, NearcastError):
                 _log.exception("channel %s, execution %d", self.channel.name, number)
             self._failed(self.channel.name, str(error).splitlines()[0])
+            return False
 
     def _new_position(self) -> int:
         return int(getattr(self._views.tables[self.channel.checked.spec.new], "position", 0))
