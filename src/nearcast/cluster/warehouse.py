@@ -30,6 +30,7 @@ __all__ = ["Span", "StorageError", "Warehouse", "live_files", "merges"]
 _NAME = re.compile(r"batch-(?P<last>\d{20})\.parquet|merged-(?P<low>\d{20})-(?P<high>\d{20})\.parquet")
 # So many files of one size are merged into one of the next size.
 _MERGE = 32
+_PIECE = 65_536
 
 
 class StorageError(NearcastError, OSError):
@@ -151,9 +152,8 @@ class Warehouse:
         """Merge small files; returns how many went into larger ones."""
         done = 0
         for group in merges(self.files(folder), at_least=at_least):
-            table = pa.concat_tables([self.read(span).replace_schema_metadata(None) for span in group])
             low, high = min(span.low for span in group), max(span.high for span in group)
-            self._write(f"{group[0].folder}/merged-{low:020d}-{high:020d}.parquet", table)
+            self._copy(group, f"{group[0].folder}/merged-{low:020d}-{high:020d}.parquet")
             for span in group:
                 self._fs.delete_file(span.path)
             done += len(group)
@@ -174,6 +174,24 @@ class Warehouse:
         """Remove a folder with all that is in it."""
         if self._fs.get_file_info(folder).type == pafs.FileType.Directory:
             self._fs.delete_dir(folder)
+
+    def _copy(self, group: Iterable[Span], path: str) -> None:
+        """Several files as one, a piece at a time: a merged file may be larger than memory."""
+        beside, writer = f"{path}.part", None
+        try:
+            with self._fs.open_output_stream(beside) as sink:
+                for span in group:
+                    with self._fs.open_input_file(span.path) as stream:
+                        file = pq.ParquetFile(stream)
+                        if writer is None:
+                            writer = pq.ParquetWriter(sink, file.schema_arrow.remove_metadata(), compression="zstd")
+                        for batch in file.iter_batches(batch_size=_PIECE):
+                            writer.write_table(pa.Table.from_batches([batch]).cast(writer.schema))
+                if writer is not None:
+                    writer.close()
+            self._fs.move(beside, path)
+        except OSError as error:
+            raise StorageError(f"{path} cannot be written: {_plain(error)}") from error
 
     def _write(self, path: str, table: pa.Table) -> None:
         sink = pa.BufferOutputStream()
