@@ -177,7 +177,8 @@ class Warehouse:
 
     def _copy(self, group: Iterable[Span], path: str) -> None:
         """Several files as one, a piece at a time: a merged file may be larger than memory."""
-        beside, writer = f"{path}.part", None
+        beside = f"{path}.part"
+        writer: Any = None
         try:
             with self._fs.open_output_stream(beside) as sink:
                 for span in group:
