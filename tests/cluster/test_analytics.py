@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import UTC, datetime
+from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from pyspark.sql import SparkSession
 
-from nearcast.cluster import analytics
-from nearcast.cluster.planning import reloc, stores
+from nearcast.cluster import analytics, planning
 from nearcast.placement import homes, storage
+from nearcast.wire.reports import SiteReport, TopicReport
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -44,6 +46,22 @@ def test_tables_of_a_small_workload(spark: SparkSession) -> None:
     assert {(r.client, r.other): r.topics for r in analytics.relations(belonging).collect()} == pairs
 
 
+def test_traffic_is_the_mean_of_what_sites_report(spark: SparkSession) -> None:
+    def told(topic: str, published: float, delivered: float) -> TopicReport:
+        nowhere = ((0.0,), (0.0,), 0.0, 0.0, 0.0, 0.0)
+        return TopicReport(topic, 1.0, 2.0, *nowhere, published, 10 * published, delivered, 10 * delivered, 0.0, b"")
+
+    reports = [
+        SiteReport("tokyo", 1, topics=[told("gps", 4.0, 8.0), told("log", 1.0, 0.0)]),
+        SiteReport("tokyo", 1, topics=[told("gps", 2.0, 0.0)]),
+        SiteReport("osaka", 1, topics=[]),
+    ]
+    payloads = [(msgspec.msgpack.encode(report),) for report in reports] + [(b"of another version",), (None,)]
+    frame = spark.createDataFrame(payloads, "payload BINARY")
+    found = [tuple(row) for row in analytics.traffic(analytics.site_reports(frame)).collect()]
+    assert found == [("tokyo", "gps", 3.0, 4.0, 30.0, 40.0, 1.0, 2.0), ("tokyo", "log", 0.5, 0.0, 5.0, 0.0, 0.5, 1.0)]
+
+
 def test_the_rate_of_a_subscription_is_a_moving_average(spark: SparkSession) -> None:
     now = 1_000_000.0
     ages = (1, 5, 12, 35)
@@ -63,12 +81,12 @@ def test_stores_planned_by_spark_are_those_planned_in_memory(spark: SparkSession
     demand = rng.random((40, 30))
     problem = storage.StorageProblem(network, demand, 6, 20, np.full(40, 2), np.ones(40), np.ones(30))
     for assign, planner in (("wrr", storage.wrr), ("sequential", storage.sequential)):
-        ours, theirs = stores(spark, problem, assign), planner(problem)
+        ours, theirs = planning.stores(spark, problem, assign), planner(problem)
         np.testing.assert_array_equal(ours.placed, theirs.placed)
         np.testing.assert_array_equal(ours.stores, theirs.stores)
 
 
-def test_homes_planned_by_spark_are_those_planned_in_memory(spark: SparkSession) -> None:
+def homes_instance() -> homes.HomesInstance:
     rng = np.random.default_rng(4)
     clients, sites, topics = 120, 6, 30
     where, there = rng.random((clients, 2)) * 25, rng.random((sites, 2)) * 25
@@ -76,8 +94,35 @@ def test_homes_planned_by_spark_are_those_planned_in_memory(spark: SparkSession)
     between = 0.1 * np.linalg.norm(there[:, None] - there, axis=2)
     pairs = np.array([(t, c) for t in range(topics) for c in rng.choice(clients, 8, replace=False)])
     members = homes.membership(pairs[:, 0], pairs[:, 1], (topics, clients))
-    instance = homes.HomesInstance(
+    return homes.HomesInstance(
         ms, between, 5.0, np.full(sites, 640.0), np.full(sites, 3200.0), np.full(topics, 20.0), members, members
     )
-    parameters = homes.RelocParameters(clusters=3, seed=1)
-    np.testing.assert_array_equal(reloc(spark, instance, parameters).home, homes.reloc(instance, parameters).home)
+
+
+def test_homes_planned_by_spark_are_those_planned_in_memory(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Given the same factors: in memory they are a seeded approximation, Spark's are the exact ones."""
+    instance, parameters = homes_instance(), homes.RelocParameters(clusters=3, rank=10, seed=1)
+    made: list[Any] = []
+    real = planning.factors
+
+    def recorded(*args: Any) -> Any:
+        made.append(real(*args))
+        return made[-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(planning, "factors", recorded)
+        ours = planning.reloc(spark, instance, parameters)
+    (strength,) = made
+    _, singular, right = np.linalg.svd(instance.members.toarray(), full_matrices=False)
+    best = (right[:10].T * singular[:10] ** 2) @ right[:10]  # of all matrices of rank 10 the nearest to Z
+    np.testing.assert_allclose(strength @ strength.T, best, atol=1e-9)
+    monkeypatch.setattr("nearcast.placement.homes.relations.factors", lambda *_: strength)
+    np.testing.assert_array_equal(ours.home, homes.reloc(instance, parameters).home)
+
+
+def test_homes_without_shared_topics_are_planned_by_spark(spark: SparkSession) -> None:
+    instance = homes_instance()
+    alone = homes.RelocParameters(clusters=3, seed=1, relation_topic_limit=1)
+    np.testing.assert_array_equal(planning.reloc(spark, instance, alone).home, homes.reloc(instance, alone).home)

@@ -32,8 +32,8 @@ KILLS = int(os.environ.get("NEARCAST_KILLS", "1"))
 KINDS = ("fire", "flood", "quake")
 
 
-def write_configuration(deployment: Deployment, folder: Path) -> Path:
-    lines = ["[cluster]", f'warehouse = "{folder / "warehouse"}"', 'master = "local[2]"', "batch_rows = 1000"]
+def write_configuration(deployment: Deployment, folder: Path, master: str = "local[2]", batch_rows: int = 1000) -> Path:
+    lines = ["[cluster]", f'warehouse = "{folder / "warehouse"}"', f'master = "{master}"', f"batch_rows = {batch_rows}"]
     for site in deployment.sites:
         assert site.store is not None
         lines += ["[[site]]", f'name = "{site.name}"', f'kind = "{site.kind}"', f"port = {site.port}"]

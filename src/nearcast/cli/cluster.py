@@ -37,6 +37,7 @@ def run(
 ) -> None:
     """Keep datasets and answer channels until Ctrl-C."""
     from nearcast.cluster.engine import Engine
+    from nearcast.cluster.lease import DriverLease
     from nearcast.cluster.session import spark_session
     from nearcast.site.configuration import read_configuration
 
@@ -49,9 +50,11 @@ def run(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     spec = deployment.cluster
+    sys.setswitchinterval(0.001)  # a batch goes through several threads; each handover may wait for as long
+    lease = DriverLease(deployment.cloud())  # a driver that was killed is known to be gone by the time Spark is there
     spark = spark_session("nearcast cluster", master=spec.master, settings=spec.spark)
     try:
-        with Engine(spark, spec, deployment) as engine:
+        with Engine(spark, spec, deployment, lease) as engine:
             if metrics_port is not None:
                 _serve_metrics(engine.progress, metrics_port)
             _log.info("the data cluster is running")

@@ -8,20 +8,32 @@
 | subscriptions | subscriber, subscription | plan balance --subscriptions (a site that asked, as the registry has it) |
 | members | topic, client, role | plan homes --members |
 | topics | topic, rate, popularity, locality, top_site | people; `rate` is also plan colocation's |
+| traffic | node, topic, published, delivered, bytes_…, producers, consumers | people; from the reports of sites |
 | relations | client, other, topics | people; the relation matrix Z of the RELOC paper, one entry per pair |
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
+import msgspec
+import pyarrow as pa
 from pyspark.sql import Window
 from pyspark.sql import functions as f
+
+from nearcast.wire.reports import SiteReport
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["demand", "members", "publications", "publishers", "relations", "subscription_rates", "topics"]
+__all__ = [
+    "demand", "members", "publications", "publishers", "relations", "site_reports", "subscription_rates", "topics",
+    "traffic",
+]  # fmt: skip
+
+_TRAFFIC = ("published", "delivered", "bytes_published", "bytes_delivered", "producers", "consumers")
+_REPORTED = ", ".join(["site STRING", "topic STRING", *(f"{name} DOUBLE" for name in _TRAFFIC)])
 
 
 def publications(stream: DataFrame) -> DataFrame:
@@ -47,6 +59,37 @@ def publishers(published: DataFrame, seconds: float) -> DataFrame:
     """Publications per second that enter at each site."""
     counted = published.groupBy(f.col("site").alias("node")).agg((f.count("*") / seconds).alias("rate"))
     return counted.orderBy("node")
+
+
+def site_reports(stream: DataFrame) -> DataFrame:
+    """A row for each topic in each site's report and one without a topic for the report, from rows of the source."""
+    return stream.where("payload IS NOT NULL").select("payload").mapInArrow(_read_reports, _REPORTED)
+
+
+def traffic(reported: DataFrame) -> DataFrame:
+    """What clients published and were delivered at each site, per second, and how many clients that were: means over
+    the site's reports. A topic that is not in a report had no traffic then."""
+    reports = reported.where("topic IS NULL").groupBy("site").agg(f.count("*").alias("reports"))
+    told = reported.where("topic IS NOT NULL").join(reports, "site")
+    means = [(f.sum(name) / f.max("reports")).alias(name) for name in _TRAFFIC]
+    return told.groupBy(f.col("site").alias("node"), "topic").agg(*means).orderBy("node", "topic")
+
+
+def _read_reports(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    decoder = msgspec.msgpack.Decoder(SiteReport)
+    schema = pa.schema([("site", pa.string()), ("topic", pa.string()), *((name, pa.float64()) for name in _TRAFFIC)])
+    for batch in batches:
+        rows: list[tuple[Any, ...]] = []
+        for payload in batch.column("payload").to_pylist():
+            try:
+                report = decoder.decode(payload)
+            except msgspec.DecodeError:
+                continue  # of another version: a report is one of very many
+            rows.append((report.site, None, *(None for _ in _TRAFFIC)))
+            for t in report.topics:
+                figures = (t.messages_out, t.messages_in, t.bytes_out, t.bytes_in, t.producers, t.consumers)
+                rows.append((report.site, t.topic, *figures))
+        yield pa.RecordBatch.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema=schema)
 
 
 def topics(asked: DataFrame) -> DataFrame:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -133,14 +132,10 @@ def _analyse(session: SparkSession, channel: ChannelSpec, query: str, types: Map
     from pyspark.errors import AnalysisException
 
     text, places = _with_nulls(query, types)
-    log = logging.getLogger("SQLQueryContextLogger")  # it would print a stack trace for what is told in one line
-    before, log.disabled = log.disabled, True
     try:
         return session.sql(text)
     except AnalysisException as error:
         _explain(channel, query, error, places)
-    finally:
-        log.disabled = before
 
 
 def _with_nulls(query: str, types: Mapping[str, str]) -> tuple[str, list[tuple[int, int]]]:

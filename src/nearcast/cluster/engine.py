@@ -6,18 +6,20 @@ import logging
 import re
 import threading
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from nearcast.cluster.check import check_query
 from nearcast.cluster.fetch import StreamError, link_to
+from nearcast.cluster.lease import DriverLease
 from nearcast.cluster.matching import Matcher, RunningChannel
 from nearcast.cluster.producers import Clockwork, Ingest, Views
 from nearcast.cluster.progress import Progress
 from nearcast.cluster.records import first_line
 from nearcast.cluster.results import ResultLog
+from nearcast.cluster.short import ShortBatches
 from nearcast.cluster.source import NatsSource
 from nearcast.cluster.subscribers import Subscribers
 from nearcast.cluster.tables import StaticTable, StreamTable
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["Engine"]
 
 _log = logging.getLogger(__name__)
-_LOOK_EVERY = 0.1
+_LOOK_EVERY = 0.2
 _TIDY_EVERY = 30.0
 _START_AGAIN_AFTER = 2.0
 _WORKLOAD_SECONDS = 3600.0
@@ -48,14 +50,19 @@ _WORKLOAD_SECONDS = 3600.0
 class Engine:
     """Use as a context manager, and call `step` again and again; `run` does that until it is told to stop."""
 
-    def __init__(self, spark: SparkSession, spec: ClusterSpec, deployment: Deployment) -> None:
+    def __init__(
+        self, spark: SparkSession, spec: ClusterSpec, deployment: Deployment, lease: DriverLease | None = None
+    ) -> None:
         self._spark, self._spec, self._deployment = spark, spec, deployment
         self._cloud = deployment.cloud()
+        self._lease = lease or DriverLease(self._cloud)
         self._prefix = subjects.store_api(self._cloud.name)
         self._link = link_to([self._cloud.url])
         self._warehouse = Warehouse(spec.warehouse)
         self._checkpoints = spec.checkpoints or self._warehouse.uri(self._warehouse.folder("checkpoints"))
-        self._link.call(Registry(self._link.connection, self._cloud.name).prepare())
+        registry = Registry(self._link.connection, self._cloud.name)
+        self._link.call(registry.prepare())
+        self._link.call(registry.keep_reports())
         self._tails = {name: Tail(self._link, name, self._prefix) for name in (DATASETS, CHANNELS, SUBSCRIPTIONS)}
         self._subscribers = Subscribers()
         self._datasets: dict[str, DatasetSpec] = {}
@@ -76,6 +83,7 @@ class Engine:
         spark.dataSource.register(NatsSource)
 
     def __enter__(self) -> Engine:
+        self._lease.take()
         self.step()
         return self
 
@@ -84,6 +92,7 @@ class Engine:
             clock.stop()
         for query in self._queries.values():
             query.stop()
+        self._lease.release()
 
     def run(self, stop: threading.Event) -> None:
         """Work until told to stop. A registry that cannot be reached for a while changes nothing that runs."""
@@ -95,6 +104,7 @@ class Engine:
 
     def step(self) -> None:
         """Look once: what changed in the registry, which queries stopped, what is to be tidied."""
+        self._lease.check()
         changed = self._follow_datasets()
         changed |= self._follow_channels()
         touched = self._subscribers.apply(self._tails[SUBSCRIPTIONS].changes(), time.monotonic())
@@ -153,23 +163,26 @@ class Engine:
         table = StreamTable(self._spark, spec, self._warehouse)
         self._views.tables[spec.name] = table
         results = ResultLog(self._warehouse, self._link, f"dataset-{spec.name}-{spec.created}", self._prefix)
-        self._ingests[spec.name] = Ingest(self._spark, table, self._views, self._matcher, results, self.progress)
+        self._ingests[spec.name] = Ingest(table, self._views, self._matcher, results, self.progress)
         self._to_start.append(spec)
 
     def _start_query(self, spec: DatasetSpec) -> None:
         from pyspark.errors import PySparkException
 
-        self._ingests[spec.name].begin_again()
-        servers, prefix_domain, stream = self._where(spec)
-        reader = self._spark.readStream.format("nats").option("servers", servers).option("stream", stream)
-        if prefix_domain:
-            reader = reader.option("domain", prefix_domain)
+        servers, domain, stream = self._where(spec)
+        options = {"servers": servers, "stream": stream, "valueSchema": spec.schema}
+        options |= {"maxRowsPerBatch": str(self._spec.batch_rows)}
+        options |= {"startingSequence": str(self.position(spec.name) + 1)}
+        if domain:
+            options["domain"] = domain
         if spec.source.startswith("pub."):
-            reader = reader.option("subject", spec.source)
-        reader = reader.option("startingSequence", str(self.position(spec.name) + 1))
-        frame = reader.option("valueSchema", spec.schema).option("maxRowsPerBatch", self._spec.batch_rows).load()
-        writer = frame.writeStream.queryName(f"dataset {spec.name}").foreachBatch(self._ingests[spec.name])
-        writer = writer.option("checkpointLocation", f"{self._checkpoints}/{spec.name}-{spec.created}")
+            options["subject"] = spec.source
+        checkpoint = f"{self._checkpoints}/{spec.name}-{spec.created}"
+        ingest = self._ingests[spec.name]
+        ingest.begin_again(ShortBatches(options, checkpoint))
+        frame = self._spark.readStream.format("nats").options(**options).load()
+        writer = frame.writeStream.queryName(f"dataset {spec.name}").foreachBatch(ingest)
+        writer = writer.option("checkpointLocation", checkpoint)
         try:
             self._queries[spec.name] = writer.start()
         except PySparkException as error:
@@ -262,6 +275,10 @@ class Engine:
                     servers, domain, stream = self._where(table.spec)
                     prefix = subjects.store_api(domain) if domain else "$JS.API"
                     self.progress.note(name, lag=link_to([servers]).state(stream, prefix).last - table.position)
+            oldest = (datetime.now(UTC) - timedelta(seconds=self._spec.keep_results)).strftime("%Y-%m-%d")
+            producers: list[Ingest | Clockwork] = [*self._ingests.values(), *self._clocks.values()]
+            for producer in producers:
+                producer.results.tidy(oldest)
             if self._spec.analyse_every and time.monotonic() - self._analysed > self._spec.analyse_every:
                 self._analysed = time.monotonic()
                 self.analyse()

@@ -1,4 +1,8 @@
-"""Planning at scale: the parts of the planners that grow fastest, in Spark's tasks. Results equal those in memory."""
+"""Planning at scale: the parts of the planners that grow fastest, in Spark's tasks.
+
+`stores` gives exactly the plan that it gives in memory. `reloc` does, too, for the same factors; Spark's factorisation
+is the exact one, of which the one in memory is a seeded approximation.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nearcast.placement import homes, storage
-from nearcast.placement.homes.relations import Relations, block_relations, factors, relation_blocks
+from nearcast.placement.homes.relations import Relations, block_relations, relation_blocks
 from nearcast.placement.storage.greedy import modified_greedy
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pyspark.sql import SparkSession
 
-__all__ = ["reloc", "stores"]
+__all__ = ["factors", "reloc", "stores"]
 
 
 def stores(spark: SparkSession, problem: storage.StorageProblem, assign: str) -> storage.StoragePlan:
@@ -36,7 +40,7 @@ def stores(spark: SparkSession, problem: storage.StorageProblem, assign: str) ->
 
 
 def reloc(spark: SparkSession, instance: homes.HomesInstance, parameters: homes.RelocParameters) -> homes.HomesPlan:
-    """RELOC, with the relation matrix (the part that grows with the pairs that share topics) made in parallel."""
+    """RELOC, with the relation matrix (which grows with the pairs that share topics) made and factorised by Spark."""
     return homes.reloc(instance, parameters, relations=_relations(spark, instance.members, parameters))
 
 
@@ -44,8 +48,7 @@ def _relations(spark: SparkSession, members: Any, parameters: homes.RelocParamet
     members = members[np.diff(members.indptr) <= parameters.relation_topic_limit]
     if not members.nnz:
         return Relations(np.zeros(members.shape[1] + 1, dtype=np.int64), np.zeros(0, dtype=np.int64))
-    # The factorisation is the same as in memory, seed and all; it is linear in the memberships.
-    shared = spark.sparkContext.broadcast((members, factors(members, parameters.rank, parameters.seed)))
+    shared = spark.sparkContext.broadcast((members, factors(spark, members, parameters.rank)))
     count = parameters.relations
 
     def related(rows: slice) -> tuple[int, Any, Any]:
@@ -57,3 +60,22 @@ def _relations(spark: SparkSession, members: Any, parameters: homes.RelocParamet
     kept = np.concatenate([part[2] for part in found])
     clients = np.concatenate([part[1] for part in found]).astype(np.int64)
     return Relations(np.concatenate([[0], np.cumsum(kept)]), clients)
+
+
+def factors(spark: SparkSession, members: Any, rank: int) -> NDArray[np.float64]:
+    """Line 19 by Spark's machine learning library: clients × rank, such that factors @ factors.T is Z at that rank.
+
+    As in memory, Z = Bᵀ B is not made: the truncated singular value decomposition of the memberships B = U S Vᵀ gives
+    V S. Spark multiplies by Bᵀ B in tasks that hold some topics each.
+    """
+    from pyspark.mllib.linalg import Vectors
+    from pyspark.mllib.linalg.distributed import RowMatrix
+
+    topics, clients = members.shape
+    rows = [
+        Vectors.sparse(clients, members.indices[start:end], members.data[start:end].astype(float))
+        for start, end in zip(members.indptr[:-1], members.indptr[1:], strict=True)
+    ]
+    matrix = RowMatrix(spark.sparkContext.parallelize(rows), topics, clients)
+    found = matrix.computeSVD(min(rank, topics, clients), computeU=False)
+    return np.ascontiguousarray(found.V.toArray() * found.s.toArray())

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from nearcast.cluster.progress import Laps
 from nearcast.cluster.results import ResultLog, gather
 from nearcast.domain.errors import NearcastError
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from nearcast.cluster.matching import Matcher, RunningChannel
     from nearcast.cluster.progress import Progress
+    from nearcast.cluster.short import ShortBatches
     from nearcast.cluster.tables import StaticTable, StreamTable
     from nearcast.cluster.warehouse import Warehouse
 
@@ -36,12 +38,16 @@ class Views:
     def whole(self, dataset: str) -> str:
         """The view of all that a dataset keeps."""
         table, view = self.tables[dataset], f"_all_{dataset}"
-        state = (table, getattr(table, "position", 0))
+        state = self.state(dataset)
         with self._lock:
             if self._made.get(dataset) != state:
                 table.frame().createOrReplaceTempView(view)
                 self._made[dataset] = state
         return view
+
+    def state(self, dataset: str) -> tuple[object, int]:
+        """Equal states, equal content."""
+        return self.tables[dataset], int(getattr(self.tables[dataset], "position", 0))
 
     def part(self, dataset: str, reader: str, frame: DataFrame) -> str:
         """A view of some records of a dataset, for one reader."""
@@ -59,54 +65,50 @@ class Ingest:
 
     def __init__(
         self,
-        spark: SparkSession,
         table: StreamTable,
         views: Views,
         matcher: Matcher,
         results: ResultLog,
         progress: Progress,
     ) -> None:
-        self._spark, self._table, self._views = spark, table, views
-        self._matcher, self._results, self._progress = matcher, results, progress
+        self._table, self._views = table, views
+        self._matcher, self.results, self._progress = matcher, results, progress
         self.channels: Sequence[RunningChannel] = ()
+        self._short: ShortBatches | None = None
         self._first = True
+        self._laps = Laps()
 
-    def begin_again(self) -> None:
+    def begin_again(self, short: ShortBatches) -> None:
         """The query starts (again): its first batch may have been cut short before."""
-        self._first = True
+        self._first, self._short, self._laps = True, short, Laps()
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        start = time.perf_counter()
-        batch = self._table.accept(frame.toArrow())
+        laps = self._laps
+        laps.lap("spark")
+        rows = self._short.read(batch_id, self._table.position) if self._short else None
+        batch = self._table.accept(frame.toArrow() if rows is None else rows)
+        laps.lap("read")
         if batch.last <= self._table.position:
             return  # kept already; only Spark did not come to note it
-        written = self._results.written(batch.last) if self._first else None
+        written = self.results.written(batch.last) if self._first else None
         self._first = False
         if written is None:
-            written = self._results.write(batch.last, self._match(batch.good, batch.last))
-        published = self._results.publish(written)
+            matches = self._matcher.match_new(self.channels, self._table, batch.good, self._views)
+            laps.lap("match")
+            written = self.results.write(batch.last, gather(matches, batch.last, time.time_ns() // 1000))
+        laps.lap("write")
+        published = self.results.publish(written)
+        laps.lap("publish")
         self._table.keep(batch)
+        laps.lap("keep")
         self._progress.add(
             self._table.spec.name,
             rows=batch.good.num_rows,
             refused=batch.refused.num_rows,
             removed=batch.removed,
             results=published,
-            seconds=time.perf_counter() - start,
+            stages=laps.take(),
         )
-
-    def _match(self, good: Any, last: int) -> Any:
-        channels = [channel for channel in self.channels if channel.rows]
-        name = self._table.spec.name
-        view_of = {}
-        if channels and good.num_rows:
-            # The records are the small side: they go to the subscriptions, which stay where they are.
-            records = self._spark.createDataFrame(good).hint("broadcast")
-            view_of[name] = self._views.part(name, "batch", records)
-            for dataset in {other for channel in channels for other in channel.checked.datasets} - {name}:
-                view_of[dataset] = self._views.whole(dataset)
-        matches = self._matcher.match(channels if good.num_rows else [], view_of)
-        return gather(matches, last, time.time_ns() // 1000)
 
 
 class Clockwork:
@@ -123,7 +125,7 @@ class Clockwork:
         failed: Callable[[str, str], None],
     ) -> None:
         self.channel, self._views, self._matcher = channel, views, matcher
-        self._results, self._warehouse, self._progress, self._failed = results, warehouse, progress, failed
+        self.results, self._warehouse, self._progress, self._failed = results, warehouse, progress, failed
         state = warehouse.load_state(results.folder)
         self._execution = int(state.get("execution", 0))
         self._position = state.get("position")
@@ -147,10 +149,10 @@ class Clockwork:
 
     def execute(self, number: int) -> int:
         """One execution; returns how many results were published."""
-        start = time.perf_counter()
+        laps = Laps()
         spec = self.channel.checked.spec
         high = self._new_position() if spec.new else 0
-        written = self._results.written(number)
+        written = self.results.written(number)
         rows = 0
         if written is None:
             view_of = {name: self._views.whole(name) for name in self.channel.checked.datasets if name != spec.new}
@@ -160,36 +162,43 @@ class Clockwork:
                 view_of[spec.new] = self._views.part(spec.new, spec.name, frame)
                 rows = high - int(self._position or 0)
             matches = self._matcher.match([self.channel] if rows or not spec.new else [], view_of)
+            laps.lap("match")
             results = gather(matches, number, time.time_ns() // 1000)
-            written = self._results.write(number, results, {"position": high})
+            written = self.results.write(number, results, {"position": high})
         else:
             high = int(written.about.get("position", high))
-        published = self._results.publish(written)
+        laps.lap("write")
+        published = self.results.publish(written)
         self._execution, self._position = number, high
         self._save()
-        seconds = time.perf_counter() - start
-        self._progress.add(spec.name, rows=rows, refused=0, removed=0, results=published, seconds=seconds)
+        laps.lap("publish")
+        self._progress.add(spec.name, rows=rows, refused=0, removed=0, results=published, stages=laps.take())
         return published
 
     def _run(self) -> None:
         period = self.channel.checked.spec.period or 1.0
-        if (unfinished := self._results.after(self._execution)) is not None:
-            self._attempt(unfinished)
-        while not self._stop.wait(max(period - time.time() % period, 0.001)):
+        unfinished = self.results.after(self._execution)
+        while True:
+            if unfinished is not None and self._attempt(unfinished):  # written down, but not published whole
+                unfinished = None
+            if self._stop.wait(max(period - time.time() % period, 0.001)):
+                return
             number = int(time.time() / period)
-            if number > self._execution:
-                self._attempt(number)
+            if unfinished is None and number > self._execution and not self._attempt(number):
+                unfinished = self.results.after(self._execution)
 
-    def _attempt(self, number: int) -> None:
+    def _attempt(self, number: int) -> bool:
         try:
             self.execute(number)
+            return True
         except Exception as error:  # whatever it is, the next execution comes and takes the records of this one, too
             if not isinstance(error, NearcastError):
                 _log.exception("channel %s, execution %d", self.channel.name, number)
             self._failed(self.channel.name, str(error).splitlines()[0])
+            return False
 
     def _new_position(self) -> int:
         return int(getattr(self._views.tables[self.channel.checked.spec.new], "position", 0))
 
     def _save(self) -> None:
-        self._warehouse.save_state(self._results.folder, {"execution": self._execution, "position": self._position})
+        self._warehouse.save_state(self.results.folder, {"execution": self._execution, "position": self._position})

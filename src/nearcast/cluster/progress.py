@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
-__all__ = ["Count", "Progress"]
+__all__ = ["Count", "Laps", "Progress"]
 
 
 @dataclass
 class Count:
-    """The numbers of one producer: a dataset with its continuous channels, or a repetitive channel."""
+    """The numbers of one producer: a dataset with its continuous channels, or a repetitive channel.
+
+    seconds: of the last batch, without the time that Spark took before it. stages: of all batches.
+    """
 
     rows: int = 0
     refused: int = 0
@@ -20,6 +25,25 @@ class Count:
     lag: int = 0
     seconds: float = 0.0
     problem: str = ""
+    stages: dict[str, float] = field(default_factory=dict)
+
+
+class Laps:
+    """Where the time of a batch goes: seconds by stage."""
+
+    def __init__(self) -> None:
+        self._last, self._seconds = time.perf_counter(), dict[str, float]()
+
+    def lap(self, stage: str) -> None:
+        """A stage has ended."""
+        now = time.perf_counter()
+        self._seconds[stage] = self._seconds.get(stage, 0.0) + now - self._last
+        self._last = now
+
+    def take(self) -> dict[str, float]:
+        """All stages so far; then from the beginning."""
+        seconds, self._seconds = self._seconds, {}
+        return seconds
 
 
 class Progress:
@@ -29,8 +53,10 @@ class Progress:
         self._counts: dict[str, Count] = {}
         self._lock = threading.Lock()
 
-    def add(self, name: str, *, rows: int, refused: int, removed: int, results: int, seconds: float) -> None:
-        """A batch or an execution is done."""
+    def add(
+        self, name: str, *, rows: int, refused: int, removed: int, results: int, stages: Mapping[str, float]
+    ) -> None:
+        """A batch or an execution is done; `spark` among its stages is what came before it."""
         with self._lock:
             count = self._counts.setdefault(name, Count())
             count.rows += rows
@@ -38,7 +64,10 @@ class Progress:
             count.removed += removed
             count.results += results
             count.batches += 1
-            count.seconds, count.problem = seconds, ""
+            count.seconds = sum(seconds for stage, seconds in stages.items() if stage != "spark")
+            count.problem = ""
+            for stage, seconds in stages.items():
+                count.stages[stage] = count.stages.get(stage, 0.0) + seconds
 
     def note(self, name: str, *, lag: int | None = None, problem: str | None = None) -> None:
         """How far it is behind, or what is wrong."""
@@ -55,7 +84,7 @@ class Progress:
     def snapshot(self) -> dict[str, Count]:
         """The numbers now."""
         with self._lock:
-            return {name: Count(**vars(count)) for name, count in sorted(self._counts.items())}
+            return {name: replace(count, stages=dict(count.stages)) for name, count in sorted(self._counts.items())}
 
     def metrics(self) -> str:
         """The numbers as Prometheus reads them."""
@@ -63,8 +92,12 @@ class Progress:
         kinds = {"rows": "counter", "refused": "counter", "removed": "counter", "results": "counter"}
         kinds |= {"batches": "counter", "lag": "gauge", "seconds": "gauge"}
         counts = self.snapshot()
-        for field, kind in kinds.items():
-            name = {"seconds": "batch_seconds"}.get(field, field) + ("_total" if kind == "counter" else "")
+        for what, kind in kinds.items():
+            name = {"seconds": "batch_seconds"}.get(what, what) + ("_total" if kind == "counter" else "")
             lines.append(f"# TYPE nearcast_cluster_{name} {kind}")
-            lines += [f'nearcast_cluster_{name}{{producer="{p}"}} {getattr(c, field):g}' for p, c in counts.items()]
+            lines += [f'nearcast_cluster_{name}{{producer="{p}"}} {getattr(c, what):g}' for p, c in counts.items()]
+        lines.append("# TYPE nearcast_cluster_stage_seconds_total counter")
+        for p, c in counts.items():
+            for stage, seconds in c.stages.items():
+                lines.append(f'nearcast_cluster_stage_seconds_total{{producer="{p}",stage="{stage}"}} {seconds:g}')
         return "\n".join(lines) + "\n"

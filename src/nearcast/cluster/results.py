@@ -12,7 +12,7 @@ import pyarrow as pa
 from nearcast.wire import subjects
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from nearcast.cluster.fetch import Link
     from nearcast.cluster.warehouse import Warehouse
@@ -66,18 +66,20 @@ def gather(rows: pa.Table, execution: int, at_us: int) -> pa.Table:
 
 
 class ResultLog:
-    """The results of one producer (the continuous channels of a dataset, or one repetitive channel)."""
+    """The results of one producer (the continuous channels of a dataset, or one repetitive channel), kept by day."""
 
     def __init__(self, warehouse: Warehouse, link: Link, producer: str, prefix: str) -> None:
         self._warehouse, self._link, self._prefix = warehouse, link, prefix
         self.folder = warehouse.folder("results", producer)
+        self._positions: dict[str, int] = {}
 
     def written(self, number: int) -> Written | None:
         """What was written under this number before, by a run that did not come to its end."""
-        table = self._warehouse.batch(self.folder, number)
-        if table is None:
-            return None
-        return Written(table, self._warehouse.about(table), True)
+        for span in self._warehouse.files(self.folder):
+            if span.high == number and not span.merged:
+                table = self._warehouse.read(span)
+                return Written(table, self._warehouse.about(table), True)
+        return None
 
     def after(self, number: int) -> int | None:
         """The number of results that were written after these, if any."""
@@ -89,13 +91,13 @@ class ResultLog:
         positions = {name: self._position(name) for name in table["channel"].unique().to_pylist()}
         noted = {"positions": positions, **(about or {})}
         if table.num_rows:
-            self._warehouse.write(self.folder, number, table, noted)
+            day = table["at"][0].as_py().strftime("%Y-%m-%d")
+            self._warehouse.write(f"{self.folder}/day={day}", number, table, noted)
         return Written(table, noted, False)
 
     def publish(self, written: Written) -> int:
         """Publish what is not published yet; returns how many results that were."""
-        known = self._published(written) if written.again else set()
-        messages = []
+        waiting: dict[str, list[tuple[str, str, bytes]]] = {}
         table = written.table
         for channel, key, execution, at, part, payload in zip(
             *(table[name].to_pylist() for name in ("channel", "key", "execution")),
@@ -103,37 +105,58 @@ class ResultLog:
             strict=True,
         ):  # fmt: skip
             message_id = f"{channel}:{key}:{at}:{execution}" + (f";{part}" if part else "")
-            if message_id not in known:
-                messages.append((subjects.channel_results(channel, key), message_id, payload.encode()))
-        if messages:
-            self._link.publish(messages)
+            message = (subjects.channel_results(channel, key), message_id, payload.encode())
+            waiting.setdefault(channel, []).append(message)
+        published = 0
+        for channel, messages in waiting.items():
+            position = written.positions[channel]
+            if not written.again:
+                last = self._link.publish_in_order(messages)
+                self._positions[channel] = last
+                published += len(messages)
+                if last == position + len(messages):
+                    continue  # the usual case: they are there, and nothing else is
+                position = max(min(position, last - len(messages)), 0)  # dropped ones, or a stream that was made anew
+            published += self._publish_missing(channel, messages, position)
         if written.again:
-            _log.info("%d results were written before: %d published now", table.num_rows, len(messages))
-        return len(messages)
+            _log.info("%d results were written before: %d published now", table.num_rows, published)
+        return published
 
-    def tidy(self) -> None:
-        """Merge small files."""
+    def _publish_missing(self, channel: str, messages: Sequence[tuple[str, str, bytes]], position: int) -> int:
+        """Publish those whose ids the stream does not hold from a position on; returns how many."""
+        known = self._published(channel, position)
+        missing = [message for message in messages if message[1] not in known]
+        if missing:
+            self._link.publish(missing)
+        self._positions.pop(channel, None)
+        return len(missing)
+
+    def tidy(self, oldest_day: str) -> None:
+        """Merge small files, and forget the days before one."""
         self._warehouse.merge(self.folder)
+        self._warehouse.forget_days(self.folder, oldest_day)
 
     def _position(self, channel: str) -> int:
-        return self._link.state(subjects.channel_stream(channel), self._prefix).last
+        """The last sequence of a channel's stream; only this driver publishes there."""
+        if channel not in self._positions:
+            self._positions[channel] = self._link.state(subjects.channel_stream(channel), self._prefix).last
+        return self._positions[channel]
 
-    def _published(self, written: Written) -> set[str]:
-        """The ids that the streams hold from before on: longer than any window in which a store drops duplicates."""
+    def _published(self, channel: str, position: int) -> set[str]:
+        """The ids that a stream holds after a position: longer than any window in which a store drops duplicates."""
         found: set[str] = set()
-        for channel, position in written.positions.items():
-            stream = subjects.channel_stream(channel)
-            state = self._link.state(stream, self._prefix)
-            first = max(position + 1, state.first)
-            while first <= state.last:
-                fetched = self._link.fetch(stream, self._prefix, first, state.last)
-                if not fetched.headers:
-                    break
-                for headers in fetched.headers:
-                    if match := _ID.search(headers):
-                        found.add(match[1].decode())
-                last = re.search(rb"Nats-Sequence: (\d+)", fetched.headers[-1])
-                first = int(last[1]) + 1 if last else state.last + 1
+        stream = subjects.channel_stream(channel)
+        state = self._link.state(stream, self._prefix)
+        first = max(position + 1, state.first)
+        while first <= state.last:
+            fetched = self._link.fetch(stream, self._prefix, first, state.last)
+            if not fetched.headers:
+                break
+            for headers in fetched.headers:
+                if match := _ID.search(headers):
+                    found.add(match[1].decode())
+            last = re.search(rb"Nats-Sequence: (\d+)", fetched.headers[-1])
+            first = int(last[1]) + 1 if last else state.last + 1
         return found
 
 

@@ -48,6 +48,9 @@ _SHORT_BATCHES = {
     "spark.python.authenticate.socketTimeout": "60s",  # a busy machine starts a worker slowly
 }
 
+# Hadoop starts a `chmod` for every file that it writes, two in each micro-batch; so that costs half.
+_JAVA = "-Djdk.lang.Process.launchMechanism=VFORK"
+
 
 class JavaError(NearcastError, OSError):
     """There is no Java that Spark can use."""
@@ -90,11 +93,14 @@ def spark_session(
         require_java()
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers need what we need; the path may say otherwise
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
 
+    # It prints a stack trace, as JSON, for each query that fails; we tell that in one line.
+    PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
     cores = local_cores(master)
     quiet = Path(__file__).with_name("log4j2.properties")
-    options = _SHORT_BATCHES | {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={quiet}"}
+    options = _SHORT_BATCHES | {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={quiet} {_JAVA}"}
     if cores is not None:  # on a cluster the user's own defaults stand
         options |= {"spark.sql.shuffle.partitions": str(cores), "spark.default.parallelism": str(cores)}
         options |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}

@@ -147,6 +147,7 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, settings: ReadSettings, records: RecordReader | None) -> None:
         self._settings, self._records = settings, records
         self._until: dict[str, int] | None = None
+        self._states: dict[str, StreamState] = {}
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
         return starting_offsets(link_to(self._settings.servers), self._settings)
@@ -158,7 +159,8 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._until = self._latest()
 
     def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802
-        return self._latest()
+        """As this batch saw it: to ask again would cost every batch a round trip."""
+        return {name: state.last for name, state in self._states.items()} or self._latest()
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
         latest = self._latest() if self._until is None else self._until
@@ -175,7 +177,7 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[Range]:
-        return ranges(link_to(self._settings.servers), self._settings, start, end)
+        return ranges(link_to(self._settings.servers), self._settings, start, end, self._states)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Range)
@@ -183,7 +185,8 @@ class NatsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _latest(self) -> dict[str, int]:
         link = link_to(self._settings.servers)
-        return {name: link.state(name, self._settings.prefix).last for name in self._settings.streams}
+        self._states = {name: link.state(name, self._settings.prefix) for name in self._settings.streams}
+        return {name: state.last for name, state in self._states.items()}
 
 
 def starting_offsets(link: Link, settings: ReadSettings) -> dict[str, int]:
@@ -204,14 +207,25 @@ def starting_offsets(link: Link, settings: ReadSettings) -> dict[str, int]:
         ) from None
 
 
-def ranges(link: Link, settings: ReadSettings, start: Mapping[str, int], end: Mapping[str, int]) -> list[Range]:
-    """Split what lies between two offsets among tasks; note what retention has removed meanwhile."""
+def ranges(
+    link: Link,
+    settings: ReadSettings,
+    start: Mapping[str, int],
+    end: Mapping[str, int],
+    known: Mapping[str, StreamState] | None = None,
+) -> list[Range]:
+    """Split what lies between two offsets among tasks; note what retention has removed meanwhile.
+
+    known: states of the streams a moment ago, which do if they reach as far. What was removed since then the tasks see.
+    """
     found: list[Range] = []
     for name in settings.streams:
         first, last = start.get(name, 0) + 1, end.get(name, 0)
         if first > last:
             continue
-        state: StreamState = link.state(name, settings.prefix)
+        state = known.get(name) if known else None
+        if state is None or state.last < last:
+            state = link.state(name, settings.prefix)
         if state.last < last:
             raise StreamError(
                 f"stream {name} ends at sequence {state.last}, but {last} was read before: was it made anew? "

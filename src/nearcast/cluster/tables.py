@@ -47,8 +47,8 @@ class StreamTable:
         self.spec, self._spark, self._warehouse = spec, spark, warehouse
         self._folder = warehouse.folder("datasets", spec.name)
         self._data = f"{self._folder}/data"
-        self._schema = parse_ddl(dataset_ddl(spec), f"dataset {spec.name}")
-        self.arrow = arrow_schema(self._schema)
+        self.schema = parse_ddl(dataset_ddl(spec), f"dataset {spec.name}")
+        self.arrow = arrow_schema(self.schema)
         state = warehouse.load_state(self._folder)
         if state.get("created", spec.created) != spec.created:  # of a dataset of this name that was dropped
             warehouse.remove(self._folder)
@@ -103,7 +103,7 @@ class StreamTable:
         """All that is kept: for a dataset with a key, the latest record of each."""
         if self._latest is not None:
             with self._lock:
-                return self._spark.createDataFrame(self._latest, self._schema)
+                return self._spark.createDataFrame(self._latest, self.schema)
         return self._read([span.path for span in self._warehouse.files(self._data)])
 
     def between(self, low: int, high: int) -> DataFrame:
@@ -122,8 +122,8 @@ class StreamTable:
 
     def _read(self, paths: list[str]) -> DataFrame:
         if not paths:
-            return self._spark.createDataFrame(self.arrow.empty_table(), self._schema)
-        return self._spark.read.schema(self._schema).parquet(*map(self._warehouse.uri, paths))
+            return self._spark.createDataFrame(self.arrow.empty_table(), self.schema)
+        return self._spark.read.schema(self.schema).parquet(*map(self._warehouse.uri, paths))
 
     def _times(self, records: pa.Table) -> pa.Array:
         arrived = _flat(records["_arrived"])

@@ -6,7 +6,7 @@ Merged files name the range that they cover; a reader leaves out what is covered
     datasets/<name>/data/day=2026-11-15/batch-00000000000000000042.parquet     records, by the day they happened
     datasets/<name>/quarantine/…                                              what was refused, and why
     datasets/<name>/static/<version>.parquet                                  a static dataset
-    results/<producer>/…                                                      results, written before they are published
+    results/<producer>/day=2026-11-15/…                                       results, written before they are published
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ __all__ = ["Span", "StorageError", "Warehouse", "live_files", "merges"]
 _NAME = re.compile(r"batch-(?P<last>\d{20})\.parquet|merged-(?P<low>\d{20})-(?P<high>\d{20})\.parquet")
 # So many files of one size are merged into one of the next size.
 _MERGE = 32
+_PIECE = 65_536
 
 
 class StorageError(NearcastError, OSError):
@@ -122,11 +123,6 @@ class Warehouse:
         metadata = table.schema.metadata or {}
         return dict(json.loads(metadata.get(b"nearcast", b"{}")))
 
-    def batch(self, folder: str, last: int) -> pa.Table | None:
-        """A batch written before, or nothing."""
-        path = f"{folder}/batch-{last:020d}.parquet"
-        return self.read(path) if self._fs.get_file_info(path).is_file else None
-
     def write_file(self, path: str, table: pa.Table) -> None:
         """A file of its own name."""
         self._write(path, table)
@@ -156,9 +152,8 @@ class Warehouse:
         """Merge small files; returns how many went into larger ones."""
         done = 0
         for group in merges(self.files(folder), at_least=at_least):
-            table = pa.concat_tables([self.read(span).replace_schema_metadata(None) for span in group])
             low, high = min(span.low for span in group), max(span.high for span in group)
-            self._write(f"{group[0].folder}/merged-{low:020d}-{high:020d}.parquet", table)
+            self._copy(group, f"{group[0].folder}/merged-{low:020d}-{high:020d}.parquet")
             for span in group:
                 self._fs.delete_file(span.path)
             done += len(group)
@@ -179,6 +174,25 @@ class Warehouse:
         """Remove a folder with all that is in it."""
         if self._fs.get_file_info(folder).type == pafs.FileType.Directory:
             self._fs.delete_dir(folder)
+
+    def _copy(self, group: Iterable[Span], path: str) -> None:
+        """Several files as one, a piece at a time: a merged file may be larger than memory."""
+        beside = f"{path}.part"
+        writer: Any = None
+        try:
+            with self._fs.open_output_stream(beside) as sink:
+                for span in group:
+                    with self._fs.open_input_file(span.path) as stream:
+                        file = pq.ParquetFile(stream)
+                        if writer is None:
+                            writer = pq.ParquetWriter(sink, file.schema_arrow.remove_metadata(), compression="zstd")
+                        for batch in file.iter_batches(batch_size=_PIECE):
+                            writer.write_table(pa.Table.from_batches([batch]).cast(writer.schema))
+                if writer is not None:
+                    writer.close()
+            self._fs.move(beside, path)
+        except OSError as error:
+            raise StorageError(f"{path} cannot be written: {_plain(error)}") from error
 
     def _write(self, path: str, table: pa.Table) -> None:
         sink = pa.BufferOutputStream()

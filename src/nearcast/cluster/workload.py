@@ -1,4 +1,4 @@
-"""Keeps the workload tables: reads the streams of kept topics and the results, writes CSV for the planners."""
+"""Keeps the workload tables: reads kept topics, sites' reports and results, writes CSV for the planners."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pyarrow.csv as pacsv
 from nearcast.cluster import analytics
 from nearcast.cluster.results import RESULTS
 from nearcast.wire import subjects
+from nearcast.wire.registry import REPORTS_STREAM
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -45,6 +46,7 @@ def workload_tables(
         "topics": analytics.topics(asked),
         "members": belonging,
         "relations": analytics.relations(belonging),
+        "traffic": analytics.traffic(analytics.site_reports(_reports(spark, deployment, now - seconds))),
         "rates": analytics.subscription_rates(_results(spark, warehouse), now),
         "subscriptions": spark.createDataFrame(list(subscriptions), "subscriber STRING, subscription STRING"),
     }
@@ -69,6 +71,12 @@ def _published(spark: SparkSession, deployment: Deployment) -> DataFrame:
     if not frames:
         return spark.createDataFrame([], _PUBLISHED)
     return reduce(lambda one, other: one.union(other), frames)
+
+
+def _reports(spark: SparkSession, deployment: Deployment, since: float) -> DataFrame:
+    cloud = deployment.cloud()
+    reader = spark.read.format("nats").option("servers", cloud.url).option("domain", cloud.name)
+    return reader.option("stream", REPORTS_STREAM).load().where(f"time >= timestamp_micros({int(since * 1e6)})")
 
 
 def _results(spark: SparkSession, warehouse: Warehouse) -> DataFrame:

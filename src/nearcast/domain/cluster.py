@@ -13,7 +13,7 @@ class ClusterSpec:
 
     warehouse: a folder, or a URI that all of Spark's machines reach. checkpoints: the same, for Spark's own notes.
     batch_rows: records in a micro-batch at most. analyse_every: seconds between workload tables, 0 for none.
-    spark: further Spark settings.
+    keep_results: seconds for which results stay in the warehouse, in whole days. spark: further Spark settings.
     """
 
     warehouse: str
@@ -21,4 +21,5 @@ class ClusterSpec:
     master: str = "local[*]"
     batch_rows: int = 10_000
     analyse_every: float = 60.0
+    keep_results: float = 7 * 86400.0
     spark: dict[str, str] = field(default_factory=dict)

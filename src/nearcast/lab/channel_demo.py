@@ -59,10 +59,16 @@ class ChannelDemoResult:
 
 
 async def run_channel_demo(
-    folder: Path, first_port: int, subscribers: int, seconds: float, seed: int, tick: Callable[[float], None]
+    folder: Path,
+    first_port: int,
+    subscribers: int,
+    seconds: float,
+    seed: int,
+    tick: Callable[[float], None],
+    session: SparkSession | None = None,
 ) -> ChannelDemoResult:
-    """Two sites and a data cluster in this process; every notification is counted."""
-    spark = await asyncio.to_thread(spark_session, "nearcast demo")
+    """Two sites and a data cluster in this process; every notification is counted. session: one that runs already."""
+    spark = session if session is not None else await asyncio.to_thread(spark_session, "nearcast demo")
     deployment, rng = _deployment(folder, first_port), random.Random(seed)
     wanted = [(rng.choice(_KINDS), rng.randrange(_AREAS)) for _ in range(subscribers)]
     result, seen = ChannelDemoResult(subscribers, len(set(wanted))), Counter[tuple[int, str]]()
@@ -91,7 +97,8 @@ async def run_channel_demo(
                     await asyncio.sleep(0.02)
                 await _until(lambda: len(seen) >= result.expected, "notifications")
     finally:
-        spark.stop()
+        if session is None:
+            spark.stop()
     result.received, result.duplicated = len(seen), sum(seen.values()) - len(seen)
     return result
 

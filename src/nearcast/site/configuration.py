@@ -59,6 +59,7 @@ class _Cluster(msgspec.Struct):
     master: str = "local[*]"
     batch_rows: int = 10_000
     analyse_every: float = 60.0
+    keep_results: float = 7 * 86400.0
     spark: dict[str, str] = {}
 
 
@@ -172,9 +173,11 @@ class _Checks:
         self.that(bool(cluster.warehouse), "cluster.warehouse", "", "a folder, or a URI such as s3://bucket/nearcast")
         self.at_least("cluster.batch_rows", cluster.batch_rows, 1)
         self.at_least("cluster.analyse_every", cluster.analyse_every, 0)
+        self.at_least("cluster.keep_results", cluster.keep_results, 0)
         return ClusterSpec(
             self.folder(cluster.warehouse), self.folder(cluster.checkpoints) if cluster.checkpoints else "",
-            cluster.master, cluster.batch_rows, cluster.analyse_every, dict(cluster.spark),
+            cluster.master, cluster.batch_rows, cluster.analyse_every, cluster.keep_results,
+            dict(cluster.spark),
         )  # fmt: skip
 
     def folder(self, text: str) -> str:

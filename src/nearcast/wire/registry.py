@@ -31,9 +31,10 @@ if TYPE_CHECKING:
 
     from nearcast.wire.connection import Connection
 
-__all__ = ["CHANNELS", "DATASETS", "SUBSCRIPTIONS", "Registry", "bucket_stream"]
+__all__ = ["CHANNELS", "DATASETS", "REPORTS_STREAM", "SUBSCRIPTIONS", "Registry", "bucket_stream"]
 
 DATASETS, CHANNELS, SUBSCRIPTIONS = "nearcast-datasets", "nearcast-channels", "nearcast-subscriptions"
+REPORTS_STREAM = "nearcast-reports"
 _HOUR = 3600.0
 _TRIES, _TRY_AGAIN = 30, 0.1
 T = TypeVar("T", DatasetSpec, ChannelSpec)
@@ -63,6 +64,10 @@ class Registry:
                     await self._js.create_key_value(config)
                 except (NatsError, TimeoutError) as error:
                     raise NearcastError(f"the store of {self._store} cannot keep the registry: {error}") from error
+
+    async def keep_reports(self) -> None:
+        """Keep the last hour of the sites' reports. The store does not answer them: that is the coordinator's part."""
+        await self._make_stream(REPORTS_STREAM, subjects.REPORTS, _HOUR, no_ack=True)
 
     async def datasets(self) -> dict[str, DatasetSpec]:
         """All datasets by name."""
@@ -193,7 +198,7 @@ class Registry:
                     raise
                 await asyncio.sleep(_TRY_AGAIN)
 
-    async def _make_stream(self, name: str, pattern: str, keep: float | None) -> None:
+    async def _make_stream(self, name: str, pattern: str, keep: float | None, no_ack: bool = False) -> None:
         config = StreamConfig(
             name=name,
             subjects=[pattern],
@@ -202,6 +207,7 @@ class Registry:
             max_age=keep or 7 * 24 * _HOUR,
             allow_direct=True,
             duplicate_window=min(120.0, keep or 120.0),
+            no_ack=no_ack,
         )
         try:
             await self._js.add_stream(config)
