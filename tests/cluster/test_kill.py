@@ -62,6 +62,12 @@ class Driver:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
+    def stop(self) -> int:
+        """Ctrl-C, and how it ended."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGINT)
+        return self._process.wait(60)
+
 
 async def registry(deployment: Deployment) -> None:
     connection = await open_connection([deployment.cloud().url], name="registry")
@@ -111,6 +117,7 @@ async def test_every_result_comes_exactly_once(tmp_path: Path) -> None:
                 await client.feed("reports", {"id": "end", "kind": "none"}, timeout=30)
                 await until(lambda: told() >= 2 * len(fed), "the end", 400)
                 await asyncio.sleep(2)
+                assert await asyncio.to_thread(driver.stop) == 0
             finally:
                 driver.kill()
     for name in ("of_kind", "by_period"):

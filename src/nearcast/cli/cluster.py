@@ -46,13 +46,13 @@ def run(
         raise InputError(f"{config}: there is no [cluster]; add one with a `warehouse`")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     logging.getLogger("py4j").setLevel(logging.ERROR)
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
     spec = deployment.cluster
     sys.setswitchinterval(0.001)  # a batch goes through several threads; each handover may wait for as long
     lease = DriverLease(deployment.cloud())  # a driver that was killed is known to be gone by the time Spark is there
     spark = spark_session("nearcast cluster", master=spec.master, settings=spec.spark)
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):  # after Spark is there: it takes Ctrl-C for itself
+        signal.signal(number, lambda *_: stop.set())
     try:
         with Engine(spark, spec, deployment, lease) as engine:
             if metrics_port is not None:
