@@ -12,7 +12,10 @@ from tests.system.control import coordinator
 import nearcast
 from nearcast.domain.topic import TopicSpec
 from nearcast.wire import subjects
+from nearcast.wire.connection import open_connection
 from nearcast.wire.control import Answer, StopTopic
+from nearcast.wire.registry import REPORTS_STREAM, Registry
+from nearcast.wire.reports import SiteReport
 
 GPS = TopicSpec("gps", ("tokyo",))
 
@@ -95,3 +98,18 @@ async def test_sites_keep_working_without_a_coordinator_and_remember_across_a_re
         await osaka.stop()
         await osaka.start()
         assert list(osaka.hosting.running) == ["gps"]  # nearcast.toml says tokyo
+
+
+async def test_reports_that_the_store_keeps_for_analytics_still_reach_the_coordinator(city):
+    async with city(GPS, report_seconds=0.2) as c:
+        connection = await open_connection([c.url("cloud")], name="analytics")
+        try:
+            await Registry(connection, "cloud").keep_reports()
+            async with coordinator(c) as control:  # waits until every site is heard, and registered by the answers
+                await until(lambda: all(site.hosting.revision >= 0 for site in c.sites.values()))
+                assert set(control.coordinator.registry.sites) == set(c.sites)
+            stream = connection.jetstream(domain="cloud")
+            kept = [await stream.get_msg(REPORTS_STREAM, number) for number in (1, 2, 3)]
+            assert {msgspec.msgpack.decode(one.data, type=SiteReport).site for one in kept} <= set(c.sites)
+        finally:
+            await connection.close()
