@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 from pyspark.sql import SparkSession
+from tests.cluster.running import two_sites
 
+import nearcast
 from nearcast.cluster import analytics, planning
+from nearcast.cluster.source import NatsSource
+from nearcast.cluster.warehouse import Warehouse
+from nearcast.cluster.workload import workload_tables
+from nearcast.coordinator import registry as coordinator_registry
+from nearcast.coordinator.state import State
+from nearcast.domain.topic import TopicSpec
 from nearcast.placement import homes, storage
+from nearcast.site.site import run_sites
+from nearcast.wire.connection import open_connection
+from nearcast.wire.registration import ClientRecord
+from nearcast.wire.registry import Registry
 from nearcast.wire.reports import SiteReport, TopicReport
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -44,6 +59,22 @@ def test_tables_of_a_small_workload(spark: SparkSession) -> None:
     }  # fmt: skip
     pairs = Counter((one, other) for topic, one in roles for t, other in roles if topic == t and one < other)
     assert {(r.client, r.other): r.topics for r in analytics.relations(belonging).collect()} == pairs
+
+
+def test_members_are_also_those_a_coordinator_knows(spark: SparkSession) -> None:
+    records = [
+        ClientRecord("c1", "tokyo", publishes=["gps.a"], subscribes=["gps.*", "log"]),
+        ClientRecord("c2", "osaka", publishes=["gps.b+", "a.b.c"], subscribes=["gps.b+"]),
+        ClientRecord("c3", "osaka", subscribes=["a.>"]),
+    ]
+    rows = [(msgspec.json.encode(record),) for record in records] + [(b"",), (None,)]  # the last two have left
+    known = analytics.clients(spark.createDataFrame(rows, "payload BINARY"))
+    published = analytics.memberships(known, "publishes")
+    subscribed = analytics.matching_topics(analytics.memberships(known, "subscribes"), published)
+    assert {tuple(row) for row in analytics.members(published, subscribed).collect()} == {
+        ("gps.a", "c1", "both"), ("gps.b+", "c1", "sub"), ("log", "c1", "sub"),
+        ("gps.b+", "c2", "both"), ("a.b.c", "c2", "pub"), ("a.b.c", "c3", "sub"),
+    }  # fmt: skip
 
 
 def test_traffic_is_the_mean_of_what_sites_report(spark: SparkSession) -> None:
@@ -126,3 +157,36 @@ def test_homes_without_shared_topics_are_planned_by_spark(spark: SparkSession) -
     instance = homes_instance()
     alone = homes.RelocParameters(clusters=3, seed=1, relation_topic_limit=1)
     np.testing.assert_array_equal(planning.reloc(spark, instance, alone).home, homes.reloc(instance, alone).home)
+
+
+async def test_tables_of_running_sites_with_a_coordinators_registry(spark: SparkSession, tmp_path: Path) -> None:
+    spark.dataSource.register(NatsSource)
+    plain = two_sites(tmp_path)
+    deployment = replace(plain, topics=(TopicSpec("gps.a", (), ("cloud",), 1),), report_seconds=0.3)
+    warehouse = Warehouse(str(tmp_path / "warehouse"))
+
+    def tables(coordinated: bool) -> dict[str, list[Any]]:
+        made = workload_tables(spark, deployment, warehouse, [("edge", "near.k1")], 60.0, coordinated=coordinated)
+        return {name: [tuple(row) for row in frame.collect()] for name, frame in made.items()}
+
+    async with run_sites(deployment, tmp_path / "run"):
+        connection = await open_connection([deployment.cloud().url], name="analytics")
+        book = Registry(connection, "cloud")
+        await book.keep_reports()
+        async with nearcast.connect(deployment.sites[0].url, name="car") as car:
+            for n in range(4):
+                await car.publish("gps.a", {"n": n})
+        assert not await book.knows_clients()
+        before = await asyncio.to_thread(tables, False)
+        clients = coordinator_registry.Registry(await State.open(connection, "cloud"))
+        await clients.put_client(ClientRecord("watcher", "cloud", subscribes=["gps.*"]))
+        await clients.put_client(ClientRecord("gone", "cloud", subscribes=["gps.a"]))
+        await clients.remove_client("gone")
+        assert await book.knows_clients()
+        after = await asyncio.to_thread(tables, True)
+        await connection.close()
+    assert before["demand"] == [("edge", "gps.a", pytest.approx(4 / 60))]
+    assert before["members"] == [("gps.a", "car", "pub")]
+    assert after["members"] == [("gps.a", "car", "pub"), ("gps.a", "watcher", "sub")]
+    assert after["relations"] == [("car", "watcher", 1)]
+    assert after["subscriptions"] == [("edge", "near.k1")]

@@ -1,7 +1,4 @@
-"""The data cluster on a Spark cluster: a master and a worker of their own, here on one machine.
-
-It takes most of a minute, so it runs when asked: NEARCAST_STANDALONE=1 pytest tests/cluster/test_standalone.py
-"""
+"""The data cluster on a Spark cluster: a master and a worker of their own, here on one machine."""
 
 from __future__ import annotations
 
@@ -24,11 +21,7 @@ from tests.ports import free_block
 import nearcast
 from nearcast.site.site import run_sites
 
-pytestmark = [
-    pytest.mark.xdist_group("spark"),
-    pytest.mark.skipif("NEARCAST_STANDALONE" not in os.environ, reason="set NEARCAST_STANDALONE=1"),
-    pytest.mark.timeout(300),
-]
+pytestmark = pytest.mark.xdist_group("spark")
 
 
 @contextlib.contextmanager

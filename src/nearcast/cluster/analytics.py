@@ -28,10 +28,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 __all__ = [
-    "demand", "members", "publications", "publishers", "relations", "site_reports", "subscription_rates", "topics",
-    "traffic",
+    "CLIENT", "clients", "demand", "matching_topics", "members", "memberships", "publications", "publishers",
+    "relations", "site_reports", "subscription_rates", "topics", "traffic",
 ]  # fmt: skip
 
+CLIENT = "name STRING, publishes ARRAY<STRING>, subscribes ARRAY<STRING>"
 _TRAFFIC = ("published", "delivered", "bytes_published", "bytes_delivered", "producers", "consumers")
 _REPORTED = ", ".join(["site STRING", "topic STRING", *(f"{name} DOUBLE" for name in _TRAFFIC)])
 
@@ -116,6 +117,27 @@ def subscription_rates(results: DataFrame, now: float, bucket: float = 10.0, wei
     ).where("age >= 0")
     fading = f.pow(f.lit(1 - weight), f.col("age")) * weight / bucket
     return sizes.groupBy("subscription").agg(f.sum(f.col("bytes") * fading).alias("rate")).orderBy("subscription")
+
+
+def clients(kept: DataFrame) -> DataFrame:
+    """(name, publishes, subscribes) of clients, from the coordinator's records as rows of the source."""
+    read = f.from_json(f.col("payload").cast("string"), CLIENT).alias("client")
+    return kept.where("payload IS NOT NULL").select(read).select("client.*").where("name IS NOT NULL")  # else it left
+
+
+def memberships(known: DataFrame, role: str) -> DataFrame:
+    """(topic, client) of what clients say they publish or subscribe to; a subscription may be a pattern."""
+    return known.select(f.explode(role).alias("topic"), f.col("name").alias("client"))
+
+
+def matching_topics(subscribed: DataFrame, known: DataFrame) -> DataFrame:
+    """The same with every pattern replaced by the known topics it stands for."""
+    patterns = f.col("topic").contains("*") | f.col("topic").endswith(">")
+    like = f.replace(f.col("topic"), f.lit("*"), f.lit(r"\E[^.]+\Q"))
+    like = f.concat(f.lit(r"^\Q"), f.replace(like, f.lit(">"), f.lit(r"\E.+\Q")), f.lit(r"\E$"))
+    wanted = subscribed.where(patterns).select(like.alias("like"), "client")
+    found = known.select("topic").distinct().join(wanted, f.expr("topic RLIKE like")).select("topic", "client")
+    return subscribed.where(~patterns).union(found)
 
 
 def members(published: DataFrame, subscribed: DataFrame) -> DataFrame:

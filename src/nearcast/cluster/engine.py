@@ -60,9 +60,9 @@ class Engine:
         self._link = link_to([self._cloud.url])
         self._warehouse = Warehouse(spec.warehouse)
         self._checkpoints = spec.checkpoints or self._warehouse.uri(self._warehouse.folder("checkpoints"))
-        registry = Registry(self._link.connection, self._cloud.name)
-        self._link.call(registry.prepare())
-        self._link.call(registry.keep_reports())
+        self._registry = Registry(self._link.connection, self._cloud.name)
+        self._link.call(self._registry.prepare())
+        self._link.call(self._registry.keep_reports())
         self._tails = {name: Tail(self._link, name, self._prefix) for name in (DATASETS, CHANNELS, SUBSCRIPTIONS)}
         self._subscribers = Subscribers()
         self._datasets: dict[str, DatasetSpec] = {}
@@ -136,7 +136,14 @@ class Engine:
         held = self._subscribers.held()
         write_tables(
             self._warehouse,
-            workload_tables(self._spark, self._deployment, self._warehouse, held, _WORKLOAD_SECONDS),
+            workload_tables(
+                self._spark,
+                self._deployment,
+                self._warehouse,
+                held,
+                _WORKLOAD_SECONDS,
+                coordinated=self._link.call(self._registry.knows_clients()),
+            ),
         )
 
     def _follow_datasets(self) -> bool:

@@ -12,6 +12,7 @@ import pyarrow.csv as pacsv
 from nearcast.cluster import analytics
 from nearcast.cluster.results import RESULTS
 from nearcast.wire import subjects
+from nearcast.wire.registration import STATE_BUCKET
 from nearcast.wire.registry import REPORTS_STREAM
 
 if TYPE_CHECKING:
@@ -33,13 +34,20 @@ def workload_tables(
     warehouse: Warehouse,
     subscriptions: Iterable[tuple[str, str]],
     seconds: float,
+    *,
+    coordinated: bool,
 ) -> dict[str, DataFrame]:
-    """The tables for the last so many seconds. subscriptions: (site, "<channel>.<key>") as the registry has them."""
+    """The tables for the last so many seconds. subscriptions: (site, "<channel>.<key>") as the registry has them.
+
+    coordinated: a coordinator knows clients; else only those that publish to kept topics are known.
+    """
     now = time.time()
     published = _published(spark, deployment).where(f"at >= timestamp_micros({int((now - seconds) * 1e6)})").cache()
     asked = analytics.demand(published, seconds)
-    nobody = spark.createDataFrame([], "topic STRING, client STRING")
-    belonging = analytics.members(published, nobody)
+    clients = _clients(spark, deployment, coordinated)
+    known = published.select("topic", "client").union(analytics.memberships(clients, "publishes"))
+    subscribed = analytics.matching_topics(analytics.memberships(clients, "subscribes"), known)
+    belonging = analytics.members(known, subscribed)
     return {
         "demand": asked,
         "publishers": analytics.publishers(published, seconds),
@@ -77,6 +85,16 @@ def _reports(spark: SparkSession, deployment: Deployment, since: float) -> DataF
     cloud = deployment.cloud()
     reader = spark.read.format("nats").option("servers", cloud.url).option("domain", cloud.name)
     return reader.option("stream", REPORTS_STREAM).load().where(f"time >= timestamp_micros({int(since * 1e6)})")
+
+
+def _clients(spark: SparkSession, deployment: Deployment, coordinated: bool) -> DataFrame:
+    """(name, publishes, subscribes) of each client the coordinator knows."""
+    if not coordinated:
+        return spark.createDataFrame([], analytics.CLIENT)
+    cloud = deployment.cloud()
+    reader = spark.read.format("nats").option("servers", cloud.url).option("domain", cloud.name)
+    kept = reader.option("stream", f"KV_{STATE_BUCKET}").option("subject", f"$KV.{STATE_BUCKET}.client.>").load()
+    return analytics.clients(kept)
 
 
 def _results(spark: SparkSession, warehouse: Warehouse) -> DataFrame:

@@ -12,6 +12,7 @@ from nats.js.errors import APIError, KeyNotFoundError, KeyWrongLastSequenceError
 
 from nearcast.domain.errors import NearcastError
 from nearcast.wire import subjects
+from nearcast.wire.registration import STATE_BUCKET
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from nearcast.wire.connection import Connection
 
 __all__ = ["ConflictError", "State", "StateError"]
-
-_BUCKET = "nearcast"
 
 
 class StateError(NearcastError):
@@ -64,7 +63,9 @@ class State:
         deadline = clock() + wait
         while True:
             try:
-                bucket = await jetstream.create_key_value(bucket=_BUCKET, history=1, storage=StorageType.FILE)
+                bucket = await jetstream.create_key_value(
+                    bucket=STATE_BUCKET, history=1, storage=StorageType.FILE, direct=True
+                )
                 bucket._js = _Through(jetstream, f"{subjects.store_api(site)}.")  # type: ignore[assignment]
                 return cls(bucket)
             except (APIError, NatsError, TimeoutError) as error:

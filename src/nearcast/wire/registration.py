@@ -9,7 +9,10 @@ import msgspec
 from nearcast.coordinates import Coordinate
 from nearcast.wire.control import TopicRecord
 
-__all__ = ["ClientInfo", "ClientRecord", "HomeAnswer", "Place", "Places", "RegisterSite", "SiteInfo"]
+__all__ = ["STATE_BUCKET", "ClientInfo", "ClientRecord", "HomeAnswer", "Place", "Places", "RegisterSite", "SiteInfo"]
+
+# The key-value bucket of the cloud's store in which coordinators keep what they know.
+STATE_BUCKET = "nearcast"
 
 
 class SiteInfo(msgspec.Struct, frozen=True):

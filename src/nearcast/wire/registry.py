@@ -25,6 +25,7 @@ from nearcast.domain.channel import ChannelSpec
 from nearcast.domain.dataset import DatasetSpec
 from nearcast.domain.errors import InputError, NearcastError
 from nearcast.wire import subjects
+from nearcast.wire.registration import STATE_BUCKET
 
 if TYPE_CHECKING:
     from nats.js.kv import KeyValue
@@ -68,6 +69,16 @@ class Registry:
     async def keep_reports(self) -> None:
         """Keep the last hour of the sites' reports. The store does not answer them: that is the coordinator's part."""
         await self._make_stream(REPORTS_STREAM, subjects.REPORTS, _HOUR, no_ack=True)
+
+    async def knows_clients(self) -> bool:
+        """Whether a coordinator keeps a registry of clients in this store."""
+        try:
+            await self._js.stream_info(f"KV_{STATE_BUCKET}")
+        except NotFoundError:
+            return False
+        except (NatsError, TimeoutError) as error:
+            raise NearcastError(f"the store of {self._store} does not answer: {error or 'timed out'}") from error
+        return True
 
     async def datasets(self) -> dict[str, DatasetSpec]:
         """All datasets by name."""
