@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 __all__ = ["end", "together"]
 
+_log = logging.getLogger(__name__)
+_ATTEMPTS = 20
 T = TypeVar("T")
 
 
@@ -15,15 +18,19 @@ async def end(*tasks: asyncio.Task[Any] | None) -> None:
     """Cancel tasks until they have ended; the one that calls is left out.
 
     Once is not always enough: nats-py takes a cancellation that comes while it hands data to its socket for its own
-    and goes on, and so does `asyncio.wait_for` of Python 3.11 when its future is done at the same moment.
+    and goes on, and so does `asyncio.wait_for` of Python 3.11 when its future is done at the same moment. A task that
+    still goes on after ten seconds is reported and left: whoever closes something must not hang because of it.
     """
     left = {task for task in tasks if task is not None and task is not asyncio.current_task()}
     ended = set(left)
-    while left:
+    for _ in range(_ATTEMPTS):
         for task in left:
             task.cancel()
-        _, left = await asyncio.wait(left, timeout=0.5)
-    for task in ended:
+        if left:
+            _, left = await asyncio.wait(left, timeout=0.5)
+    for task in left:
+        _log.error("%s cannot be ended: %s", task.get_name(), task.get_stack(limit=1))
+    for task in ended - left:
         if not task.cancelled():
             task.exception()  # seen; whoever ends a task does not want its outcome any more
 
