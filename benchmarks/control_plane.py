@@ -35,6 +35,7 @@ from nearcast.domain.site import SiteSpec, StoreSpec
 from nearcast.domain.topic import TopicSpec
 from nearcast.site.site import run_sites
 from nearcast.wire.connection import open_connection
+from nearcast.wire.tasks import end
 
 TOPICS, INTERVAL, ONE_WAY_MS = 128, 0.25, 40.0
 PROCESSOR = """
@@ -286,8 +287,7 @@ async def _drive(
     figures.append(
         Figure(f"of {total} messages in all these moves", f"{lost} lost, {repeated} repeated", "", None, "0, 0")
     )
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    await end(running)
     await connection.close()
     return figures
 
@@ -320,8 +320,7 @@ async def _three_sites(*topics: TopicSpec) -> AsyncIterator[tuple[dict[str, str]
             try:
                 yield urls, one
             finally:
-                running.cancel()
-                await asyncio.gather(running, return_exceptions=True)
+                await end(running)
                 await connection.close()
 
 

@@ -10,6 +10,7 @@ from tests.system.conftest import until
 from tests.system.control import coordinator
 
 import nearcast
+from nearcast.coordinator.lease import keep_lease
 from nearcast.domain.topic import TopicSpec
 from nearcast.wire import subjects
 from nearcast.wire.connection import open_connection
@@ -113,3 +114,24 @@ async def test_reports_that_the_store_keeps_for_analytics_still_reach_the_coordi
             assert {msgspec.msgpack.decode(one.data, type=SiteReport).site for one in kept} <= set(c.sites)
         finally:
             await connection.close()
+
+
+async def test_a_coordinator_ends_though_the_write_of_its_lease_takes_a_cancellation_for_its_own(city, monkeypatch):
+    """As `asyncio.wait_for` of Python 3.11 does when the answer comes in the same moment."""
+    deaf = 0
+
+    async def keep(machine, state, changed):
+        nonlocal deaf
+        try:
+            await keep_lease(machine, state, changed)
+        except asyncio.CancelledError:
+            deaf += 1
+            await keep_lease(machine, state, changed)
+
+    monkeypatch.setattr("nearcast.coordinator.coordinator.keep_lease", keep)
+    async with city(GPS, report_seconds=0.2) as c:
+        before = asyncio.all_tasks()
+        async with coordinator(c):
+            pass
+        assert deaf == 1
+        assert not [task for task in asyncio.all_tasks() - before if "keep" in repr(task.get_coro())]

@@ -55,3 +55,20 @@ async def test_when_one_fails_the_others_are_ended_before_the_failure_is_seen() 
 
     assert await together(*(number(n) for n in range(3))) == [0, 1, 2]
     assert await together() == []
+
+
+async def test_who_is_cancelled_while_it_ends_tasks_ends_them_first() -> None:
+    async def slow_to_end() -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.05)
+            raise
+
+    inner = asyncio.create_task(slow_to_end())
+    outer = asyncio.create_task(end(inner))
+    await asyncio.sleep(0.01)
+    outer.cancel()
+    await asyncio.wait([outer])
+    assert outer.cancelled()
+    assert inner.done()

@@ -24,7 +24,7 @@ from nearcast.coordinator.state import ConflictError, State, StateError
 from nearcast.wire import subjects
 from nearcast.wire.control import ReportAnswer
 from nearcast.wire.reports import SiteReport
-from nearcast.wire.tasks import end
+from nearcast.wire.tasks import end, together
 
 if TYPE_CHECKING:
     from nearcast.coordinator.settings import Settings
@@ -53,24 +53,25 @@ class Coordinator:
         # Two views of the state: the lease is kept up whatever the registry is doing.
         lease_state = await State.open(self.connection, self._site)
         self.registry = Registry(await State.open(self.connection, self._site))
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(keep_lease(self.lease, lease_state, self._lease_changed), name="lease")
-            while True:
-                await self._led.wait()
-                leading = asyncio.create_task(self._lead(), name="lead")
-                lost = asyncio.create_task(self._until_deposed(), name="until deposed")
-                try:
-                    await asyncio.wait((leading, lost), return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    await end(leading, lost)
-                    outcomes = await asyncio.gather(leading, lost, return_exceptions=True)
-                    self.leading.clear()
-                problem = outcomes[0]
-                if isinstance(problem, (DeposedError, StateError, ConflictError)):
-                    _log.warning("%s stops leading: %s", self.name, problem)
-                    await asyncio.sleep(self.settings.lease / 8)
-                elif isinstance(problem, Exception):
-                    raise problem
+        # No TaskGroup: it cancels a task once, and the writer of the lease may take that for its own time limit.
+        await together(keep_lease(self.lease, lease_state, self._lease_changed), self._lead_whenever_elected())
+
+    async def _lead_whenever_elected(self) -> None:
+        while True:
+            await self._led.wait()
+            leading = asyncio.create_task(self._lead(), name="lead")
+            lost = asyncio.create_task(self._until_deposed(), name="until deposed")
+            try:
+                await asyncio.wait((leading, lost), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                await end(leading, lost)
+                self.leading.clear()
+            problem = leading.exception() if leading.done() and not leading.cancelled() else None
+            if isinstance(problem, (DeposedError, StateError, ConflictError)):
+                _log.warning("%s stops leading: %s", self.name, problem)
+                await asyncio.sleep(self.settings.lease / 8)
+            elif problem is not None:
+                raise problem
 
     def term(self) -> int:
         """The term to act in."""
@@ -118,9 +119,9 @@ class Coordinator:
                 await asyncio.sleep(self.settings.period)
         finally:
             self.executor.stop()
-            await service.stop()
             with contextlib.suppress(Exception):  # the connection may be the reason why it ends
                 await self.connection.detach(reports)
+                await service.stop()
 
     def _reported(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
         try:

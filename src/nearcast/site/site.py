@@ -19,9 +19,10 @@ from nearcast.site.reporting import Reporting
 from nearcast.site.servers import broker_config, server_binary, store_config
 from nearcast.wire.asking import CoordinatorError
 from nearcast.wire.connection import Connection, open_connection
+from nearcast.wire.tasks import together
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
+    from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
     from nearcast.domain.deployment import Deployment
@@ -32,6 +33,7 @@ __all__ = ["Site", "run_sites"]
 
 _log = logging.getLogger(__name__)
 _START_LIMIT = 30.0
+_GREETING_LIMIT = 5.0
 _COORDINATOR_LIMIT = 5.0
 
 
@@ -168,12 +170,13 @@ async def _server_answers(name: str, host: str, port: int) -> None:
     deadline = clock() + _START_LIMIT
     while clock() < deadline:
         with contextlib.suppress(OSError):
-            reader, writer = await asyncio.open_connection(host, port)
-            try:
-                if (await reader.readline()).startswith(b"INFO "):
-                    return
-            finally:
-                writer.close()
+            async with asyncio.timeout(_GREETING_LIMIT):
+                reader, writer = await asyncio.open_connection(host, port)
+                try:
+                    if (await reader.readline()).startswith(b"INFO "):
+                        return
+                finally:
+                    writer.close()
         await asyncio.sleep(0.02)
     raise NearcastError(f"{name} did not answer on port {port} within {_START_LIMIT:g} s")
 
@@ -204,20 +207,9 @@ async def run_sites(
     wanted = [site.name for site in deployment.sites] if names is None else list(names)
     sites = {name: Site(deployment, name, run_directory / name, search_path) for name in wanted}
     try:
-        await _all(site.start_broker() for site in sites.values())
-        await _all(site.has_joined(wanted) for site in sites.values())
-        await _all(site.start_rest() for site in sites.values())
+        await together(*(site.start_broker() for site in sites.values()))
+        await together(*(site.has_joined(wanted) for site in sites.values()))
+        await together(*(site.start_rest() for site in sites.values()))
         yield sites
     finally:
         await asyncio.gather(*(site.stop() for site in sites.values()))
-
-
-async def _all(starts: Iterable[Coroutine[None, None, None]]) -> None:
-    """Run together; when one fails, end the others before its error is raised."""
-    tasks = [asyncio.ensure_future(start) for start in starts]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

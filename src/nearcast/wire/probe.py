@@ -15,7 +15,7 @@ async def connect_ms(host: str, port: int, limit: float = 5.0) -> float:
         began = time.perf_counter()
         _, writer = await asyncio.open_connection(host, port)
         taken = 1000 * (time.perf_counter() - began)
-    writer.close()
-    with contextlib.suppress(OSError):
-        await writer.wait_closed()
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
     return taken

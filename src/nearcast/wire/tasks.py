@@ -19,20 +19,28 @@ async def end(*tasks: asyncio.Task[Any] | None) -> None:
 
     Once is not always enough: nats-py takes a cancellation that comes while it hands data to its socket for its own
     and goes on, and so does `asyncio.wait_for` of Python 3.11 when its future is done at the same moment. A task that
-    still goes on after ten seconds is reported and left: whoever closes something must not hang because of it.
+    still goes on after ten seconds is reported and left: whoever closes something must not hang because of it. Who is
+    cancelled meanwhile ends the tasks all the same, and is cancelled then.
     """
     left = {task for task in tasks if task is not None and task is not asyncio.current_task()}
     ended = set(left)
+    cancelled: asyncio.CancelledError | None = None
     for _ in range(_ATTEMPTS):
         for task in left:
             task.cancel()
         if left:
-            _, left = await asyncio.wait(left, timeout=0.5)
+            try:
+                await asyncio.wait(left, timeout=0.5)
+            except asyncio.CancelledError as error:
+                cancelled = error
+            left = {task for task in left if not task.done()}
     for task in left:
         _log.error("%s cannot be ended: %s", task.get_name(), task.get_stack(limit=1))
     for task in ended - left:
         if not task.cancelled():
             task.exception()  # seen; whoever ends a task does not want its outcome any more
+    if cancelled is not None:
+        raise cancelled
 
 
 async def together(*work: Coroutine[Any, Any, T]) -> list[T]:
