@@ -92,7 +92,7 @@ def one_pass(topics: int, sites: int, clients: int) -> dict[str, float]:
     taken = {name: TopicColumns(report) for name, report in reports.items()}  # as each report comes
     began = time.perf_counter()
     made = columns.of(1, registered, tuple(sorted(records)), tuple(sorted(infos)))
-    model = snapshot(infos, records, reports, taken, set(), settings, made)
+    model = snapshot(infos, records, reports, taken, set(), set(), settings, made)
     modelled = time.perf_counter()
     found = detect(model, settings, frozenset(names))
     detected = time.perf_counter()

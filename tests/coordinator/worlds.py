@@ -91,4 +91,4 @@ class World:
         infos = {site: SiteInfo(site, f"nats://{site}", site, 1, store=site in self.stores) for site in self.where}
         clients = ClientColumns().of(1, self.clients, tuple(sorted(self.topics)), tuple(sorted(infos)))
         columns = {site: TopicColumns(report) for site, report in reports.items()}
-        return snapshot(infos, self.topics, reports, columns, self.lost, self.settings, clients)
+        return snapshot(infos, self.topics, reports, columns, self.lost, self.stores_down, self.settings, clients)

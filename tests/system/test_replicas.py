@@ -8,7 +8,7 @@ from tests.system.conftest import interest_settled, until
 from tests.system.control import coordinator
 
 import nearcast
-from nearcast.coordinator.executor.replica_move import move_replicas
+from nearcast.coordinator.executor.replica_move import Finish, ReplicaMove
 from nearcast.domain.topic import TopicSpec
 
 
@@ -29,7 +29,7 @@ async def test_a_replica_moves_with_its_past_while_messages_flow(city):
 
             task = asyncio.create_task(publish())
             one = control.coordinator
-            assert await move_replicas(one.registry, one.connection, "log", ("tokyo",), 30.0, one.term) == ""
+            assert await moved(control, "tokyo") == Finish("done")
             assert one.registry.topics["log"].spec.replicas == ("tokyo",)
             await until(lambda: c.sites["osaka"].hosting.revision == one.registry.revision)
             await asyncio.sleep(0.3)
@@ -37,12 +37,7 @@ async def test_a_replica_moves_with_its_past_while_messages_flow(city):
             await task
             await asyncio.sleep(0.3)
 
-            async def everything():
-                query = client.history("log")
-                numbers = [message.data["n"] async for message in query]
-                return query.store == "tokyo" and sorted(numbers) == list(range(sent))
-
-            await until(everything)
+            await until(lambda: numbers_are(client, "tokyo", sent))
 
 
 async def test_a_replica_that_comes_back_has_what_it_missed(city):
@@ -52,22 +47,108 @@ async def test_a_replica_that_comes_back_has_what_it_missed(city):
             for n, store in enumerate(("tokyo", "osaka")):
                 for k in range(50):
                     await client.publish("log", {"n": 50 * n + k})
-                assert await move_replicas(one.registry, one.connection, "log", (store,), 30.0, one.term) == ""
+                assert await moved(control, store) == Finish("done")
                 await until(lambda: all(s.hosting.revision == one.registry.revision for s in c.sites.values()))
                 await interest_settled()
 
-            async def everything():
-                query = client.history("log")
-                numbers = [message.data["n"] async for message in query]
-                return query.store == "osaka" and sorted(numbers) == list(range(100))
-
-            await until(everything)
+            await until(lambda: numbers_are(client, "osaka", 100))
 
 
 async def test_a_store_that_does_not_answer_is_given_up(city):
-    async with city(TopicSpec("log", (), ("osaka",), 1), report_seconds=0.2) as c, coordinator(c) as control:
+    spec = TopicSpec("log", (), ("osaka",), 1)
+    async with city(spec, report_seconds=0.2) as c, coordinator(c, copy_limit=1.0) as control:
         await c.sites["tokyo"].store.stop()
-        one = control.coordinator
-        why = await move_replicas(one.registry, one.connection, "log", ("tokyo",), 1.0, one.term)
-        assert why == "the store of tokyo did not have its past within 1 s"
-        assert one.registry.topics["log"].spec.replicas == ("osaka",)
+        finish = await moved(control, "tokyo")
+        assert finish == Finish("rolled back", "the store of tokyo did not have its past within 1 s")
+        assert kept_by(control) == ("osaka",)
+        assert not control.coordinator.registry.moves
+
+
+async def test_the_past_comes_from_a_store_that_answers(city):
+    spec = TopicSpec("log", (), ("osaka", "cloud"), 1)
+    async with city(spec, report_seconds=0.2) as c, coordinator(c) as control:
+        async with nearcast.connect(c.url("cloud")) as client:
+            for n in range(50):
+                await client.publish("log", {"n": n}, quorum=2)
+            await c.sites["osaka"].store.stop()  # the first that is named
+            assert await moved(control, "tokyo", "cloud") == Finish("done")
+            await c.sites["cloud"].store.stop()
+            await until(lambda: numbers_are(client, "tokyo", 50))
+
+
+async def test_a_coordinator_that_dies_while_replicas_move_leaves_the_rest_to_the_next(city):
+    async with city(TopicSpec("log", (), ("osaka",), 1), report_seconds=0.2) as c:
+        tokyo = c.sites["tokyo"]
+        async with nearcast.connect(c.url("cloud")) as client:
+            await client.publish("log", {"n": 0})
+            async with coordinator(c) as control:
+                await tokyo.store.stop()
+                moving = move(control, "tokyo")
+                await until(lambda: kept_by(control) == ("osaka", "tokyo"))
+            assert moving.cancelled()
+            await tokyo.store.start()
+            async with coordinator(c) as control:
+                await until(lambda: kept_by(control) == ("tokyo",) and not control.coordinator.registry.moves)
+            await until(lambda: numbers_are(client, "tokyo", 1))
+
+
+async def test_when_the_only_store_is_lost_another_keeps_what_is_new_and_gets_the_past_when_it_is_back(city):
+    """Meanwhile the loop goes on: the site that is lost next has its topic run elsewhere."""
+    specs = [TopicSpec("log", (), ("osaka",), 1), TopicSpec("gps", ("osaka",))]
+    async with city(*specs, report_seconds=0.2) as c:
+        async with coordinator(c, automatic=True, copy_limit=1.0) as control:
+            osaka = c.sites["osaka"]
+            async with nearcast.connect(c.url("cloud")) as client:
+                for n in range(50):
+                    await client.publish("log", {"n": n})
+                await osaka.store.stop()
+                await until(lambda: len(kept_by(control)) == 2)
+                for n in range(50, 100):
+                    await client.publish("log", {"n": n}, timeout=20)
+                await osaka.stop()
+
+                async def elsewhere():
+                    return (await control.members("gps"))[0].partition("/")[0] != "osaka"
+
+                await until(elsewhere)
+                assert len(control.coordinator.executor.copies) == 1  # it waits for the past, whatever the limit
+                assert (await control.ask("coordinator", "status"))["moves_under_way"] == 1
+                await osaka.start()
+                await until(lambda: len(kept_by(control)) == 1 and kept_by(control) != ("osaka",))
+                await until(lambda: numbers_are(client, kept_by(control)[0], 100))
+
+
+async def test_a_topic_that_is_removed_is_stored_no_more_and_comes_back_with_its_past(city):
+    spec = TopicSpec("log", (), ("osaka",), 1)
+    async with city(spec, report_seconds=0.2) as c, coordinator(c) as control:
+        async with nearcast.connect(c.url("cloud")) as client:
+            await client.publish("log", {"n": 0})
+            await control.ask("topic", "rm", name="log")
+            await until(lambda: not c.sites["osaka"].agent._deployment.topics)
+            await interest_settled()
+            await client.publish("log", {"n": -1}, quorum=0)
+            await control.ask("topic", "add", spec={"name": "log", "replicas": ["osaka"], "quorum": 1})
+            await until(lambda: numbers_are(client, "osaka", 1))
+
+
+def move(control, *stores):
+    one = control.coordinator
+    return one.executor.copy(ReplicaMove(one.next_move_id(), "log", kept_by(control), stores))
+
+
+async def moved(control, *stores):
+    return await move(control, *stores)
+
+
+def kept_by(control):
+    return control.coordinator.registry.topics["log"].spec.replicas
+
+
+async def numbers_are(client, store, count):
+    """Whether this store answers, with each number once."""
+    query = client.history("log")
+    try:
+        numbers = [message.data["n"] async for message in query]
+    except nearcast.NearcastError:
+        return False
+    return query.store == store and sorted(numbers) == list(range(count))

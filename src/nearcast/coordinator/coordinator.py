@@ -118,7 +118,7 @@ class Coordinator:
                     _log.exception("a pass failed; the next one looks again")
                 await asyncio.sleep(self.settings.period)
         finally:
-            self.executor.stop()
+            await self.executor.stop()
             with contextlib.suppress(Exception):  # the connection may be the reason why it ends
                 await self.connection.detach(reports)
                 await service.stop()

@@ -62,7 +62,8 @@ def _sites(model: Model, settings: Settings, known_sites: frozenset[str]) -> lis
             rates = f"{sites.rate_out[row]:.0f} messages/s; {sites.rate_limit[row]:.0f} are allowed"
             found.append(Anomaly("site overloaded", name, f"site {name} sends {rates}"))
         if sites.store[row] and not sites.store_up[row]:
-            found.append(Anomaly("store lost", name, f"the store of site {name} does not answer"))
+            silent = f"the store of site {name} has not answered for {settings.site_lost_after:g} s"
+            found.append(Anomaly("store lost", name, silent))
     return found
 
 

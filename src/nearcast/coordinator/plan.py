@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nearcast.coordinator.goals import GOALS, ClientProposal, Draft, Goal, Proposal, TopicProposal
+from nearcast.coordinator.goals import GOALS, ClientProposal, Draft, Goal, Proposal, ReplicaProposal, TopicProposal
 from nearcast.coordinator.goals.balance import site_loads
 from nearcast.wire.control import parts
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from nearcast.coordinator.model import Model
     from nearcast.coordinator.settings import Settings
@@ -69,11 +69,17 @@ class Plan:
 
 
 def make_plan(
-    model: Model, settings: Settings, moved_at: Mapping[str, float], now: float, goals: tuple[Goal, ...] = GOALS
+    model: Model,
+    settings: Settings,
+    moved_at: Mapping[str, float],
+    now: float,
+    goals: tuple[Goal, ...] = GOALS,
+    copied: Collection[str] = (),
 ) -> Plan:
     """Ask the goals in order; each sees the model as the accepted moves so far would leave it.
 
-    moved_at: when each topic and client was last moved. Soft goals leave it alone for the cool-down.
+    moved_at: when each topic and client was last moved. Soft goals leave it alone for the cool-down. copied: topics
+    whose replicas are on the move.
     """
     draft = Draft(model)
     accepted: list[Accepted] = []
@@ -83,6 +89,9 @@ def make_plan(
         for proposal in goal.propose(draft.now(), settings):
             subject = subject_of(model, proposal)
             if subject in taken:  # an earlier goal has moved it already
+                continue
+            if isinstance(proposal, ReplicaProposal) and model.topics.names[proposal.topic] in copied:
+                refused.append(Refused(goal.name, proposal, "fewest moves", "its past is still being copied"))
                 continue
             since = now - moved_at.get(subject, float("-inf"))
             if not proposal.hard and since < settings.cool_down:

@@ -11,7 +11,7 @@ import numpy as np
 
 from nearcast.coordinator.detectors import Anomaly, detect
 from nearcast.coordinator.executor.client_move import ClientMove
-from nearcast.coordinator.executor.replica_move import move_replicas
+from nearcast.coordinator.executor.replica_move import ReplicaMove
 from nearcast.coordinator.executor.topic_move import TopicMove
 from nearcast.coordinator.goals import ClientProposal, Proposal, ReplicaProposal
 from nearcast.coordinator.homes import reloc_homes
@@ -49,8 +49,17 @@ class Planning:
         columns = self._clients.of(
             registry.clients_version, registry.clients, tuple(sorted(registry.topics)), tuple(sorted(registry.sites))
         )
-        lost = monitor.lost(asyncio.get_running_loop().time())
-        return snapshot(registry.sites, registry.topics, monitor.reports, monitor.columns, lost, one.settings, columns)
+        now = asyncio.get_running_loop().time()
+        return snapshot(
+            registry.sites,
+            registry.topics,
+            monitor.reports,
+            monitor.columns,
+            monitor.lost(now),
+            monitor.lost_stores(now),
+            one.settings,
+            columns,
+        )
 
     def look(self) -> tuple[Model, list[Anomaly]]:
         """The model and what is wrong with it."""
@@ -60,10 +69,15 @@ class Planning:
     def plan(self, model: Model) -> Plan:
         """What to do about it."""
         one = self._coordinator
-        return make_plan(model, one.settings, self._moved_at, asyncio.get_running_loop().time(), one.goals)
+        now = asyncio.get_running_loop().time()
+        return make_plan(model, one.settings, self._moved_at, now, one.goals, one.executor.copies.keys())
 
     async def step(self) -> None:
         """One pass: nothing is planned while nothing is wrong, and nothing is moved unless that is wanted."""
+        executor = self._coordinator.executor
+        failure, executor.failure = executor.failure, None
+        if failure is not None:
+            raise failure
         began = time.perf_counter()
         model, anomalies = self.look()
         joined = (
@@ -79,7 +93,7 @@ class Planning:
             for anomaly in anomalies:
                 _log.info("%s: %s", anomaly.kind, anomaly.sentence)
             if moves and self._coordinator.settings.automatic:
-                await self.carry_out(plan)
+                await self.carry_out(plan, copies=False)
         self._last = {
             "seconds": round(time.perf_counter() - began, 3),
             "anomalies": [anomaly.sentence for anomaly in anomalies],
@@ -114,19 +128,29 @@ class Planning:
             move["outcome"] = outcome
         return shown
 
-    async def carry_out(self, plan: Plan) -> list[str]:
-        """Make the moves; how each ended is returned, in order."""
-        return await together(*(self._make(plan.model, one.proposal, one.goal) for one in plan.accepted))
+    async def carry_out(self, plan: Plan, *, copies: bool = True) -> list[str]:
+        """Make the moves; how each ended is returned, in order. copies: wait also for new replicas to have the past.
 
-    async def _make(self, model: Model, proposal: Proposal, goal: str) -> str:
+        The loop does not: copying may take long, and a site may be lost meanwhile. Other moves it waits for: the next
+        pass must see what they did.
+        """
+        return await together(*(self._make(plan.model, one.proposal, one.goal, copies) for one in plan.accepted))
+
+    async def _make(self, model: Model, proposal: Proposal, goal: str, copies: bool) -> str:
         one = self._coordinator
         self._moved_at[subject_of(model, proposal)] = asyncio.get_running_loop().time()
         if isinstance(proposal, ReplicaProposal):
             topic = model.topics.names[proposal.topic]
-            limit = one.settings.copy_limit
-            return await move_replicas(
-                one.registry, one.connection, topic, proposal.replicas, limit, one.term
-            ) or "done"  # fmt: skip
+            before = model.topics.records[proposal.topic].spec.replicas
+            if topic in one.executor.copies:
+                return "its replicas are on the move already"
+            copying = one.executor.copy(
+                ReplicaMove(one.next_move_id(), topic, before, proposal.replicas, goal, proposal.reason)
+            )
+            if not copies:
+                return "its past is being copied"
+            await asyncio.wait((copying,))
+            return "this coordinator stopped leading" if copying.cancelled() else copying.result().reason or "done"
         if isinstance(proposal, ClientProposal):
             name = model.clients.names[proposal.client]
             client = one.registry.clients.get(name)

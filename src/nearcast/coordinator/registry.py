@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from nearcast.coordinator.executor.client_move import ClientMove
+from nearcast.coordinator.executor.replica_move import ReplicaMove
 from nearcast.coordinator.executor.topic_move import TopicMove
 from nearcast.coordinator.state import ConflictError
 from nearcast.domain.errors import InputError
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Registry"]
 
-Move = TopicMove | ClientMove
+Move = TopicMove | ClientMove | ReplicaMove
 
 
 class Registry:

@@ -14,7 +14,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     period: float = 5.0  # between two passes of the loop, and between reports (ePulsar, Section 4)
     lease: float = 6.0  # another coordinator leads at most two of these after the leader died
-    site_lost_after: float = 20.0  # four missed reports: a short cut must not move everything
+    site_lost_after: float = 20.0  # four missed reports, of a site or its store: a short cut must not move everything
     client_lost_after: float = 30.0  # a client whose site says it is gone, and that does not come back
     homes: Literal["nearest", "round_robin", "random", "reloc"] = "nearest"  # the home of a client that registers
     automatic: bool = True  # carry plans out; otherwise they wait for `nearcast plan apply`

@@ -66,6 +66,7 @@ def snapshot(
     reports: Mapping[str, SiteReport],
     columns: Mapping[str, TopicColumns],
     lost: set[str],
+    lost_stores: set[str],
     settings: Settings,
     clients: Clients,
 ) -> Model:
@@ -74,7 +75,7 @@ def snapshot(
     row_of = {name: row for row, name in enumerate(names)}
     records = tuple(topics[name] for name in sorted(topics))
     return Model(
-        _sites(names, sites, reports, lost, settings),
+        _sites(names, sites, reports, lost, lost_stores, settings),
         _topics(records, row_of, list(columns.values())),
         clients,
         _workers(records, row_of, reports),
@@ -87,6 +88,7 @@ def _sites(
     sites: Mapping[str, SiteInfo],
     reports: Mapping[str, SiteReport],
     lost: set[str],
+    lost_stores: set[str],
     settings: Settings,
 ) -> Sites:
     found = [reports.get(name) for name in names]
@@ -105,7 +107,7 @@ def _sites(
         rate_out=np.array([r.broker.messages_out if r is not None else 0.0 for r in found]),
         rate_limit=np.full(len(names), settings.rate_out_limit),
         store=np.array([sites[name].store for name in names], dtype=bool),
-        store_up=np.array([r is None or r.store for r in found], dtype=bool),
+        store_up=np.array([name not in lost_stores for name in names], dtype=bool),
         worker_slots=np.array([sites[name].workers for name in names], dtype=np.int64),
         cloud=np.array([sites[name].kind == "cloud" for name in names], dtype=bool),
     )

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ConflictError", "State", "StateError"]
 
+_NEXT_LIMIT = 10.0
+
 
 class StateError(NearcastError):
     """The store that holds the coordinators' state does not answer."""
@@ -79,7 +81,8 @@ class State:
         self._revisions.clear()
         watcher = await self._guarded(self._bucket.watchall(ignore_deletes=True))
         try:
-            async for entry in watcher:
+            while True:  # not for ever: a connection that was lost meanwhile may have missed the last ones
+                entry = await self._guarded(watcher.updates(_NEXT_LIMIT))
                 if entry is None:
                     return
                 self._revisions[entry.key] = entry.revision

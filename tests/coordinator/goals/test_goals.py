@@ -262,3 +262,19 @@ def test_a_trained_model_decides_which_topics_may_share_a_worker() -> None:
     plan = make_plan(world.model(), SETTINGS, {}, 0.0, goals(model))
     assert moves(plan)
     assert all(move.startswith("topic t") and "west/worker-0 -> west/worker-" in move for move in moves(plan))
+
+
+def test_replicas_that_are_being_copied_are_left_alone_and_the_topics_members_are_not() -> None:
+    world = World(west=0.0, east=100.0)
+    world.stores = {"west", "east"}
+    world.topic("log", "west", replicas=("west",))
+    for n in range(5):
+        world.client(f"reader{n}", 100.0, "east", subscribes="log")
+    plan = make_plan(world.model(), SETTINGS, {}, 0.0, copied={"log"})
+    assert plan.accepted == ()
+    assert [(one.goal, one.reason) for one in plan.refused] == [
+        ("replicas near demand", "its past is still being copied")
+    ]
+    world.lost = {"west"}
+    plan = make_plan(world.model(), SETTINGS, {}, 0.0, copied={"log"})
+    assert [type(one.proposal) for one in plan.accepted] == [TopicProposal]

@@ -1,68 +1,184 @@
-"""Changing the stores that keep a topic: add the new ones, wait until they have its past, then let go of the old ones.
+"""Changing the stores that keep a topic: name both, wait for the past, let go of the old ones. Decisions only.
 
-The record names old and new stores together in between. A coordinator that dies there leaves a copy too many, never one
-too few; the next plan takes it away.
+    journal ─► name both ─► the new stores copy the past ─► name the new ones ─► erase the journal
+                                    │ one cannot
+                                    └─► name the old ones again ─► erase
+
+The topic's record says which stores keep it. While it names both, a message is kept by either, so there is no moment at
+which one too few has it. A coordinator may die between any two steps: its successor goes on from what the record says.
 """
 
 from __future__ import annotations
 
-import asyncio
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import Literal
 
-from nats.errors import Error as NatsError
+import msgspec
 
-from nearcast.wire import subjects
+__all__ = [
+    "Begin",
+    "Copied",
+    "Copy",
+    "Erase",
+    "Erased",
+    "Event",
+    "Finish",
+    "Gone",
+    "Instruction",
+    "Journal",
+    "Journalled",
+    "Name",
+    "Named",
+    "NotCopied",
+    "ReplicaMove",
+    "ReplicaMoveMachine",
+    "Resume",
+]
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from nearcast.coordinator.registry import Registry
-    from nearcast.wire.connection import Connection
-
-__all__ = ["move_replicas"]
-
-_LOOK_EVERY = 0.2
-
-
-async def move_replicas(
-    registry: Registry,
-    connection: Connection,
-    topic: str,
-    replicas: tuple[str, ...],
-    limit: float,
-    term: Callable[[], int],
-) -> str:
-    """Have these sites' stores keep a topic; why that was not done is returned."""
-    record = registry.topics.get(topic)
-    if record is None:
-        return "the topic was removed"
-    before = record.spec.replicas
-    fresh = tuple(site for site in replicas if site not in before)
-    term()
-    await registry.put_replicas(record, (*before, *fresh))
-    clock = asyncio.get_running_loop().time
-    deadline = clock() + limit
-    waiting = set(fresh)
-    while waiting and clock() < deadline:
-        waiting -= {site for site in waiting if await _has_the_past(connection, site, topic)}
-        if waiting:
-            await asyncio.sleep(_LOOK_EVERY)
-    term()
-    record = registry.topics.get(topic)
-    if record is None:
-        return "the topic was removed"
-    if waiting:
-        await registry.put_replicas(record, before)
-        return f"the store of {', '.join(sorted(waiting))} did not have its past within {limit:g} s"
-    await registry.put_replicas(record, replicas)
-    return ""
+Outcome = Literal["done", "rolled back", "abandoned"]
 
 
-async def _has_the_past(connection: Connection, site: str, topic: str) -> bool:
-    """A store that still copies names its source; one that kept the topic before and no longer does takes nothing."""
-    try:
-        manager = connection.jsm(prefix=subjects.store_api(site), timeout=5)
-        config = (await manager.stream_info(subjects.stream_name(topic))).config
-        return subjects.publications(topic) in (config.subjects or []) and not config.sources
-    except (NatsError, TimeoutError):
-        return False
+class ReplicaMove(msgspec.Struct, frozen=True, tag="replicas"):
+    """The stores of a topic before and after, as journalled."""
+
+    id: str
+    topic: str
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+    goal: str = ""
+    reason: str = ""
+
+    @property
+    def fresh(self) -> tuple[str, ...]:
+        """The stores that do not keep it yet."""
+        return tuple(site for site in self.after if site not in self.before)
+
+    @property
+    def both(self) -> tuple[str, ...]:
+        """Old and new stores."""
+        return (*self.before, *self.fresh)
+
+
+@dataclass(frozen=True)
+class Begin:
+    """A new move."""
+
+
+@dataclass(frozen=True)
+class Resume:
+    """A move found in the journal, with the stores that the topic's record names now; none when the topic is gone."""
+
+    replicas: tuple[str, ...] | None
+
+
+@dataclass(frozen=True)
+class Journalled:
+    """The journal has the move."""
+
+
+@dataclass(frozen=True)
+class Named:
+    """The record names the stores as asked."""
+
+
+@dataclass(frozen=True)
+class Copied:
+    """All new stores have the past."""
+
+
+@dataclass(frozen=True)
+class NotCopied:
+    """A new store did not get the past in time, though there was one to copy from."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Gone:
+    """The topic was removed."""
+
+
+@dataclass(frozen=True)
+class Erased:
+    """The journal no longer has the move."""
+
+
+@dataclass(frozen=True)
+class Journal:
+    """Write the move down, before anything is done."""
+
+
+@dataclass(frozen=True)
+class Name:
+    """Have the record name these stores."""
+
+    replicas: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Copy:
+    """Wait until these stores have the past."""
+
+    fresh: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Erase:
+    """Take the move out of the journal."""
+
+
+@dataclass(frozen=True)
+class Finish:
+    """Nothing is left to do."""
+
+    outcome: Outcome
+    reason: str = ""
+
+
+Event = Begin | Resume | Journalled | Named | Copied | NotCopied | Gone | Erased
+Instruction = Journal | Name | Copy | Erase | Finish
+
+
+class ReplicaMoveMachine:
+    """One move. Events in, instructions out; no I/O, no clock."""
+
+    def __init__(self, move: ReplicaMove) -> None:
+        self.move = move
+        self._outcome: Outcome | None = None
+        self._reason = ""
+
+    def handle(self, event: Event) -> Instruction:
+        """What to do now that this happened."""
+        match event:
+            case Begin():
+                return Journal()
+            case Journalled():
+                return Name(self.move.both)
+            case Resume(replicas):
+                return self._resume(replicas)
+            case Named():
+                return Erase() if self._outcome is not None else Copy(self.move.fresh)
+            case Copied():
+                self._outcome = "done"
+                return Name(self.move.after)
+            case NotCopied(reason):
+                self._outcome, self._reason = "rolled back", reason
+                return Name(self.move.before)
+            case Gone():
+                self._outcome, self._reason = "abandoned", "the topic was removed"
+                return Erase()
+            case Erased():
+                assert self._outcome is not None
+                return Finish(self._outcome, self._reason)
+
+    def _resume(self, replicas: tuple[str, ...] | None) -> Instruction:
+        move = self.move
+        if replicas is None:
+            return self.handle(Gone())
+        if set(replicas) in (set(move.before), set(move.both)):  # copied already or not: that is soon seen
+            return Name(move.both)
+        if set(replicas) == set(move.after):
+            self._outcome = "done"
+            return Erase()
+        self._outcome, self._reason = "abandoned", "its stores were changed by somebody else"
+        return Erase()

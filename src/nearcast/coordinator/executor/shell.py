@@ -13,12 +13,14 @@ from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError
 
 from nearcast.coordinator.executor import client_move as cm
+from nearcast.coordinator.executor import replica_move as rm
 from nearcast.coordinator.executor import topic_move as tm
 from nearcast.coordinator.state import ConflictError
 from nearcast.domain.errors import NearcastError
 from nearcast.wire import subjects
 from nearcast.wire.control import Answer, Rehome, StartTopic, StopTopic, TopicRecord, parts
-from nearcast.wire.tasks import together
+from nearcast.wire.keeping import keeps
+from nearcast.wire.tasks import end, together
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["DeposedError", "Executor"]
 
 _log = logging.getLogger(__name__)
+_LOOK_EVERY = 0.5
 
 
 class DeposedError(NearcastError):
@@ -44,6 +47,8 @@ class Executor:
         self._stopped = False
         self._slots = asyncio.Semaphore(settings.moves_at_once)
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self.copies: dict[str, asyncio.Task[rm.Finish]] = {}  # by topic: replicas on the move
+        self.failure: BaseException | None = None  # of a copy, which nobody waits for
         self.finished: deque[tuple[tm.TopicMove | cm.ClientMove, tm.Finish | cm.Finish, float]] = deque(maxlen=1000)
 
     async def run(self, moves: Iterable[tm.TopicMove | cm.ClientMove]) -> list[tm.Finish | cm.Finish]:
@@ -52,11 +57,35 @@ class Executor:
 
     async def resume(self) -> None:
         """Finish or roll back what an earlier leader began."""
-        await together(*(self._one(move, resumed=True) for move in list(self._registry.moves.values())))
+        moves = []
+        for move in list(self._registry.moves.values()):
+            if isinstance(move, rm.ReplicaMove):
+                self.copy(move, resumed=True)
+            else:
+                moves.append(self._one(move, resumed=True))
+        await together(*moves)
 
-    def stop(self) -> None:
+    def copy(self, move: rm.ReplicaMove, *, resumed: bool = False) -> asyncio.Task[rm.Finish]:
+        """Begin to move a topic's replicas. Copying its past may take long: nobody needs to wait for it."""
+        task = self.copies[move.topic] = asyncio.create_task(
+            self._move_replicas(move, resumed), name=f"replicas of {move.topic}"
+        )
+
+        def over(task: asyncio.Task[rm.Finish]) -> None:
+            del self.copies[move.topic]
+            if task.cancelled():
+                return
+            self.failure = self.failure or task.exception()
+            log = _log.warning if task.exception() else _log.info
+            log("replicas of %s -> %s: %s", move.topic, move.after, task.exception() or task.result())
+
+        task.add_done_callback(over)
+        return task
+
+    async def stop(self) -> None:
         """Make no further step: whoever leads next, perhaps the same coordinator, goes on from the journal."""
         self._stopped = True
+        await end(*self.copies.values())
 
     def _term(self) -> int:
         if self._stopped:
@@ -125,6 +154,65 @@ class Executor:
         except ConflictError:
             return tm.Conflict(await self._registry.reread_topic(move.topic))
         return tm.Committed()
+
+    async def _move_replicas(self, move: rm.ReplicaMove, resumed: bool) -> rm.Finish:
+        machine = rm.ReplicaMoveMachine(move)
+        event: rm.Event = rm.Begin()
+        if resumed:
+            record = await self._registry.reread_topic(move.topic)
+            event = rm.Resume(None if record is None else record.spec.replicas)
+        while True:
+            instruction = machine.handle(event)
+            match instruction:
+                case rm.Finish():
+                    return instruction
+                case rm.Journal():
+                    self._term()
+                    await self._registry.journal(move)
+                    event = rm.Journalled()
+                case rm.Name(replicas):
+                    event = await self._name(move.topic, replicas)
+                case rm.Copy(fresh):
+                    event = await self._copied(move, fresh, resumed)
+                case rm.Erase():
+                    self._term()
+                    await self._registry.erase_move(move)
+                    event = rm.Erased()
+
+    async def _name(self, topic: str, replicas: tuple[str, ...]) -> rm.Event:
+        async with self._locks[f"topic {topic}"]:  # its members may be changing
+            self._term()
+            record = self._registry.topics.get(topic)
+            if record is None:
+                return rm.Gone()
+            if set(record.spec.replicas) != set(replicas):
+                await self._registry.put_replicas(record, replicas)
+            return rm.Named()
+
+    async def _copied(self, move: rm.ReplicaMove, fresh: tuple[str, ...], resumed: bool) -> rm.Event:
+        """Going back is safe only if an old store answered all the while, for then it has all that the new ones have.
+
+        Otherwise this waits until an old one is back: until then there is nothing to copy, and nobody to go back to.
+        """
+        clock, limit = asyncio.get_running_loop().time, self._settings.copy_limit
+        began, waiting, safe = clock(), set(fresh), not resumed
+        while True:
+            self._term()
+            waiting -= {site for site in waiting if await self._has_the_past(site, move.topic)}
+            if not waiting:
+                return rm.Copied()
+            safe = safe and any([await self._has_the_past(site, move.topic) for site in move.before])
+            if safe and clock() - began > limit:
+                stores = ", ".join(sorted(waiting))
+                return rm.NotCopied(f"the store of {stores} did not have its past within {limit:g} s")
+            await asyncio.sleep(_LOOK_EVERY)
+
+    async def _has_the_past(self, site: str, topic: str) -> bool:
+        try:
+            manager = self._connection.jsm(prefix=subjects.store_api(site), timeout=5)
+            return keeps((await manager.stream_info(subjects.stream_name(topic))).config, topic)
+        except (NatsError, TimeoutError):
+            return False
 
     async def _move_client(self, move: cm.ClientMove, resumed: bool) -> cm.Finish:
         machine = cm.ClientMoveMachine(move)

@@ -1,0 +1,97 @@
+"""Moving replicas, with every crash point: never one store too few, and a past that is nowhere but in a lost store."""
+
+from __future__ import annotations
+
+import pytest
+
+from nearcast.coordinator.executor import replica_move as rm
+
+MOVES = [
+    rm.ReplicaMove("m1", "log", ("a",), ("b",)),
+    rm.ReplicaMove("m1", "log", ("a", "b"), ("b", "c")),
+    rm.ReplicaMove("m1", "log", ("a", "b"), ("b",)),
+    rm.ReplicaMove("m1", "log", ("a",), ("a", "b")),
+]
+
+
+class CrashError(Exception):
+    """The coordinator is killed."""
+
+
+class World:
+    """A record, a journal, and stores of which the first has the past."""
+
+    def __init__(self, move: rm.ReplicaMove, copies: bool, crash_at: int) -> None:
+        self.move, self.copies, self.crash_at, self.steps = move, copies, crash_at, 0
+        self.journal: set[str] = set()
+        self.record: tuple[str, ...] | None = move.before
+        self.has_past = set(move.before)
+
+    def step(self) -> None:
+        if self.steps == self.crash_at:
+            self.crash_at = -1
+            raise CrashError
+        self.steps += 1
+
+    def do(self, instruction: rm.Instruction) -> rm.Event:
+        self.step()
+        event: rm.Event
+        match instruction:
+            case rm.Journal():
+                self.journal.add(self.move.id)
+                event = rm.Journalled()
+            case rm.Name(replicas):
+                assert self.move.id in self.journal, "journalled first"
+                assert self.has_past & set(replicas), "some store that is named has the past"
+                self.record = replicas if self.record is not None else None
+                event = rm.Named() if self.record is not None else rm.Gone()
+            case rm.Copy(fresh):
+                if self.copies:
+                    self.has_past |= set(fresh)
+                event = rm.Copied() if self.copies or not fresh else rm.NotCopied("too slow")
+            case rm.Erase():
+                self.journal.discard(self.move.id)
+                event = rm.Erased()
+            case rm.Finish():
+                raise AssertionError
+        self.step()
+        return event
+
+    def run(self, event: rm.Event) -> rm.Finish:
+        machine = rm.ReplicaMoveMachine(self.move)
+        while True:
+            instruction = machine.handle(event)
+            if isinstance(instruction, rm.Finish):
+                return instruction
+            event = self.do(instruction)
+
+
+@pytest.mark.parametrize("copies", [True, False])
+@pytest.mark.parametrize("move", MOVES, ids=lambda move: f"{''.join(move.before)}-{''.join(move.after)}")
+@pytest.mark.parametrize("crash_at", range(-1, 12))
+def test_whenever_the_coordinator_dies_the_stores_are_the_old_or_the_new_ones(
+    move: rm.ReplicaMove, copies: bool, crash_at: int
+) -> None:
+    world = World(move, copies, crash_at)
+    try:
+        world.run(rm.Begin())
+    except CrashError:
+        if world.journal:
+            world.run(rm.Resume(world.record))
+    assert not world.journal
+    assert world.record is not None
+    done = copies or not move.fresh
+    untouched = 0 <= crash_at < 2 and set(world.record) == set(move.before)  # it died before the journal had it
+    assert set(world.record) == set(move.after if done else move.before) or untouched
+    assert set(world.record) <= world.has_past
+
+
+def test_a_topic_that_goes_or_is_changed_meanwhile_is_left_alone() -> None:
+    world = World(MOVES[0], True, -1)
+    world.record = None
+    world.has_past = {"a", "b"}
+    assert world.run(rm.Begin()) == rm.Finish("abandoned", "the topic was removed")
+    assert world.run(rm.Resume(None)) == rm.Finish("abandoned", "the topic was removed")
+    world.record = ("z",)
+    assert world.run(rm.Resume(("z",))) == rm.Finish("abandoned", "its stores were changed by somebody else")
+    assert world.record == ("z",)
