@@ -46,8 +46,8 @@ def monitoring() -> Iterable[Figure]:
         )  # fmt: skip
 
 
-def one_pass(topics: int, sites: int, clients: int) -> dict[str, float]:
-    """Snapshot, detection and plan over made-up reports; seconds of each."""
+def one_pass(topics: int, sites: int, clients: int, skew: float = 1.0) -> dict[str, float]:
+    """Snapshot, detection and plan over made-up reports; seconds of each. skew: above 1, the first sites have most."""
     rng = np.random.default_rng(1)
 
     def place(row: np.ndarray) -> Coordinate:
@@ -63,7 +63,7 @@ def one_pass(topics: int, sites: int, clients: int) -> dict[str, float]:
         )
         for n in range(topics)
     }
-    home = rng.integers(0, sites, clients)
+    home = (sites * rng.random(clients) ** skew).astype(int)
     client_at = site_at[home] + rng.normal(0, 3, (clients, 8))
     takes = rng.integers(0, topics, (clients, 2))
     registered = {
@@ -115,10 +115,11 @@ def _named(reports: list[ClientReport]) -> list[str]:
 
 def loop() -> Iterable[Figure]:
     """One pass of the loop, growing by doubling."""
-    for share in (0.25, 0.5, 1.0):
+    for share, skew in ((0.25, 1.0), (0.5, 1.0), (1.0, 1.0), (1.0, 3.0)):
         size = (int(10_000 * share), 100, int(100_000 * share))
-        spent, _, megabytes = in_fresh_process(one_pass, *size)
-        what = f"{size[0]} topics, {size[1]} sites, {size[2]} clients; {spent['moves']:.0f} moves planned"
+        spent, _, megabytes = in_fresh_process(one_pass, *size, skew)
+        homes = "homes so skewed that all are balanced; " if skew > 1 else ""
+        what = f"{size[0]} topics, {size[1]} sites, {size[2]} clients; {homes}{spent['moves']:.0f} moves planned"
         steps = ", ".join(f"{step} {spent[step]:.2f}" for step in ("model", "detect", "plan"))
         before = f"{spent['taking in all reports']:.2f} s to take in the reports as they came"
         detail = f"{spent['whole']:.2f} s ({steps}), after {before}; {megabytes:.0f} MB"

@@ -38,12 +38,13 @@ class Balance:
         if cov(before) <= settings.cov or before.mean() <= settings.mean_load:
             return []
         thresholds = Thresholds(settings.cov, settings.mean_load, settings.shuffle_cov, settings.shuffle_mean_load)
-        plans = {scheme: staged(problem, current, thresholds, scheme) for scheme in _SCHEMES}
-        scheme = min(_SCHEMES, key=lambda name: _merit(plans[name], settings))
+        dealt_anew = cov(before) > settings.shuffle_cov and before.mean() > settings.shuffle_mean_load
+        schemes: list[Literal["ldm", "sdm"]] = ["ldm"] if dealt_anew else ["ldm", "sdm"]  # after it, little is left
+        plans = {scheme: staged(problem, current, thresholds, scheme) for scheme in schemes}
+        scheme = min(plans, key=lambda name: _merit(plans[name], settings))
         plan = plans[scheme]
         if cov(plan.loads) > (1 - settings.gain) * cov(before):
             return []
-        dealt_anew = cov(before) > settings.shuffle_cov and before.mean() > settings.shuffle_mean_load
         chosen = "all clients are dealt anew" if dealt_anew else _SCHEMES[scheme]
         sites, found = model.sites, []
         heaviest_first = plan.moved[np.argsort(-problem.outgoing[plan.moved], kind="stable")]
