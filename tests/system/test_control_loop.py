@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
 
 from tests.system.conftest import until
 from tests.system.control import coordinator
@@ -160,3 +162,22 @@ async def test_a_lost_sites_topics_run_elsewhere_and_its_return_does_no_harm(cit
             await reader.publish("gps", {"n": 3})
             assert (await anext(subscription)).data["n"] == 3
             assert (await control.members("gps"))[0].partition("/")[0] != "tokyo"
+
+
+async def test_a_worker_that_hangs_does_not_take_its_site_with_it(city):
+    async with city(TopicSpec("gps", ("tokyo",)), report_seconds=0.2) as c:
+        async with coordinator(c, automatic=True, site_lost_after=5.0) as control:
+            worker = c.sites["tokyo"].workers["worker-0"].pid
+            monitor, clock = control.coordinator.monitor, asyncio.get_running_loop().time
+            os.kill(worker, signal.SIGSTOP)
+            try:
+                until_when = clock() + 8.0
+
+                def heard_long_enough():
+                    assert "tokyo" not in monitor.lost(clock())
+                    return monitor.heard["tokyo"] > until_when
+
+                await until(heard_long_enough)
+            finally:
+                os.kill(worker, signal.SIGCONT)
+            assert await control.members("gps") == ["tokyo/worker-0"]

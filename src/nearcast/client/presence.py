@@ -229,8 +229,8 @@ class Presence:
             acknowledgements = self._spare[new] = Acknowledgements(new)
             await acknowledgements.start()
             await new.flush(timeout=10)
-        except (NatsError, TimeoutError, NearcastError) as error:
-            return rh.Lost(str(error) or "timed out")
+        except Exception as error:  # whatever it is, the machine must hear of it, or the client moves never again
+            return rh.Lost(str(error) or type(error).__name__)
         return rh.Subscribed()
 
     async def _switch(self, old: Connection, new: Connection) -> None:
@@ -248,7 +248,7 @@ class Presence:
 
     async def _drain(self, old: Connection) -> None:
         client, acknowledgements = self._client, self._spare[old]
-        with contextlib.suppress(NatsError, TimeoutError, NearcastError):
+        try:
             async with asyncio.timeout(_DRAIN_LIMIT):
                 if acknowledgements is not None:
                     await acknowledgements.drain()
@@ -263,6 +263,8 @@ class Presence:
                 for subscription in client._subscriptions:
                     await subscription.let_go(old)
                 await old.flush(timeout=2)
+        except Exception as error:  # the old connection is closed all the same
+            _log.warning("client %s: left its old home in a hurry: %s", client.name, str(error) or type(error).__name__)
 
     async def _discard(self, connection: Connection) -> None:
         acknowledgements = self._spare[connection]

@@ -32,7 +32,7 @@ from nearcast.wire.control import (
     WorkerCommand,
     member,
 )
-from nearcast.wire.tasks import end
+from nearcast.wire.tasks import end, together
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -135,8 +135,9 @@ class Hosting:
         self.workers.clear()
 
     async def stats(self) -> list[WorkerStats]:
-        """What each worker has done since it started."""
-        return [await self._ask_worker(worker) for worker in list(self.workers)]
+        """What each worker has done since it started; one that does not answer now is left out."""
+        found = await together(*(self._stats_of(worker) for worker in list(self.workers)))
+        return [stats for stats in found if stats is not None]
 
     async def follow(self, answer: Assignments) -> None:
         """Do what the registry says: first stop what this site should no longer run."""
@@ -276,6 +277,13 @@ class Hosting:
                 if clock() > deadline:
                     raise
                 await asyncio.sleep(0.05)
+
+    async def _stats_of(self, worker: str) -> WorkerStats | None:
+        try:
+            return await self._ask_worker(worker)
+        except NearcastError as error:
+            _log.warning("%s", error)
+            return None
 
     async def _ask_worker(self, worker: str) -> WorkerStats:
         reply = await ask(self._connection, subjects.worker(self._site.name, worker), b"")

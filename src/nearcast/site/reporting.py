@@ -6,7 +6,6 @@ While no coordinator answers nothing changes: the site goes on with what it has.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
 import os
@@ -20,7 +19,7 @@ from nearcast.domain.errors import NearcastError
 from nearcast.site.aggregation import aggregate
 from nearcast.site.hosting import ask, configured_records
 from nearcast.wire import subjects
-from nearcast.wire.asking import CoordinatorError, ask_coordinator
+from nearcast.wire.asking import ask_coordinator
 from nearcast.wire.control import Assignments, AssignmentsRequest, ReportAnswer, parts
 from nearcast.wire.histogram import percentile
 from nearcast.wire.registration import RegisterSite, SiteInfo
@@ -61,6 +60,7 @@ class Reporting:
         self._idle_rounds = 0
         self._decode = msgspec.msgpack.Decoder(ClientReport).decode
         self._task: asyncio.Task[None] | None = None
+        self._following: asyncio.Task[None] | None = None
 
     async def register(self, timeout: float) -> Assignments:
         """Make the site known; all records are returned."""
@@ -88,7 +88,7 @@ class Reporting:
 
     async def stop(self) -> None:
         """Stop reporting."""
-        await end(self._task)
+        await end(self._task, self._following)
 
     def _heard(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
         try:
@@ -116,7 +116,12 @@ class Reporting:
         body = await ask(self._connection, subject, msgspec.msgpack.encode(report), max(2.0, self.period))
         answer = msgspec.msgpack.decode(body, type=ReportAnswer)
         self._told = (self._told | set(report.arrived)) - set(report.gone)
-        with contextlib.suppress(CoordinatorError):  # it may have stopped leading in between
+        if self._following is None or self._following.done():
+            self._following = asyncio.create_task(self._follow(answer), name=f"{self._site.name} follows")
+
+    async def _follow(self, answer: ReportAnswer) -> None:
+        """Do what the registry says, beside the reports: a worker may take long to start, and a site not be silent."""
+        try:
             if not answer.registered:
                 await self._hosting.follow(await self.register(5.0))
             elif answer.revision > self._hosting.revision or self._hosting.revision < 0:
@@ -125,10 +130,14 @@ class Reporting:
                 await self._hosting.follow(await self._the_rest(first, 5.0))
             else:
                 await self._hosting.reconcile()
-        self._idle_rounds += 1
-        if self._idle_rounds * self.period >= _LOOK_FOR_IDLE:
-            self._idle_rounds = 0
-            await self._hosting.retire_idle_workers()
+            self._idle_rounds += 1
+            if self._idle_rounds * self.period >= _LOOK_FOR_IDLE:
+                self._idle_rounds = 0
+                await self._hosting.retire_idle_workers()
+        except (NearcastError, NatsError, TimeoutError, OSError) as error:  # it may have stopped leading in between
+            _log.debug("%s: the registry cannot be followed now: %s", self._site.name, error)
+        except Exception:
+            _log.exception("%s: the registry cannot be followed", self._site.name)
 
     async def _report(self) -> SiteReport:
         now = asyncio.get_running_loop().time()
