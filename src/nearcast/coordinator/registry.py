@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nearcast.coordinator.state import State
     from nearcast.domain.topic import TopicSpec
 
-__all__ = ["Registry"]
+__all__ = ["Move", "Registry"]
 
 Move = TopicMove | ClientMove | ReplicaMove
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import msgspec
 
+from nearcast.coordinator.executor.steps import Begin, Erase, Erased, Journal, Journalled
+
 __all__ = [
     "Begin",
     "ClientMove",
@@ -43,18 +45,8 @@ class ClientMove(msgspec.Struct, frozen=True, tag="client"):
 
 
 @dataclass(frozen=True)
-class Begin:
-    """A new move."""
-
-
-@dataclass(frozen=True)
 class Resume:
     """A move found in the journal."""
-
-
-@dataclass(frozen=True)
-class Journalled:
-    """The journal has the move."""
 
 
 @dataclass(frozen=True)
@@ -75,16 +67,6 @@ class Noted:
 
 
 @dataclass(frozen=True)
-class Erased:
-    """The journal no longer has the move."""
-
-
-@dataclass(frozen=True)
-class Journal:
-    """Write the move down, before anything is done."""
-
-
-@dataclass(frozen=True)
 class Tell:
     """Tell the client its new home's address."""
 
@@ -92,11 +74,6 @@ class Tell:
 @dataclass(frozen=True)
 class Note:
     """Write the new home into the registry."""
-
-
-@dataclass(frozen=True)
-class Erase:
-    """Take the move out of the journal."""
 
 
 @dataclass(frozen=True)

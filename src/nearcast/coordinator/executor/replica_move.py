@@ -15,6 +15,8 @@ from typing import Literal
 
 import msgspec
 
+from nearcast.coordinator.executor.steps import Begin, Erase, Erased, Journal, Journalled
+
 __all__ = [
     "Begin",
     "Copied",
@@ -60,20 +62,10 @@ class ReplicaMove(msgspec.Struct, frozen=True, tag="replicas"):
 
 
 @dataclass(frozen=True)
-class Begin:
-    """A new move."""
-
-
-@dataclass(frozen=True)
 class Resume:
     """A move found in the journal, with the stores that the topic's record names now; none when the topic is gone."""
 
     replicas: tuple[str, ...] | None
-
-
-@dataclass(frozen=True)
-class Journalled:
-    """The journal has the move."""
 
 
 @dataclass(frozen=True)
@@ -99,16 +91,6 @@ class Gone:
 
 
 @dataclass(frozen=True)
-class Erased:
-    """The journal no longer has the move."""
-
-
-@dataclass(frozen=True)
-class Journal:
-    """Write the move down, before anything is done."""
-
-
-@dataclass(frozen=True)
 class Name:
     """Have the record name these stores."""
 
@@ -120,11 +102,6 @@ class Copy:
     """Wait until these stores have the past."""
 
     fresh: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Erase:
-    """Take the move out of the journal."""
 
 
 @dataclass(frozen=True)

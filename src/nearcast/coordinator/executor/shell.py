@@ -15,6 +15,7 @@ from nats.errors import NoRespondersError
 from nearcast.coordinator.executor import client_move as cm
 from nearcast.coordinator.executor import replica_move as rm
 from nearcast.coordinator.executor import topic_move as tm
+from nearcast.coordinator.executor.steps import Erase, Erased, Journal, Journalled
 from nearcast.coordinator.state import ConflictError
 from nearcast.domain.errors import NearcastError
 from nearcast.wire import subjects
@@ -25,7 +26,7 @@ from nearcast.wire.tasks import end, together
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from nearcast.coordinator.registry import Registry
+    from nearcast.coordinator.registry import Move, Registry
     from nearcast.coordinator.settings import Settings
     from nearcast.wire.connection import Connection
 
@@ -104,6 +105,14 @@ class Executor:
             _log.info("%s: %s -> %s: %s", name, move.before, move.after, finish)
             return finish
 
+    async def _written(self, move: Move, step: Journal | Erase) -> Journalled | Erased:
+        self._term()
+        if isinstance(step, Journal):
+            await self._registry.journal(move)
+            return Journalled()
+        await self._registry.erase_move(move)
+        return Erased()
+
     async def _move_topic(self, move: tm.TopicMove, resumed: bool) -> tm.Finish:
         machine = tm.TopicMoveMachine(move)
         first: tm.Event = tm.Begin()
@@ -119,9 +128,8 @@ class Executor:
     async def _do(self, move: tm.TopicMove, instruction: tm.Instruction) -> tm.Event:
         term = self._term()
         match instruction:
-            case tm.Journal():
-                await self._registry.journal(move)
-                return tm.Journalled()
+            case Journal() | Erase():
+                return await self._written(move, instruction)
             case tm.Start(name, source, epoch):
                 site, worker = parts(name)
                 record = self._registry.topics.get(move.topic)
@@ -140,9 +148,6 @@ class Executor:
                 if error:
                     _log.warning("%s was not told to leave topic %s: %s", name, move.topic, error)
                 return tm.Left(name)
-            case tm.Erase():
-                await self._registry.erase_move(move)
-                return tm.Erased()
         raise AssertionError(instruction)
 
     async def _commit(self, move: tm.TopicMove, expected: int, epoch: int, members: tuple[str, ...]) -> tm.Event:
@@ -166,18 +171,12 @@ class Executor:
             match instruction:
                 case rm.Finish():
                     return instruction
-                case rm.Journal():
-                    self._term()
-                    await self._registry.journal(move)
-                    event = rm.Journalled()
+                case Journal() | Erase():
+                    event = await self._written(move, instruction)
                 case rm.Name(replicas):
                     event = await self._name(move.topic, replicas)
                 case rm.Copy(fresh):
                     event = await self._copied(move, fresh, resumed)
-                case rm.Erase():
-                    self._term()
-                    await self._registry.erase_move(move)
-                    event = rm.Erased()
 
     async def _name(self, topic: str, replicas: tuple[str, ...]) -> rm.Event:
         async with self._locks[f"topic {topic}"]:  # its members may be changing
@@ -222,10 +221,8 @@ class Executor:
             match instruction:
                 case cm.Finish():
                     return instruction
-                case cm.Journal():
-                    self._term()
-                    await self._registry.journal(move)
-                    event = cm.Journalled()
+                case Journal() | Erase():
+                    event = await self._written(move, instruction)
                 case cm.Tell():
                     error = await self._rehome(move)
                     event = cm.Stayed(error) if error else cm.Moved()
@@ -235,10 +232,6 @@ class Executor:
                     if client is not None:
                         await self._registry.put_client(msgspec.structs.replace(client, home=move.after))
                     event = cm.Noted()
-                case cm.Erase():
-                    self._term()
-                    await self._registry.erase_move(move)
-                    event = cm.Erased()
 
     async def _rehome(self, move: cm.ClientMove) -> str:
         site = self._registry.sites.get(move.after)

@@ -15,6 +15,7 @@ from typing import Literal
 
 import msgspec
 
+from nearcast.coordinator.executor.steps import Begin, Erase, Erased, Journal, Journalled
 from nearcast.wire.control import TopicRecord
 
 __all__ = [
@@ -70,20 +71,10 @@ class TopicMove(msgspec.Struct, frozen=True, tag="topic"):
 
 
 @dataclass(frozen=True)
-class Begin:
-    """A new move."""
-
-
-@dataclass(frozen=True)
 class Resume:
     """A move found in the journal, with the topic's record as it is now."""
 
     record: TopicRecord | None
-
-
-@dataclass(frozen=True)
-class Journalled:
-    """The journal has the move."""
 
 
 @dataclass(frozen=True)
@@ -120,17 +111,7 @@ class Left:
     member: str
 
 
-@dataclass(frozen=True)
-class Erased:
-    """The journal no longer has the move."""
-
-
 # Instructions: what to do next.
-
-
-@dataclass(frozen=True)
-class Journal:
-    """Write the move down, before anything is done."""
 
 
 @dataclass(frozen=True)
@@ -158,11 +139,6 @@ class Leave:
     member: str
     towards: str
     epoch: int
-
-
-@dataclass(frozen=True)
-class Erase:
-    """Take the move out of the journal."""
 
 
 @dataclass(frozen=True)
