@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import tomllib
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_type_hints
 
 import msgspec
 
@@ -24,12 +25,6 @@ class _Store(msgspec.Struct):
     sync_always: bool = False
 
 
-class _Limits(msgspec.Struct):
-    max_payload: int = 1 << 20
-    max_connections: int = 65_536
-    max_pending: int = 64 << 20
-
-
 class _Site(msgspec.Struct):
     name: str
     kind: Literal["edge", "cloud"] = "edge"
@@ -40,7 +35,7 @@ class _Site(msgspec.Struct):
     workers: int = 1
     bandwidth_mbit: float | None = None
     store: _Store | None = None
-    limits: _Limits = msgspec.field(default_factory=_Limits)
+    limits: Limits = Limits()
 
 
 class _Topic(msgspec.Struct):
@@ -53,21 +48,11 @@ class _Topic(msgspec.Struct):
     keep_bytes: int | None = None
 
 
-class _Cluster(msgspec.Struct):
-    warehouse: str
-    checkpoints: str = ""
-    master: str = "local[*]"
-    batch_rows: int = 10_000
-    analyse_every: float = 60.0
-    keep_results: float = 7 * 86400.0
-    spark: dict[str, str] = {}
-
-
 class _File(msgspec.Struct):
     site: list[_Site]
     topic: list[_Topic] = []
     processors: list[str] = []
-    cluster: _Cluster | None = None
+    cluster: ClusterSpec | None = None
     report_seconds: float = 5.0
 
 
@@ -161,24 +146,20 @@ class _Checks:
                 "a directory that is there; make it first",
             )
             store = StoreSpec(directory, site.store.max_bytes, site.store.sync_always)
-        limits = Limits(**msgspec.structs.asdict(site.limits))
         return SiteSpec(
-            site.name, site.kind, site.position, site.host, site.port, site.mqtt_port, store, limits, site.workers,
+            site.name, site.kind, site.position, site.host, site.port, site.mqtt_port, store, site.limits, site.workers,
             site.bandwidth_mbit,
         )  # fmt: skip
 
-    def cluster(self, cluster: _Cluster | None) -> ClusterSpec | None:
+    def cluster(self, cluster: ClusterSpec | None) -> ClusterSpec | None:
         if cluster is None:
             return None
         self.that(bool(cluster.warehouse), "cluster.warehouse", "", "a folder, or a URI such as s3://bucket/nearcast")
         self.at_least("cluster.batch_rows", cluster.batch_rows, 1)
         self.at_least("cluster.analyse_every", cluster.analyse_every, 0)
         self.at_least("cluster.keep_results", cluster.keep_results, 0)
-        return ClusterSpec(
-            self.folder(cluster.warehouse), self.folder(cluster.checkpoints) if cluster.checkpoints else "",
-            cluster.master, cluster.batch_rows, cluster.analyse_every, cluster.keep_results,
-            dict(cluster.spark),
-        )  # fmt: skip
+        checkpoints = self.folder(cluster.checkpoints) if cluster.checkpoints else ""
+        return replace(cluster, warehouse=self.folder(cluster.warehouse), checkpoints=checkpoints)
 
     def folder(self, text: str) -> str:
         """A path relative to the file; a URI as it is."""
@@ -237,12 +218,12 @@ def _refuse_unknown_keys(path: Path, raw: Any, kind: Any, at: str) -> None:
         return
     if not isinstance(raw, dict):
         return
-    known = {f.encode_name: f.type for f in msgspec.structs.fields(kind)}
+    known = get_type_hints(kind)
     for key, value in raw.items():
         where = f"{at}.{key}" if at else key
         if key not in known:
             raise InputError(f"{path}: {where} is {value!r}, an unknown key; allowed: {', '.join(known)}")
-        for nested in (_Site, _Store, _Limits, _Topic, _Cluster):
+        for nested in (_Site, _Store, Limits, _Topic, ClusterSpec):
             if nested in _parts(known[key]):
                 _refuse_unknown_keys(path, value, nested, where)
 
