@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -33,6 +34,9 @@ def ask(url: str, noun: str, verb: str, timeout: float = 60.0, **body: Any) -> A
     return asyncio.run(run())
 
 
+_PIPE_WIDTH = 10_000  # who reads lines wants a line per row
+
+
 def print_rows(rows: list[dict[str, Any]], as_json: bool, empty: str) -> None:
     """A table, one line per row."""
     if as_json:
@@ -46,10 +50,10 @@ def print_rows(rows: list[dict[str, Any]], as_json: bool, empty: str) -> None:
 
     table = Table(box=None, pad_edge=False)
     for name in rows[0]:
-        table.add_column(name.replace("_", " "))
+        table.add_column(name.replace("_", " "), overflow="fold")  # nothing is cut off: it may be an address
     for row in rows:
         table.add_row(*(_text(value) for value in row.values()))
-    Console().print(table)
+    Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH).print(table)
 
 
 def print_fields(fields: dict[str, Any], as_json: bool) -> None:
