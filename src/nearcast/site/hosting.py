@@ -136,7 +136,8 @@ class Hosting:
 
     async def stats(self) -> list[WorkerStats]:
         """What each worker has done since it started; one that does not answer now is left out."""
-        found = await together(*(self._stats_of(worker) for worker in list(self.workers)))
+        up = [worker for worker, process in self.workers.items() if process.started]
+        found = await together(*(self._stats_of(worker) for worker in up))
         return [stats for stats in found if stats is not None]
 
     async def follow(self, answer: Assignments) -> None:

@@ -55,6 +55,11 @@ class Supervised:
         running = self._process is not None and self._process.returncode is None
         return self._process.pid if running and self._process else None
 
+    @property
+    def started(self) -> bool:
+        """Whether it has come up once, and is kept up since."""
+        return self._watcher is not None
+
     async def start(self) -> None:
         """Start, wait until ready, then keep watch."""
         await self._launch()

@@ -17,7 +17,7 @@ from nats.errors import Error as NatsError
 
 from nearcast.domain.errors import NearcastError
 from nearcast.site.aggregation import aggregate
-from nearcast.site.hosting import ask, configured_records
+from nearcast.site.hosting import configured_records
 from nearcast.wire import subjects
 from nearcast.wire.asking import ask_coordinator
 from nearcast.wire.control import Assignments, AssignmentsRequest, ReportAnswer, parts
@@ -61,6 +61,8 @@ class Reporting:
         self._decode = msgspec.msgpack.Decoder(ClientReport).decode
         self._task: asyncio.Task[None] | None = None
         self._following: asyncio.Task[None] | None = None
+        self._inbox, self._number = connection.new_inbox(), 0
+        self._last = SiteReport(site.name, -1)
 
     async def register(self, timeout: float) -> Assignments:
         """Make the site known; all records are returned."""
@@ -84,6 +86,7 @@ class Reporting:
     async def start(self) -> None:
         """Listen to clients, and report from now on."""
         await self._connection.attach(subjects.client_reports(self._site.name), self._heard)
+        await self._connection.attach(f"{self._inbox}.*", self._answered)
         self._task = asyncio.create_task(self._report_on(), name=f"reports of {self._site.name}")
 
     async def stop(self) -> None:
@@ -108,14 +111,20 @@ class Reporting:
             try:
                 await self._report_once()
             except (NearcastError, NatsError, TimeoutError, OSError) as error:
-                _log.debug("%s: no report, or no answer: %s", self._site.name, error)
+                _log.debug("%s: no report: %s", self._site.name, error)
 
     async def _report_once(self) -> None:
-        report = await self._report()
-        subject = subjects.report(self._site.name)
-        body = await ask(self._connection, subject, msgspec.msgpack.encode(report), max(2.0, self.period))
-        answer = msgspec.msgpack.decode(body, type=ReportAnswer)
-        self._told = (self._told | set(report.arrived)) - set(report.gone)
+        """Nobody waits for the answer: it comes when it comes, and none while no coordinator leads."""
+        self._last = await self._report()
+        self._number += 1
+        body = msgspec.msgpack.encode(self._last)
+        self._connection.send(subjects.report(self._site.name), b"", body, f"{self._inbox}.{self._number}")
+
+    def _answered(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
+        if not payload or subject != f"{self._inbox}.{self._number}":  # nobody is there, or it is late
+            return
+        answer = msgspec.msgpack.decode(payload, type=ReportAnswer)
+        self._told = (self._told | set(self._last.arrived)) - set(self._last.gone)
         if self._following is None or self._following.done():
             self._following = asyncio.create_task(self._follow(answer), name=f"{self._site.name} follows")
 
