@@ -14,7 +14,9 @@ from tests.system.conftest import interest_settled, until
 import nearcast
 from nearcast.domain.topic import TopicSpec
 from nearcast.site.servers import server_binary
+from nearcast.wire.connection import open_connection
 from nearcast.wire.stamp import header_block
+from nearcast.wire.tasks import end
 
 
 @pytest.fixture
@@ -198,3 +200,44 @@ async def test_wildcards_take_notifications_of_processed_topics_and_publications
 async def _first(subscription: nearcast.Subscription, number: int) -> AsyncIterator[nearcast.Message]:
     for _ in range(number):
         yield await anext(subscription)
+
+
+async def test_who_gives_up_a_flush_does_not_make_the_connection_deaf(bare: str) -> None:
+    connection = await open_connection([bare], name="impatient")
+    try:
+        heard: asyncio.Queue[bytes] = asyncio.Queue()
+        await connection.attach("a", lambda subject, reply, payload, headers: heard.put_nowait(payload))
+        given_up = asyncio.create_task(connection.flush())
+        await asyncio.sleep(0)  # the question is on its way, its answer is not here yet
+        await end(given_up)
+        assert given_up.cancelled()
+        connection.send("a", b"", b"hello")
+        async with asyncio.timeout(20):
+            assert await heard.get() == b"hello"
+    finally:
+        await connection.close()
+
+
+async def test_a_reader_that_stops_over_an_error_connects_again(bare: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    back = asyncio.Event()
+
+    async def came_back() -> None:
+        back.set()
+
+    async def broken() -> None:
+        monkeypatch.undo()
+        raise RuntimeError("on purpose")
+
+    connection = await open_connection([bare], name="hit", on_reconnect=came_back)
+    try:
+        heard: asyncio.Queue[bytes] = asyncio.Queue()
+        await connection.attach("a", lambda subject, reply, payload, headers: heard.put_nowait(payload))
+        monkeypatch.setattr(connection, "_process_pong", broken)
+        with pytest.raises(TimeoutError):
+            await connection.flush(timeout=1)
+        async with asyncio.timeout(20):
+            await back.wait()
+            connection.send("a", b"", b"hello")
+            assert await heard.get() == b"hello"
+    finally:
+        await connection.close()

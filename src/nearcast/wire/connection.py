@@ -146,6 +146,18 @@ class Connection(Client):
             raise asyncio.CancelledError
         await super()._connect_to_server(s)
 
+    async def _read_loop(self) -> None:
+        await super()._read_loop()
+        task = asyncio.current_task()
+        if self.is_connected and task is not None and not task.cancelling():
+            # It stopped over an error. nats-py would go on writing, and never hear anything again.
+            await self._process_op_err(NatsError("nats: the reader stopped"))
+
+    async def _process_pong(self) -> None:
+        if self._pongs and self._pongs[0].done():  # whoever flushed gave up; nats-py would stop reading over it
+            self._pongs[0] = asyncio.get_running_loop().create_future()
+        await super()._process_pong()
+
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
         sink = self._sinks.get(sid)
         if sink is None:
