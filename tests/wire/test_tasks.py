@@ -72,3 +72,22 @@ async def test_who_is_cancelled_while_it_ends_tasks_ends_them_first() -> None:
     await asyncio.wait([outer])
     assert outer.cancelled()
     assert inner.done()
+
+
+async def test_cancelled_once_all_are_ended_even_one_that_misses_it() -> None:
+    missed = 0
+
+    async def stubborn() -> None:
+        nonlocal missed
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            missed += 1
+        await asyncio.sleep(60)
+
+    outer = asyncio.create_task(together(stubborn(), stubborn()))
+    await asyncio.sleep(0.01)
+    outer.cancel()
+    await asyncio.wait([outer], timeout=30)
+    assert outer.cancelled()
+    assert missed == 2

@@ -47,6 +47,11 @@ async def together(*work: Coroutine[Any, Any, T]) -> list[T]:
     """All results, in order. When one fails, or this is cancelled, the others are ended first: none goes on alone."""
     tasks = [asyncio.create_task(one) for one in work]
     try:
-        return await asyncio.gather(*tasks)
+        if tasks:  # not `gather`: cancelled once, it cancels once, and waits for a task that goes on all the same
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for task in tasks:
+            if task.done():
+                task.result()  # raises what it raised
+        return [task.result() for task in tasks]
     finally:
         await end(*tasks)
