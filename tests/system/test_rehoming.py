@@ -191,3 +191,26 @@ async def test_a_client_that_leaves_in_the_middle_of_a_move_leaves_nothing_open(
         await asyncio.sleep(0)
         left = {task.get_coro().__qualname__ for task in asyncio.all_tasks() - others}
         assert {name for name in left if name.startswith(("Client.", "Acknowledgements."))} == set()
+
+
+async def test_a_client_that_comes_while_no_coordinator_answers_works_and_is_given_a_home_later(city):
+    async with city(TopicSpec("news"), report_seconds=0.2) as c:
+        for site, x in {"tokyo": 0.0, "osaka": 100.0, "cloud": 300.0}.items():
+            c.sites[site].place.fixed = at(x)
+        options = {"coordinator": c.url("cloud"), "coordinate": at(99.0), "report_seconds": 0.2}
+        async with coordinator(c):
+            pass  # the registry knows the sites; the next leader does not know yet where they are
+        async with nearcast.connect(name="early", **options) as early:
+            assert early.home == "cloud"
+            subscription = await early.subscribe("news")
+            await early.publish("news", {"n": 1})
+            assert (await anext(subscription)).data["n"] == 1
+            async with coordinator(c) as control:
+
+                async def at_home():
+                    known = {row["client"]: row["home"] for row in await control.ask("client", "ls")}
+                    return early.home == "osaka" and known == {"early": "osaka"}
+
+                await until(at_home)
+                await early.publish("news", {"n": 2})
+                assert (await anext(subscription)).data["n"] == 2

@@ -16,7 +16,7 @@ from nearcast.client import rehoming as rh
 from nearcast.client.quorum import Acknowledgements
 from nearcast.domain.errors import NearcastError
 from nearcast.wire import subjects
-from nearcast.wire.asking import ask_coordinator
+from nearcast.wire.asking import CoordinatorError, ask_coordinator
 from nearcast.wire.connection import Connection, ConnectionLostError, open_connection
 from nearcast.wire.control import Answer, Rehome
 from nearcast.wire.histogram import bucket
@@ -61,15 +61,24 @@ class Presence:
         self.moves = 0
 
     async def register(self, urls: Sequence[str]) -> list[str]:
-        """Ask for a home through any broker; the addresses to try are returned, best first."""
+        """Ask for a home through any broker; the addresses to try are returned, best first.
+
+        While no coordinator answers, these brokers will do: the client asks again with each report.
+        """
         client = self._client
         connection = await open_connection(urls, name=client.name, timeout=client._timeout)
         try:
             await self._whereabouts.measure(connection, _FIRST_ROUNDS)
-            self._told = ClientInfo(client.name, coordinate=self._whereabouts.coordinate)
-            answer = await ask_coordinator(connection, "client", "register", self._told, HomeAnswer)
+            told = ClientInfo(client.name, coordinate=self._whereabouts.coordinate)
+            answer = await ask_coordinator(connection, "client", "register", told, HomeAnswer)
+        except CoordinatorError as error:
+            _log.warning(
+                "client %s is at the first broker that answers until it is given a home: %s", client.name, error
+            )
+            return list(urls)
         finally:
             await connection.close()
+        self._told = told
         self._offered = [name for name, _ in answer.homes]
         return [url for _, url in answer.homes]
 
@@ -138,7 +147,11 @@ class Presence:
         )
         if info != self._told:  # what it does has changed, or it is elsewhere
             info = msgspec.structs.replace(info, coordinate=self._whereabouts.coordinate)
-            await ask_coordinator(connection, "client", "register", info, HomeAnswer)
+            asked = info if self._told is not None else msgspec.structs.replace(info, home="")
+            answer = await ask_coordinator(connection, "client", "register", asked, HomeAnswer)
+            if self._told is None:  # nobody answered when it came
+                info = msgspec.structs.replace(info, home=answer.homes[0][0])
+                self._begin_move(rh.Commanded(answer.term, *answer.homes[0]), "")
             self._told = info
 
     def _report(self) -> ClientReport:
@@ -174,7 +187,9 @@ class Presence:
         if self._leaving:
             return
         command = msgspec.json.decode(payload, type=Rehome)
-        event = rh.Commanded(command.term, command.home, command.url)
+        self._begin_move(rh.Commanded(command.term, command.home, command.url), reply)
+
+    def _begin_move(self, event: rh.Commanded, reply: str) -> None:
         task = asyncio.create_task(self._move(event, reply))
         self._moving.add(task)
         task.add_done_callback(self._moving.discard)
@@ -187,7 +202,8 @@ class Presence:
             for instruction in self._machine.handle(events.pop(0)):
                 match instruction:
                     case rh.Answer(error, term):
-                        self._client._live().send(reply, b"", msgspec.json.encode(Answer(error, term)))
+                        if reply:
+                            self._client._live().send(reply, b"", msgspec.json.encode(Answer(error, term)))
                     case rh.Open(url):
                         new, outcome = await self._open(url)
                         events.append(outcome)

@@ -95,6 +95,9 @@ class Api:
         }
         known = registry.clients.get(info.name)
         here = info.home or (known.home if known is not None else "")
+        silent = sorted(alive - monitor.reports.keys())
+        if silent and not here:  # a leader that is new: soon it knows where the sites are
+            raise NearcastError(f"{', '.join(silent)} did not report yet; ask again in a moment")
         homes = self._coordinator.homes.homes(info, alive, coordinates, here)
         record = ClientRecord(
             info.name,
