@@ -44,7 +44,7 @@ class Registry:
         """Read everything."""
         self.sites, self.topics, self.clients, self.moves = {}, {}, {}, {}
         self._changes, self.revision = {}, 0
-        async for key, value, revision in self._state.everything():
+        for key, (value, revision) in (await self._state.everything()).items():
             match key.partition(".")[0]:
                 case "site":
                     site = msgspec.json.decode(value, type=SiteInfo)

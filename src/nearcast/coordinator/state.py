@@ -13,17 +13,15 @@ from nats.js.errors import APIError, KeyNotFoundError, KeyWrongLastSequenceError
 from nearcast.domain.errors import NearcastError
 from nearcast.wire import subjects
 from nearcast.wire.registration import STATE_BUCKET
+from nearcast.wire.registry import bucket_stream
+from nearcast.wire.stream import StreamReader
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from nats.js.kv import KeyValue
 
     from nearcast.wire.connection import Connection
 
 __all__ = ["ConflictError", "State", "StateError"]
-
-_NEXT_LIMIT = 10.0
 
 
 class StateError(NearcastError):
@@ -53,8 +51,8 @@ class _Through:
 class State:
     """A bucket with remembered revisions: a write succeeds only if nobody wrote since this one last looked."""
 
-    def __init__(self, bucket: KeyValue) -> None:
-        self._bucket = bucket
+    def __init__(self, bucket: KeyValue, reader: StreamReader) -> None:
+        self._bucket, self._reader = bucket, reader
         self._revisions: dict[str, int] = {}
 
     @classmethod
@@ -69,26 +67,23 @@ class State:
                     bucket=STATE_BUCKET, history=1, storage=StorageType.FILE, direct=True
                 )
                 bucket._js = _Through(jetstream, f"{subjects.store_api(site)}.")  # type: ignore[assignment]
-                return cls(bucket)
+                reader = StreamReader(connection, subjects.store_api(site))
+                await reader.start()
+                return cls(bucket, reader)
             except (APIError, NatsError, TimeoutError) as error:
                 if clock() > deadline:
                     reason = error or "timed out"
                     raise StateError(f"site {site}: its store does not answer ({reason}); is it up?") from error
                 await asyncio.sleep(0.2)
 
-    async def everything(self) -> AsyncIterator[tuple[str, bytes, int]]:
+    async def everything(self) -> dict[str, tuple[bytes, int]]:
         """All keys with their values and revisions."""
-        self._revisions.clear()
-        watcher = await self._guarded(self._bucket.watchall(ignore_deletes=True))
         try:
-            while True:  # not for ever: a connection that was lost meanwhile may have missed the last ones
-                entry = await self._guarded(watcher.updates(_NEXT_LIMIT))
-                if entry is None:
-                    return
-                self._revisions[entry.key] = entry.revision
-                yield entry.key, entry.value, entry.revision
-        finally:
-            await watcher.stop()
+            found = await self._reader.read_bucket(STATE_BUCKET)
+        except NearcastError as error:
+            raise StateError(f"the coordinators' state cannot be read: {error}") from error
+        self._revisions = {key: entry.sequence for key, entry in found.items()}
+        return {key: (entry.payload, entry.sequence) for key, entry in found.items()}
 
     def revision_of(self, key: str) -> int:
         """The revision of a key when it was last read or written here."""
@@ -118,12 +113,23 @@ class State:
         return int(revision)
 
     async def erase(self, key: str) -> None:
-        """Remove a key if nobody else changed it since."""
-        known = self._revisions.pop(key, None)
+        """Remove a key, as far as it is known here: what somebody else wrote since stays.
+
+        Nothing is left of it. A bucket's own way leaves a word of each removal, for ever, and moves are many.
+        """
+        known = self._revisions.get(key)
+        if known is None:
+            return
         try:
-            await self._guarded(self._bucket.delete(key, last=known))
+            await self._guarded(
+                self._bucket._js.purge_stream(
+                    bucket_stream(STATE_BUCKET), seq=known + 1, subject=f"$KV.{STATE_BUCKET}.{key}"
+                )
+            )
         except APIError as error:
-            raise ConflictError(f"{key} was changed by another coordinator: {error}") from None
+            raise StateError(f"{key} cannot be removed: {error}") from error
+        if self._revisions.get(key) == known:
+            del self._revisions[key]
 
     async def _guarded(self, work: Any) -> Any:
         try:

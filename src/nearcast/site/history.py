@@ -16,12 +16,12 @@ from nats.errors import Error as NatsError
 
 from nearcast.domain.errors import InputError, NearcastError
 from nearcast.domain.topic import covers, overlaps
-from nearcast.site.stream import Entry, StreamReader
 from nearcast.wire import subjects
 from nearcast.wire.codec import JSON
 from nearcast.wire.connection import ConnectionLostError
 from nearcast.wire.predicate import compile_condition
 from nearcast.wire.services import HistoryPage, HistoryRequest, StoredMessage
+from nearcast.wire.stream import Entry, StreamReader
 from nearcast.wire.tasks import end
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ from nats.js.errors import (
     BucketNotFoundError,
     KeyNotFoundError,
     KeyWrongLastSequenceError,
-    NoKeysError,
     NoStreamResponseError,
     NotFoundError,
 )
@@ -26,11 +25,13 @@ from nearcast.domain.dataset import DatasetSpec
 from nearcast.domain.errors import InputError, NearcastError
 from nearcast.wire import subjects
 from nearcast.wire.registration import STATE_BUCKET
+from nearcast.wire.stream import StreamReader
 
 if TYPE_CHECKING:
     from nats.js.kv import KeyValue
 
     from nearcast.wire.connection import Connection
+    from nearcast.wire.stream import Entry
 
 __all__ = ["CHANNELS", "DATASETS", "REPORTS_STREAM", "SUBSCRIPTIONS", "Registry", "bucket_stream"]
 
@@ -53,6 +54,8 @@ class Registry:
         self._js = connection.jetstream(domain=store, timeout=timeout)
         self._store = store
         self._buckets: dict[str, KeyValue] = {}
+        self._reader = StreamReader(connection, subjects.store_api(store))
+        self._reading = False
 
     async def prepare(self) -> None:
         """Make the buckets that are not there yet."""
@@ -144,8 +147,8 @@ class Registry:
     async def held_by(self, site: str) -> list[str]:
         """The subscriptions of a site, as `<channel>.<key>`."""
         try:
-            keys = await (await self._bucket(SUBSCRIPTIONS)).keys()  # nats-py's filters know no wildcards
-        except (NoKeysError, InputError):  # none, or nothing was ever added
+            keys = await self._entries(SUBSCRIPTIONS)
+        except InputError:  # nothing was ever added
             return []
         # A site's lease ends with its name, too.
         return [key.removesuffix(f".{site}") for key in keys if key.endswith(f".{site}") and key.count(".") == 2]
@@ -166,13 +169,17 @@ class Registry:
                 raise NearcastError(f"the store of {self._store} does not answer: {error or 'timed out'}") from error
         return self._buckets[name]
 
+    async def _entries(self, bucket: str) -> dict[str, Entry]:
+        await self._bucket(bucket)
+        if not self._reading:
+            self._reading = True
+            await self._reader.start()
+        return await self._reader.read_bucket(bucket)
+
     async def _all(self, bucket: str, kind: type[T]) -> dict[str, T]:
-        try:
-            names = await (await self._bucket(bucket)).keys()
-        except NoKeysError:
-            return {}
-        found = [await self._one(bucket, name, kind) for name in sorted(names)]
-        return {spec.name: spec for spec in found if spec is not None}
+        entries = await self._entries(bucket)
+        found = [msgspec.json.decode(entries[name].payload, type=kind) for name in sorted(entries)]
+        return {spec.name: spec for spec in found}
 
     async def _one(self, bucket: str, name: str, kind: type[T]) -> T | None:
         try:

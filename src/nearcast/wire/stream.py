@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Batch", "Entry", "StreamReader"]
 
 _TIMEOUT = 5.0
+_BUCKET_PAGE = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +42,10 @@ class Batch:
 
 
 class StreamReader:
-    """Reads streams of the store that a connection leads to."""
+    """Reads streams of a store: the one that a connection leads to, or the one with this prefix of its API."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self, connection: Connection, prefix: str = "$JS.API") -> None:
+        self._connection, self._prefix = connection, prefix
         self._inbox = connection.new_inbox()
         self._collecting: dict[str, _Collector] = {}
         self._requests = 0
@@ -60,7 +61,7 @@ class StreamReader:
 
     async def bounds(self, stream: str) -> tuple[int, int]:
         """First and last sequence of a stream."""
-        state = (await self._connection.jsm(timeout=_TIMEOUT).stream_info(stream)).state
+        state = (await self._connection.jsm(prefix=self._prefix, timeout=_TIMEOUT).stream_info(stream)).state
         return state.first_seq, state.last_seq
 
     async def read(self, stream: str, subject: str, start: int, limit: int, *, since_us: int | None = None) -> Batch:
@@ -75,7 +76,7 @@ class StreamReader:
         collector = self._collecting[token] = _Collector()
         try:
             reply = f"{self._inbox}.{token}"
-            self._connection.send(f"$JS.API.DIRECT.GET.{stream}", b"", json.dumps(request).encode(), reply)
+            self._connection.send(f"{self._prefix}.DIRECT.GET.{stream}", b"", json.dumps(request).encode(), reply)
             async with asyncio.timeout(_TIMEOUT):
                 await collector.done.wait()
         except TimeoutError:
@@ -96,6 +97,26 @@ class StreamReader:
                 break
             low = batch.entries[-1].sequence + 1
         return found
+
+    async def read_bucket(self, bucket: str) -> dict[str, Entry]:
+        """All keys of a key-value bucket with their values.
+
+        nats-py finds keys by a consumer that it takes for done when nothing is pending at the server and nothing has
+        come yet: while the messages were on their way, a bucket was empty.
+        """
+        start, top = 1, f"$KV.{bucket}."
+        found: dict[str, Entry] = {}
+        while True:
+            batch = await self.read(f"KV_{bucket}", f"{top}>", start, _BUCKET_PAGE)
+            for entry in batch.entries:
+                key = entry.subject.removeprefix(top)
+                if entry.payload:
+                    found[key] = entry
+                else:  # what is left of one that was removed
+                    found.pop(key, None)
+            if batch.exhausted:
+                return found
+            start = batch.entries[-1].sequence + 1
 
     def _arrived(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
         collector = self._collecting.get(subject.rpartition(".")[2])

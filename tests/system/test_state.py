@@ -1,0 +1,36 @@
+"""The coordinators' state in a real store: compare-and-set, all of it at once, and nothing left of what was removed."""
+
+from __future__ import annotations
+
+import pytest
+
+from nearcast.coordinator.lease import Lease
+from nearcast.coordinator.state import ConflictError, State
+from nearcast.wire.connection import open_connection
+
+
+async def test_two_views_of_the_state_do_not_overwrite_each_other_and_removed_keys_leave_nothing(city) -> None:
+    async with city(names=("cloud",)) as c:
+        connection = await open_connection([c.url("cloud")], name="test")
+        try:
+            one, other = await State.open(connection, "cloud"), await State.open(connection, "cloud")
+            assert await one.everything() == {}
+            for n in range(2500):  # more than a page
+                await one.write(f"client.c{n}", Lease("c", n))
+            found = await other.everything()
+            assert set(found) == {f"client.c{n}" for n in range(2500)}
+            assert found["client.c7"][1] == one.revision_of("client.c7") == other.revision_of("client.c7")
+            await other.write("client.c7", Lease("other", 7))
+            with pytest.raises(ConflictError, match=r"client\.c7 was changed by another coordinator"):
+                await one.write("client.c7", Lease("one", 7))
+            for n in range(2500):
+                await one.erase(f"client.c{n}")
+            left = await one.everything()
+            assert list(left) == ["client.c7"]  # what the other wrote since stays
+            await one.erase("client.c7")
+            assert await other.everything() == {}
+            state = (await connection.jsm(prefix="$JS.cloud.API").stream_info("KV_nearcast")).state
+            assert state.messages == 0
+            assert await one.write("client.c7", Lease("again", 7)) > 0
+        finally:
+            await connection.close()
