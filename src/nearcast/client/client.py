@@ -258,6 +258,8 @@ class Client:
         self.reconnects += 1
         self._settle_in(self._live())
         self._routes.clear()
+        if self._presence is not None:
+            self._presence.came_back()
 
     def _settle_in(self, connection: Connection) -> None:
         self.home = connection.server_name

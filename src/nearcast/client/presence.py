@@ -38,6 +38,7 @@ _log = logging.getLogger(__name__)
 _FIRST_ROUNDS = 5
 _SETTLE = 0.5  # until other sites have heard of new subscriptions; more when round trips are long
 _DRAIN_LIMIT = 30.0
+_REGISTER_EVERY = 60  # reports; a client that was silent for long may have been forgotten
 
 
 class Presence:
@@ -54,6 +55,7 @@ class Presence:
         self._sampled: dict[int, list[int]] = {}  # by subscription: samples and their bytes
         self._latency: dict[int, Counter[int]] = {}
         self._at = time.monotonic()
+        self._since_registered = 0
         self._reporter: asyncio.Task[None] | None = None
         self._moving: set[asyncio.Task[None]] = set()
         self._spare: dict[Connection, Acknowledgements | None] = {}  # open, but not yet or no longer the client's own
@@ -90,6 +92,10 @@ class Presence:
         await self._listen(connection)
         await connection.flush()
         self._reporter = asyncio.create_task(self._report_on(), name=f"reports of {self._client.name}")
+
+    def came_back(self) -> None:
+        """The connection was lost for a while, perhaps for long."""
+        self._since_registered = _REGISTER_EVERY
 
     async def stop(self) -> None:
         """Say goodbye."""
@@ -145,14 +151,15 @@ class Presence:
             client._channels.held if client._channels is not None else [],
             tried,
         )
-        if info != self._told:  # what it does has changed, or it is elsewhere
+        self._since_registered += 1
+        if info != self._told or self._since_registered >= _REGISTER_EVERY:  # something changed, or it may be forgotten
             info = msgspec.structs.replace(info, coordinate=self._whereabouts.coordinate)
             asked = info if self._told is not None else msgspec.structs.replace(info, home="")
             answer = await ask_coordinator(connection, "client", "register", asked, HomeAnswer)
             if self._told is None:  # nobody answered when it came
                 info = msgspec.structs.replace(info, home=answer.homes[0][0])
                 self._begin_move(rh.Commanded(answer.term, *answer.homes[0]), "")
-            self._told = info
+            self._told, self._since_registered = info, 0
 
     def _report(self) -> ClientReport:
         client, now = self._client, time.monotonic()
