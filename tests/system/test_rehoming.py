@@ -217,7 +217,7 @@ async def test_a_client_that_comes_while_no_coordinator_answers_works_and_is_giv
 
 
 async def test_a_client_that_was_forgotten_while_it_was_away_registers_again(city):
-    async with city(TopicSpec("news"), report_seconds=0.2) as c, coordinator(c) as control:
+    async with city(TopicSpec("news"), names=("cloud",), report_seconds=0.2) as c, coordinator(c) as control:
         async with nearcast.connect(coordinator=c.url("cloud"), name="late", report_seconds=0.2) as late:
             await until(lambda: "late" in control.coordinator.registry.clients)
             await until(lambda: late._presence._told is not None and late._presence._told.home == late.home)
