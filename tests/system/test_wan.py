@@ -219,7 +219,7 @@ def test_an_emulator_that_is_killed_is_cleared_by_the_next_start() -> None:
         start(THREE, name)
     os.kill(emulator_process(name), signal.SIGKILL)
     process.communicate()
-    assert len(namespaces_of(name)) == 3
+    assert len(namespaces_of(name)) in (3, 0)  # a start in another test process may have cleared it already
     assert name not in running()
     area, process = start(THREE, name)
     try:
