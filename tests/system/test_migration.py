@@ -23,8 +23,6 @@ async def command(connection, site, verb, body):
 async def test_twenty_migrations_under_load_lose_and_repeat_nothing(city):
     spec = TopicSpec("gps", ("tokyo",))
     async with city(spec) as c:
-        for site in c.sites.values():
-            site.hosting.settle = 0.4  # loopback: what is under way arrives at once
         connection = await open_connection([c.url("cloud")], name="test")
         got: list[str] = []
         async with (
@@ -109,7 +107,7 @@ async def test_messages_without_ids_are_processed_once_too(city):
     spec = TopicSpec("gps", ("tokyo",))
     async with city(spec) as c:
         for site in c.sites.values():
-            site.hosting.settle = 0.4
+            site.hosting.settle = 2.0  # they are told apart by time: half of this must be long on a busy machine
         connection = await open_connection([c.url("cloud")], name="test")
         devices = [await open_connection([c.url(site)], name=site) for site in ("tokyo", "osaka", "cloud")]
         got: list[int] = []
@@ -127,7 +125,7 @@ async def test_messages_without_ids_are_processed_once_too(city):
 
             tasks = [asyncio.create_task(publish(device)) for device in devices]
             ring = ["tokyo", "osaka", "cloud"]
-            for n in range(8):
+            for n in range(5):
                 here, there, epoch = ring[n % 3], ring[(n + 1) % 3], n + 2
                 start = StartTopic(1, epoch, spec, "worker-0", f"{here}/worker-0")
                 assert await command(connection, there, "start", start) == Answer("", 1)
@@ -138,7 +136,7 @@ async def test_messages_without_ids_are_processed_once_too(city):
             await until(lambda: len(got) >= sent)
             await asyncio.sleep(1.0)
             counts = Counter(got)
-            assert [n for n in range(sent) if counts[n] != 1] == []
+            assert {n: counts[n] for n in range(sent) if counts[n] != 1} == {}
             assert sent > 500
         for device in (*devices, connection):
             await device.close()

@@ -196,7 +196,7 @@ class Membership:
             passed.append((subjects.topic_of(subject), stamp_of(headers), payload))
 
         def send_on(subject: str, reply: str, payload: bytes, headers: bytes) -> None:
-            self._send_on(hosted, subjects.topic_of(subject), stamp_of(headers), payload)
+            self._send_on_once(hosted, subjects.topic_of(subject), stamp_of(headers), payload)
 
         connection.redirect(hosted.queue, from_queue)
         shadow = await connection.attach(subjects.publications(hosted.spec.name), see_pass)
@@ -209,8 +209,16 @@ class Membership:
             if taken[topic, message_id or payload] > 0:
                 taken[topic, message_id or payload] -= 1
             else:
-                self._send_on(hosted, topic, message_id, payload)
+                self._send_on_once(hosted, topic, message_id, payload)
         return shadow
+
+    def _send_on_once(self, hosted: Hosted, topic: str, message_id: bytes, payload: bytes) -> None:
+        """What the worker before this one hands over of the same may stay here then: it saw what this one saw."""
+        if not message_id:
+            unnamed = self._worker.meet(subjects.publications(topic)).unnamed
+            if unnamed is not None:
+                unnamed.note(payload, time.monotonic())
+        self._send_on(hosted, topic, message_id, payload)
 
     def _send_on(self, hosted: Hosted, topic: str, message_id: bytes, payload: bytes) -> None:
         site, name = parts(hosted.towards)

@@ -105,7 +105,7 @@ class Topic:
         self.processed, self.latency = 0, empty()
         # Publications come twice when they are sent again for a quorum, or are handed over by the worker before.
         self.recent = RecentIds() if hosted.spec.replicas or hosted.epoch > 1 else None
-        self.unnamed = RecentContents(3 * hosted.hold) if hosted.epoch > 1 else None
+        self.unnamed = RecentContents(5 * hosted.hold) if hosted.epoch > 1 else None  # it may be held at several
         path = folder / f"{subjects.stream_name(name)}.spool"
         if hosted.moved_here:
             path.unlink(missing_ok=True)  # of an earlier stay
