@@ -149,7 +149,9 @@ class Planning:
             )
             if not copies:
                 return "its past is being copied"
-            await asyncio.wait((copying,))
+            await asyncio.wait((copying,), timeout=one.settings.copy_limit)
+            if not copying.done():
+                return "its past is still being copied"
             return "this coordinator stopped leading" if copying.cancelled() else copying.result().reason or "done"
         if isinstance(proposal, ClientProposal):
             name = model.clients.names[proposal.client]

@@ -31,6 +31,7 @@ _log = logging.getLogger(__name__)
 _SETTLE = 1.0
 _LOOK_EVERY = 0.2
 _TRY_AGAIN = 2.0
+_AT_ONCE = 8  # topics copied; a store that is lost may have kept thousands
 _WINDOW = 120.0  # seconds in which a store knows an id again
 _HEARD_NS = 5_000_000_000
 _COPYING_WINDOW = 3600.0  # the same while the past is copied: what came live comes again with the past, much later
@@ -45,6 +46,7 @@ class Keeper:
     def __init__(self, site: str, connection: Connection, store: Connection, changed: Callable[[], None]) -> None:
         self._site, self._connection, self._store, self._changed = site, connection, store, changed
         self._work: dict[str, asyncio.Task[None]] = {}
+        self._slots = asyncio.Semaphore(_AT_ONCE)
         self.copying: set[str] = set()  # topics whose past is not all here yet: not a place to ask about them
 
     async def start(self, topics: Iterable[TopicSpec]) -> None:
@@ -81,13 +83,15 @@ class Keeper:
 
         async def turn() -> None:
             await end(before)
+            level = logging.WARNING
             while True:
                 try:
                     await work()
                     self._changed()
                     break
                 except NearcastError as error:
-                    _log.warning("%s; trying again", error)
+                    _log.log(level, "%s; trying again until it can be done", error)
+                level = logging.DEBUG
                 await asyncio.sleep(_TRY_AGAIN)
 
         self._work[topic.name] = asyncio.create_task(turn(), name=f"{self._site} keeps {topic.name}")
@@ -130,11 +134,12 @@ class Keeper:
                 source = await self._one_that_has(topic.name, others)
                 if source:
                     break
-                await asyncio.sleep(_TRY_AGAIN)
-            await manager.update_stream(_being_copied(config))  # in case it had a source that was lost
-            await manager.update_stream(_being_copied(config, source))
-            await self._copied(manager, name, source)
-            await manager.update_stream(config)
+                await asyncio.sleep(_TRY_AGAIN * max(1.0, len(self.copying) / _AT_ONCE))
+            async with self._slots:
+                await manager.update_stream(_being_copied(config))  # in case it had a source that was lost
+                await manager.update_stream(_being_copied(config, source))
+                await self._copied(manager, name, source)
+                await manager.update_stream(config)
         except (NatsError, TimeoutError) as error:
             raise NearcastError(f"site {self._site}: the past of {topic.name} is not here: {_said(error)}") from error
         self.copying.discard(topic.name)

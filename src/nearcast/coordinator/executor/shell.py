@@ -204,7 +204,8 @@ class Executor:
             if safe and clock() - began > limit:
                 stores = ", ".join(sorted(waiting))
                 return rm.NotCopied(f"the store of {stores} did not have its past within {limit:g} s")
-            await asyncio.sleep(_LOOK_EVERY)
+            # All copies together ask as often as a few do.
+            await asyncio.sleep(_LOOK_EVERY * max(1.0, len(self.copies) / self._settings.moves_at_once))
 
     async def _has_the_past(self, site: str, topic: str) -> bool:
         try:
