@@ -17,7 +17,10 @@ from nearcast.domain.site import SiteSpec, StoreSpec
 from nearcast.domain.topic import TopicSpec
 from nearcast.lab.wan import call_at, from_rtts, missing_right, sites_at, wide_area
 
-pytestmark = pytest.mark.skipif((reason := missing_right()) is not None, reason=str(reason))
+pytestmark = [
+    pytest.mark.skipif((reason := missing_right()) is not None, reason=str(reason)),
+    pytest.mark.xdist_group("wan"),  # a start clears what killed emulators left, of any test
+]
 
 ROUND_TRIPS = {("here", "near"): 20.0, ("here", "far"): 200.0, ("near", "far"): 200.0}
 

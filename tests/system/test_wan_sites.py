@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
     from nearcast.site.site import Site
 
-pytestmark = pytest.mark.skipif((reason := missing_right()) is not None, reason=str(reason))
+pytestmark = [
+    pytest.mark.skipif((reason := missing_right()) is not None, reason=str(reason)),
+    pytest.mark.xdist_group("wan"),  # a start clears what killed emulators left, of any test
+]
 
 SITES = ("a", "b", "c")
 BETWEEN = {("a", "b"): 10.0, ("b", "c"): 25.0, ("a", "c"): 40.0}

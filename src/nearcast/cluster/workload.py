@@ -14,6 +14,7 @@ from nearcast.cluster.results import RESULTS
 from nearcast.wire import subjects
 from nearcast.wire.registration import STATE_BUCKET
 from nearcast.wire.registry import REPORTS_STREAM
+from nearcast.wire.stream import bucket_stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -93,7 +94,7 @@ def _clients(spark: SparkSession, deployment: Deployment, coordinated: bool) -> 
         return spark.createDataFrame([], analytics.CLIENT)
     cloud = deployment.cloud()
     reader = spark.read.format("nats").option("servers", cloud.url).option("domain", cloud.name)
-    kept = reader.option("stream", f"KV_{STATE_BUCKET}").option("subject", f"$KV.{STATE_BUCKET}.client.>").load()
+    kept = reader.option("stream", bucket_stream(STATE_BUCKET)).option("subject", f"$KV.{STATE_BUCKET}.client.>").load()
     return analytics.clients(kept)
 
 

@@ -13,8 +13,7 @@ from nats.js.errors import APIError, KeyNotFoundError, KeyWrongLastSequenceError
 from nearcast.domain.errors import NearcastError
 from nearcast.wire import subjects
 from nearcast.wire.registration import STATE_BUCKET
-from nearcast.wire.registry import bucket_stream
-from nearcast.wire.stream import StreamReader
+from nearcast.wire.stream import StreamReader, bucket_stream
 
 if TYPE_CHECKING:
     from nats.js.kv import KeyValue
@@ -67,9 +66,7 @@ class State:
                     bucket=STATE_BUCKET, history=1, storage=StorageType.FILE, direct=True
                 )
                 bucket._js = _Through(jetstream, f"{subjects.store_api(site)}.")  # type: ignore[assignment]
-                reader = StreamReader(connection, subjects.store_api(site))
-                await reader.start()
-                return cls(bucket, reader)
+                return cls(bucket, StreamReader(connection, subjects.store_api(site)))
             except (APIError, NatsError, TimeoutError) as error:
                 if clock() > deadline:
                     reason = error or "timed out"

@@ -50,7 +50,6 @@ class HistoryService:
 
     async def start(self) -> None:
         """Begin to answer."""
-        await self._reader.start()
         for verb, sink in (("ping", self._pinged), ("read", self._asked)):
             self._subscriptions.append(await self._broker.attach(subjects.history(self._site, verb), sink))
 

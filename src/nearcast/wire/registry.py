@@ -25,7 +25,7 @@ from nearcast.domain.dataset import DatasetSpec
 from nearcast.domain.errors import InputError, NearcastError
 from nearcast.wire import subjects
 from nearcast.wire.registration import STATE_BUCKET
-from nearcast.wire.stream import StreamReader
+from nearcast.wire.stream import StreamReader, bucket_stream
 
 if TYPE_CHECKING:
     from nats.js.kv import KeyValue
@@ -33,18 +33,13 @@ if TYPE_CHECKING:
     from nearcast.wire.connection import Connection
     from nearcast.wire.stream import Entry
 
-__all__ = ["CHANNELS", "DATASETS", "REPORTS_STREAM", "SUBSCRIPTIONS", "Registry", "bucket_stream"]
+__all__ = ["CHANNELS", "DATASETS", "REPORTS_STREAM", "SUBSCRIPTIONS", "Registry"]
 
 DATASETS, CHANNELS, SUBSCRIPTIONS = "nearcast-datasets", "nearcast-channels", "nearcast-subscriptions"
 REPORTS_STREAM = "nearcast-reports"
 _HOUR = 3600.0
 _TRIES, _TRY_AGAIN = 30, 0.1
 T = TypeVar("T", DatasetSpec, ChannelSpec)
-
-
-def bucket_stream(bucket: str) -> str:
-    """The stream behind a bucket."""
-    return f"KV_{bucket}"
 
 
 class Registry:
@@ -55,7 +50,6 @@ class Registry:
         self._store = store
         self._buckets: dict[str, KeyValue] = {}
         self._reader = StreamReader(connection, subjects.store_api(store))
-        self._reading = False
 
     async def prepare(self) -> None:
         """Make the buckets that are not there yet."""
@@ -76,7 +70,7 @@ class Registry:
     async def knows_clients(self) -> bool:
         """Whether a coordinator keeps a registry of clients in this store."""
         try:
-            await self._js.stream_info(f"KV_{STATE_BUCKET}")
+            await self._js.stream_info(bucket_stream(STATE_BUCKET))
         except NotFoundError:
             return False
         except (NatsError, TimeoutError) as error:
@@ -171,9 +165,6 @@ class Registry:
 
     async def _entries(self, bucket: str) -> dict[str, Entry]:
         await self._bucket(bucket)
-        if not self._reading:
-            self._reading = True
-            await self._reader.start()
         return await self._reader.read_bucket(bucket)
 
     async def _all(self, bucket: str, kind: type[T]) -> dict[str, T]:

@@ -15,10 +15,15 @@ from nearcast.wire.stamp import stamp_of
 if TYPE_CHECKING:
     from nearcast.wire.connection import Connection
 
-__all__ = ["Batch", "Entry", "StreamReader"]
+__all__ = ["Batch", "Entry", "StreamReader", "bucket_stream"]
 
 _TIMEOUT = 5.0
 _BUCKET_PAGE = 1000
+
+
+def bucket_stream(bucket: str) -> str:
+    """The stream behind a key-value bucket."""
+    return f"KV_{bucket}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +54,12 @@ class StreamReader:
         self._inbox = connection.new_inbox()
         self._collecting: dict[str, _Collector] = {}
         self._requests = 0
+        self._listening = False
 
     @property
     def is_connected(self) -> bool:
         """Whether the store can be asked just now."""
         return self._connection.is_connected
-
-    async def start(self) -> None:
-        """Listen for answers."""
-        await self._connection.attach(f"{self._inbox}.*", self._arrived)
 
     async def bounds(self, stream: str) -> tuple[int, int]:
         """First and last sequence of a stream."""
@@ -71,6 +73,9 @@ class StreamReader:
             request["seq"] = start
         else:
             request["start_time"] = _rfc3339(since_us)
+        if not self._listening:
+            self._listening = True
+            await self._connection.attach(f"{self._inbox}.*", self._arrived)
         self._requests += 1
         token = str(self._requests)
         collector = self._collecting[token] = _Collector()
@@ -107,7 +112,7 @@ class StreamReader:
         start, top = 1, f"$KV.{bucket}."
         found: dict[str, Entry] = {}
         while True:
-            batch = await self.read(f"KV_{bucket}", f"{top}>", start, _BUCKET_PAGE)
+            batch = await self.read(bucket_stream(bucket), f"{top}>", start, _BUCKET_PAGE)
             for entry in batch.entries:
                 key = entry.subject.removeprefix(top)
                 if entry.payload:
