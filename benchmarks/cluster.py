@@ -23,7 +23,7 @@ import nearcast
 from nearcast.cluster.fetch import link_to
 from nearcast.cluster.session import spark_session
 from nearcast.cluster.source import NatsSource
-from nearcast.wire.connection import open_connection
+from nearcast.nats.connection import open_connection
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -96,7 +96,7 @@ def sharing(spark: SparkSession) -> Iterator[Figure]:
                     async with nearcast.connect(deployment.sites[0].url) as client:
                         connection = client._live()
                         for _ in range(subscribers):
-                            await connection.attach("chn.shared.key", lambda *_: None)
+                            await connection.subscribe_raw("chn.shared.key", lambda *_: None)
                         await connection.flush()
                         await asyncio.sleep(0.5)
                         before = gateway_bytes(cloud.monitor_port)

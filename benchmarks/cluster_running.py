@@ -23,9 +23,9 @@ from benchmarks.cluster_workload import (
 from benchmarks.measure import Figure
 
 import nearcast
-from nearcast.wire import subjects
-from nearcast.wire.connection import Connection, open_connection
-from nearcast.wire.stamp import header_block
+from nearcast.nats import subjects
+from nearcast.nats.connection import Connection, open_connection
+from nearcast.nats.stamp import header_block
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

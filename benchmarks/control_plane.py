@@ -25,17 +25,18 @@ from benchmarks.control_plane_model import loop, monitoring
 from benchmarks.measure import Figure, print_table
 
 import nearcast
+from nearcast.config.coordinator_settings import CoordinatorSettings
 from nearcast.coordinator.coordinator import Coordinator
 from nearcast.coordinator.executor.client_move import ClientMove
 from nearcast.coordinator.executor.shell import Executor
 from nearcast.coordinator.executor.topic_move import TopicMove
-from nearcast.coordinator.settings import Settings
 from nearcast.domain.deployment import Deployment
 from nearcast.domain.site import SiteSpec, StoreSpec
 from nearcast.domain.topic import TopicSpec
+from nearcast.domain.worker_id import WorkerId
+from nearcast.nats.connection import open_connection
+from nearcast.nats.tasks import cancel_and_wait
 from nearcast.site.site import run_sites
-from nearcast.wire.connection import open_connection
-from nearcast.wire.tasks import end
 
 TOPICS, INTERVAL, ONE_WAY_MS = 128, 0.25, 40.0
 PROCESSOR = """
@@ -201,7 +202,7 @@ async def _drive(
     span: list[float],
 ) -> list[Figure]:
     connection = await open_connection([urls["cloud"]], name="coordinator", timeout=20)
-    settings = Settings(period=2.0, automatic=False, site_lost_after=120.0)
+    settings = CoordinatorSettings(period=2.0, automatic=False, site_lost_after=120.0)
     one = Coordinator(connection, "cloud", settings)
     running = asyncio.create_task(one.run())
     await asyncio.wait_for(one.leading.wait(), 60)
@@ -287,14 +288,16 @@ async def _drive(
     figures.append(
         Figure(f"of {total} messages in all these moves", f"{lost} lost, {repeated} repeated", "", None, "0, 0")
     )
-    await end(running)
+    await cancel_and_wait(running)
     await connection.close()
     return figures
 
 
 def _topic_move(one: Coordinator, topic: str, here: str, there: str) -> TopicMove:
     record = one.registry.topics[topic]
-    return TopicMove(one.next_move_id(), topic, record.epoch, (f"{here}/worker-0",), (f"{there}/worker-0",))
+    return TopicMove(
+        one.next_move_id(), topic, record.epoch, (WorkerId(here, "worker-0"),), (WorkerId(there, "worker-0"),)
+    )
 
 
 def once() -> Iterable[Figure]:
@@ -313,14 +316,14 @@ async def _three_sites(*topics: TopicSpec) -> AsyncIterator[tuple[dict[str, str]
         async with run_sites(deployment, folder / "run"):
             urls = {spec.name: spec.url for spec in specs}
             connection = await open_connection([urls["cloud"]], name="coordinator", timeout=20)
-            one = Coordinator(connection, "cloud", Settings(period=1.0, automatic=False))
+            one = Coordinator(connection, "cloud", CoordinatorSettings(period=1.0, automatic=False))
             running = asyncio.create_task(one.run())
             await asyncio.wait_for(one.leading.wait(), 60)
             await _until(lambda: len(one.monitor.reports) >= 3)
             try:
                 yield urls, one
             finally:
-                await end(running)
+                await cancel_and_wait(running)
                 await connection.close()
 
 

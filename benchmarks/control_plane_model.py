@@ -9,16 +9,17 @@ import msgspec
 import numpy as np
 from benchmarks.measure import Figure, in_fresh_process
 
+from nearcast.config.coordinator_settings import CoordinatorSettings
 from nearcast.coordinates import Coordinate
 from nearcast.coordinator.detectors import detect
 from nearcast.coordinator.plan import make_plan
-from nearcast.coordinator.settings import Settings
 from nearcast.coordinator.snapshot import ClientColumns, TopicColumns, snapshot
 from nearcast.domain.topic import TopicSpec
+from nearcast.domain.worker_id import WorkerId
+from nearcast.protocol.control import TopicRecord
+from nearcast.protocol.registration import ClientRecord, SiteInfo
+from nearcast.protocol.reports import BrokerFigures, ClientReport, ClientTopic, SiteReport
 from nearcast.site.aggregation import aggregate
-from nearcast.wire.control import TopicRecord
-from nearcast.wire.registration import ClientRecord, SiteInfo
-from nearcast.wire.reports import BrokerFigures, ClientReport, ClientTopic, SiteReport
 
 __all__ = ["loop", "monitoring"]
 
@@ -59,7 +60,9 @@ def one_pass(topics: int, sites: int, clients: int, skew: float = 1.0) -> dict[s
     topic_site = rng.integers(0, sites, topics)
     records = {
         f"t{n}": TopicRecord(
-            TopicSpec(f"t{n}", (names[topic_site[n]],), bound_ms=150.0), 1, (f"{names[topic_site[n]]}/worker-0",)
+            TopicSpec(f"t{n}", (names[topic_site[n]],), bound_ms=150.0),
+            1,
+            (WorkerId(names[topic_site[n]], "worker-0"),),
         )
         for n in range(topics)
     }
@@ -85,7 +88,7 @@ def one_pass(topics: int, sites: int, clients: int, skew: float = 1.0) -> dict[s
         )
         for n, name in enumerate(names)
     }  # fmt: skip
-    settings = Settings()
+    settings = CoordinatorSettings()
     columns = ClientColumns()
     columns.of(1, registered, tuple(sorted(records)), tuple(sorted(infos)))  # made when a client came, not every pass
     arrived = time.perf_counter()

@@ -17,20 +17,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import nats
 import psutil
 import uvloop
 from benchmarks.measure import Figure, print_table
 
+import nats
 import nearcast
 from nearcast.domain.deployment import Deployment
 from nearcast.domain.site import SiteSpec, StoreSpec
 from nearcast.domain.topic import TopicSpec
+from nearcast.nats import subjects
 from nearcast.site.ports import free_ports
 from nearcast.site.servers import server_binary
 from nearcast.site.site import Site, run_sites
 from nearcast.site.spool import Spool
-from nearcast.wire import subjects
 
 REPEAT = 5
 SIZES = (128, 4096)

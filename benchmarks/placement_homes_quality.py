@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nearcast.domain.errors import NearcastError
+from nearcast.errors import NearcastError
 from nearcast.placement.homes import (
     HomesInstance,
     HomesPlan,

@@ -15,10 +15,10 @@ import sys
 import tempfile
 from typing import Any
 
-import nats
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import col, concat_ws, lit, to_json
 
+import nats
 from nearcast.cluster.source import NatsSource
 
 SCHEMA = "sensor STRING NOT NULL, value DOUBLE"

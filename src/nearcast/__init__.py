@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nearcast.client import Client, HistoryError, QuorumError, Receipt, SlowConsumerError, Subscription, connect
-    from nearcast.domain.errors import InputError, NearcastError
     from nearcast.domain.topic import TopicError
-    from nearcast.site.processor import SpoolView, processor
-    from nearcast.wire.connection import ConnectionLostError, PayloadTooLargeError
-    from nearcast.wire.message import Message, PayloadError
-    from nearcast.wire.predicate import field
+    from nearcast.errors import InputError, NearcastError
+    from nearcast.filters import field
+    from nearcast.message import Message, PayloadError
+    from nearcast.nats.connection import ConnectionLostError, PayloadTooLargeError
+    from nearcast.processors import SpoolView, processor
 
 __all__ = [
     "Client",
@@ -38,12 +38,12 @@ _HOMES = {
     "nearcast.client": (
         "Client", "HistoryError", "QuorumError", "Receipt", "SlowConsumerError", "Subscription", "connect",
     ),
-    "nearcast.domain.errors": ("InputError", "NearcastError"),
+    "nearcast.errors": ("InputError", "NearcastError"),
     "nearcast.domain.topic": ("TopicError",),
-    "nearcast.site.processor": ("SpoolView", "processor"),
-    "nearcast.wire.connection": ("ConnectionLostError", "PayloadTooLargeError"),
-    "nearcast.wire.message": ("Message", "PayloadError"),
-    "nearcast.wire.predicate": ("field",),
+    "nearcast.processors": ("SpoolView", "processor"),
+    "nearcast.nats.connection": ("ConnectionLostError", "PayloadTooLargeError"),
+    "nearcast.message": ("Message", "PayloadError"),
+    "nearcast.filters": ("field",),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _HOMES.items() for name in names}
 

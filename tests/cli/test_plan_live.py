@@ -6,15 +6,15 @@ import pytest
 from tests.coordinator.worlds import World
 
 from nearcast.cli.plan.live import _print
+from nearcast.config.coordinator_settings import CoordinatorSettings
 from nearcast.coordinator.detectors import detect
 from nearcast.coordinator.plan import make_plan
 from nearcast.coordinator.planning import _shown
-from nearcast.coordinator.settings import Settings
-from nearcast.wire.reports import BrokerFigures
+from nearcast.protocol.reports import BrokerFigures
 
 
 def printed(world: World, capsys: pytest.CaptureFixture[str], **changes: float) -> list[str]:
-    settings = Settings(**changes)  # type: ignore[arg-type]
+    settings = CoordinatorSettings(**changes)  # type: ignore[arg-type]
     world.settings = settings
     model = world.model()
     shown = _shown(make_plan(model, settings, {}, 1000.0), detect(model, settings, frozenset(world.where)))

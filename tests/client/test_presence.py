@@ -8,7 +8,7 @@ import pytest
 
 from nearcast.client.presence import Presence
 from nearcast.client.whereabouts import Whereabouts
-from nearcast.domain.errors import NearcastError
+from nearcast.errors import NearcastError
 
 
 class Old:

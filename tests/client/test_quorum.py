@@ -8,19 +8,19 @@ import pytest
 
 from nearcast.client import quorum
 from nearcast.client.quorum import Acknowledgements, QuorumError
-from nearcast.wire.connection import ConnectionLostError
+from nearcast.nats.connection import ConnectionLostError
 
 
 class Silent:
     """A connection to stores that never answer."""
 
     is_connected = True
-    crowded = False
+    backlogged = False
 
     def new_inbox(self) -> str:
         return "_INBOX.x"
 
-    async def attach(self, subject: str, sink: object) -> None:
+    async def subscribe_raw(self, subject: str, sink: object) -> None:
         pass
 
     def send(self, *parts: object) -> None:

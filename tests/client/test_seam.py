@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearcast.client.seam import Seam
-from nearcast.wire.message import Message
-from nearcast.wire.stamp import header_block
+from nearcast.message import Message
+from nearcast.nats.stamp import header_block
 
 
 def message(publisher: int, n: int) -> Message:

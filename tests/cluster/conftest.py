@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
+from nearcast.nats.connection import Connection, open_connection
+from nearcast.nats.stamp import header_block
 from nearcast.site.servers import server_binary
-from nearcast.wire.connection import Connection, open_connection
-from nearcast.wire.stamp import header_block
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class Store:
         async def publish(connection: Connection) -> None:
             for n, payload in enumerate(payloads):
                 connection.send(subject, header_block(f"{prefix}-{n}".encode()) if prefix else b"", payload)
-                if connection.crowded:
-                    await connection.room()
+                if connection.backlogged:
+                    await connection.wait_writable()
             await connection.flush(timeout=30)
 
         self.run(publish)

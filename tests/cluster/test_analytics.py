@@ -21,14 +21,14 @@ from nearcast.cluster.source import NatsSource
 from nearcast.cluster.warehouse import Warehouse
 from nearcast.cluster.workload import workload_tables
 from nearcast.coordinator import registry as coordinator_registry
-from nearcast.coordinator.state import State
+from nearcast.coordinator.state import CoordinatorState
 from nearcast.domain.topic import TopicSpec
+from nearcast.nats.catalog import Catalog
+from nearcast.nats.connection import open_connection
 from nearcast.placement import homes, storage
+from nearcast.protocol.registration import ClientRecord
+from nearcast.protocol.reports import SiteReport, TopicReport
 from nearcast.site.site import run_sites
-from nearcast.wire.connection import open_connection
-from nearcast.wire.registration import ClientRecord
-from nearcast.wire.registry import Registry
-from nearcast.wire.reports import SiteReport, TopicReport
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -171,14 +171,14 @@ async def test_tables_of_running_sites_with_a_coordinators_registry(spark: Spark
 
     async with run_sites(deployment, tmp_path / "run"):
         connection = await open_connection([deployment.cloud().url], name="analytics")
-        book = Registry(connection, "cloud")
+        book = Catalog(connection, "cloud")
         await book.keep_reports()
         async with nearcast.connect(deployment.sites[0].url, name="car") as car:
             for n in range(4):
                 await car.publish("gps.a", {"n": n})
         assert not await book.knows_clients()
         before = await asyncio.to_thread(tables, False)
-        clients = coordinator_registry.Registry(await State.open(connection, "cloud"))
+        clients = coordinator_registry.Registry(await CoordinatorState.open(connection, "cloud"))
         await clients.put_client(ClientRecord("watcher", "cloud", subscribes=["gps.*"]))
         await clients.put_client(ClientRecord("gone", "cloud", subscribes=["gps.a"]))
         await clients.remove_client("gone")

@@ -16,7 +16,7 @@ from tests.cluster.running import Inbox, feed_all, subscribe_all, two_sites, unt
 import nearcast
 from nearcast.cluster.admin import Admin
 from nearcast.cluster.background import running_engine
-from nearcast.domain.errors import InputError
+from nearcast.errors import InputError
 from nearcast.site.site import run_sites
 
 pytestmark = pytest.mark.xdist_group("spark")

@@ -22,10 +22,10 @@ import nearcast
 from nearcast.domain.channel import ChannelSpec, Parameter
 from nearcast.domain.dataset import DatasetSpec
 from nearcast.domain.deployment import Deployment
+from nearcast.nats.catalog import Catalog
+from nearcast.nats.connection import open_connection
+from nearcast.nats.tasks import cancel_and_wait
 from nearcast.site.site import run_sites
-from nearcast.wire.connection import open_connection
-from nearcast.wire.registry import Registry
-from nearcast.wire.tasks import end
 
 pytestmark = pytest.mark.xdist_group("spark")
 KILLS = int(os.environ.get("NEARCAST_KILLS", "1"))
@@ -71,7 +71,7 @@ class Driver:
 
 async def registry(deployment: Deployment) -> None:
     connection = await open_connection([deployment.cloud().url], name="registry")
-    book = Registry(connection, "cloud")
+    book = Catalog(connection, "cloud")
     await book.prepare()
     await book.add_dataset(DatasetSpec("reports", "id STRING NOT NULL, kind STRING", "fed.reports"))
     query, kind = "SELECT r.id FROM reports r WHERE r.kind = :kind", (Parameter("kind", "string"),)
@@ -112,7 +112,7 @@ async def test_every_result_comes_exactly_once(tmp_path: Path) -> None:
                     await asyncio.sleep(rng.uniform(0.0, 3.0))
                     driver.kill()
                     driver.start()
-                await end(feeding)
+                await cancel_and_wait(feeding)
                 # What was under way when feeding was cancelled is fed as well; a last record tells where the end is.
                 await client.feed("reports", {"id": "end", "kind": "none"}, timeout=30)
                 await until(lambda: told() >= 2 * len(fed), "the end", 400)

@@ -12,7 +12,7 @@ from tests.cluster.conftest import Store
 from nearcast.cluster.fetch import Link, StreamState
 from nearcast.cluster.results import ResultLog, gather
 from nearcast.cluster.warehouse import Warehouse
-from nearcast.wire import subjects
+from nearcast.nats import subjects
 
 DAY = 86_400_000_000
 

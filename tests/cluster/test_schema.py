@@ -10,7 +10,7 @@ import pytest
 from nearcast.cluster.records import required_fields
 from nearcast.cluster.schema import ddl_of, read_schema
 from nearcast.cluster.session import JavaError, require_java
-from nearcast.domain.errors import InputError
+from nearcast.errors import InputError
 
 SCHEMA = {
     "type": "object",

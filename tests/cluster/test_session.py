@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nearcast.cluster.session import local_cores, require_java, spark_session
-from nearcast.domain.errors import NearcastError
+from nearcast.errors import NearcastError
 
 if TYPE_CHECKING:
     from pathlib import Path

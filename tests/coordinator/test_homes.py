@@ -6,7 +6,7 @@ import msgspec
 from tests.coordinator.worlds import SETTINGS, World, at
 
 from nearcast.coordinator.homes import HomePolicy, reloc_homes
-from nearcast.wire.registration import ClientInfo
+from nearcast.protocol.registration import ClientRecord
 
 SITES = {"west": at(0.0), "middle": at(50.0), "east": at(100.0)}
 
@@ -16,23 +16,23 @@ def policy(kind: str) -> HomePolicy:
 
 
 def test_nearest_first_and_what_could_not_be_reached_last() -> None:
-    here = ClientInfo("car", coordinate=at(60.0))
+    here = ClientRecord("car", coordinate=at(60.0))
     assert policy("nearest").homes(here, SITES, SITES) == ["middle", "east", "west"]
-    tried = ClientInfo("car", coordinate=at(60.0), tried=["middle"])
+    tried = ClientRecord("car", coordinate=at(60.0), tried=["middle"])
     assert policy("nearest").homes(tried, SITES, SITES) == ["east", "west", "middle"]
 
 
 def test_a_plan_goes_before_the_policy() -> None:
-    here = ClientInfo("car", coordinate=at(60.0))
+    here = ClientRecord("car", coordinate=at(60.0))
     assert policy("nearest").homes(here, SITES, SITES, "west")[0] == "west"
 
 
 def test_round_robin_takes_turns_and_random_is_seeded() -> None:
     turns = policy("round_robin")
-    assert [turns.homes(ClientInfo("c"), SITES, SITES)[0] for _ in range(4)] == ["east", "middle", "west", "east"]
+    assert [turns.homes(ClientRecord("c"), SITES, SITES)[0] for _ in range(4)] == ["east", "middle", "west", "east"]
     one, two = policy("random"), policy("random")
-    firsts = [one.homes(ClientInfo("c"), SITES, SITES)[0] for _ in range(20)]
-    assert firsts == [two.homes(ClientInfo("c"), SITES, SITES)[0] for _ in range(20)]
+    firsts = [one.homes(ClientRecord("c"), SITES, SITES)[0] for _ in range(20)]
+    assert firsts == [two.homes(ClientRecord("c"), SITES, SITES)[0] for _ in range(20)]
     assert set(firsts) == set(SITES)
 
 
@@ -48,10 +48,10 @@ def test_reloc_puts_friends_together_and_strangers_at_the_nearest_site() -> None
     assert "idle" not in plan
     with_plan = policy("reloc")
     with_plan.plan = plan
-    assert with_plan.homes(ClientInfo("ann", coordinate=at(45.0)), SITES, SITES)[0] == "east"
-    assert with_plan.homes(ClientInfo("ann", coordinate=at(45.0), tried=["east"]), SITES, SITES)[0] == "middle"
-    assert with_plan.homes(ClientInfo("stranger", coordinate=at(45.0)), SITES, SITES)[0] == "middle"
-    assert with_plan.homes(ClientInfo("ann"), ["west", "middle"], SITES)[0] == "middle"  # east is lost
+    assert with_plan.homes(ClientRecord("ann", coordinate=at(45.0)), SITES, SITES)[0] == "east"
+    assert with_plan.homes(ClientRecord("ann", coordinate=at(45.0), tried=["east"]), SITES, SITES)[0] == "middle"
+    assert with_plan.homes(ClientRecord("stranger", coordinate=at(45.0)), SITES, SITES)[0] == "middle"
+    assert with_plan.homes(ClientRecord("ann"), ["west", "middle"], SITES)[0] == "middle"  # east is lost
 
 
 def test_without_clients_or_places_reloc_has_no_plan() -> None:

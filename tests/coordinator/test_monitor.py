@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nearcast.coordinator.monitor import Monitor
-from nearcast.wire.reports import BrokerFigures, SiteReport
+from nearcast.protocol.reports import BrokerFigures, SiteReport
 
 
 def report(*, store: bool) -> SiteReport:

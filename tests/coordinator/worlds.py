@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from nearcast.config.coordinator_settings import CoordinatorSettings
 from nearcast.coordinates import Coordinate
 from nearcast.coordinator.model import Model
-from nearcast.coordinator.settings import Settings
 from nearcast.coordinator.snapshot import ClientColumns, TopicColumns, snapshot
 from nearcast.domain.topic import TopicSpec
-from nearcast.site.aggregation import aggregate
-from nearcast.wire.control import TopicRecord, member
-from nearcast.wire.registration import ClientRecord, SiteInfo
-from nearcast.wire.reports import (
+from nearcast.domain.worker_id import WorkerId
+from nearcast.protocol.control import TopicRecord
+from nearcast.protocol.registration import ClientRecord, SiteInfo
+from nearcast.protocol.reports import (
     BrokerFigures,
     ClientReport,
     ClientTopic,
@@ -19,8 +19,9 @@ from nearcast.wire.reports import (
     WorkerTopic,
     channel_row,
 )
+from nearcast.site.aggregation import aggregate
 
-SETTINGS = Settings()
+SETTINGS = CoordinatorSettings()
 
 
 def at(x: float) -> Coordinate:
@@ -51,7 +52,7 @@ class World:
         worker: str = "worker-0",
     ) -> None:
         spec = TopicSpec(name, sites, replicas, 0, bound)
-        self.topics[name] = TopicRecord(spec, 1, tuple(member(site, worker) for site in sites))
+        self.topics[name] = TopicRecord(spec, 1, tuple(WorkerId(site, worker) for site in sites))
 
     def client(
         self, name: str, x: float, home: str, publishes: str = "", subscribes: str = "", channels: str = ""

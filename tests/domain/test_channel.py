@@ -8,7 +8,7 @@ import pytest
 
 from nearcast.domain.channel import ChannelSpec, Parameter, check_channel, check_values, subscription_key
 from nearcast.domain.dataset import DatasetSpec, check_dataset
-from nearcast.domain.errors import InputError
+from nearcast.errors import InputError
 
 CHANNEL = ChannelSpec(
     "c", "SELECT 1", (Parameter("kind", "string"), Parameter("least", "int"), Parameter("r", "double"))

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from nearcast.domain.deployment import Deployment
-from nearcast.domain.errors import NearcastError
 from nearcast.domain.site import SiteSpec
 from nearcast.domain.topic import TopicSpec
+from nearcast.domain.worker_id import WorkerId
+from nearcast.errors import NearcastError
+from nearcast.protocol.control import Assignments, HostTopic, LeaveTopic, MembersChanged, TopicRecord
 from nearcast.site.assignments import Running
 from nearcast.site.hosting import Hosting
-from nearcast.wire.control import Assignments, HostTopic, LeaveTopic, MembersChanged, TopicRecord
 
 GPS = TopicSpec("gps", ("west",))
 
@@ -47,7 +48,7 @@ class Desk(Hosting):
 
 
 def record(epoch: int, worker: str) -> TopicRecord:
-    return TopicRecord(GPS, epoch, (f"west/{worker}",))
+    return TopicRecord(GPS, epoch, (WorkerId("west", worker),))
 
 
 @pytest.fixture
@@ -59,23 +60,23 @@ def desk(tmp_path: Path) -> Desk:
 
 
 async def test_a_worker_that_was_not_reached_leaves_later(desk: Desk) -> None:
-    await desk._take(record(2, "worker-1"), "worker-1", "west/worker-0")
+    await desk._take(record(2, "worker-1"), "worker-1", WorkerId("west", "worker-0"))
     desk.deaf = {"worker-0"}
     with pytest.raises(NearcastError):  # the coordinator's command to leave is lost
-        await desk._drop("gps", "worker-0", 2, "west/worker-1")
+        await desk._drop("gps", "worker-0", 2, WorkerId("west", "worker-1"))
     desk.deaf = set()
     desk.told.clear()
     await desk.follow(Assignments(1, 1, [record(1, "worker-0")]))
     assert desk.told == []  # the move is not committed as far as this site knows: both stay
     await desk.follow(Assignments(1, 2, [record(2, "worker-1")]))
-    assert desk.told == [("worker-0", LeaveTopic("gps", 2, "west/worker-1", 1.0))]
+    assert desk.told == [("worker-0", LeaveTopic("gps", 2, WorkerId("west", "worker-1"), 1.0))]
     desk.told.clear()
     await desk.reconcile()
     assert desk.told == []
 
 
 async def test_a_move_inside_the_site_that_is_rolled_back_leaves_the_old_worker_alone(desk: Desk) -> None:
-    await desk._take(record(2, "worker-1"), "worker-1", "west/worker-0")
+    await desk._take(record(2, "worker-1"), "worker-1", WorkerId("west", "worker-0"))
     desk.told.clear()
     await desk.follow(Assignments(1, 3, [record(3, "worker-0")]))
     assert [(worker, type(command)) for worker, command in desk.told] == [
@@ -88,7 +89,7 @@ async def test_a_move_inside_the_site_that_is_rolled_back_leaves_the_old_worker_
 async def test_news_about_a_topic_that_was_dropped_meanwhile_is_no_news(desk: Desk) -> None:
     desk._known = {"gps": record(2, "worker-0")}
     desk.pause.clear()
-    dropping = asyncio.create_task(desk._drop("gps", "worker-0", 3, "east/worker-0"))
+    dropping = asyncio.create_task(desk._drop("gps", "worker-0", 3, WorkerId("east", "worker-0")))
     await asyncio.sleep(0)
     reconciling = asyncio.create_task(desk.reconcile())  # it wants to tell the worker of epoch 2
     await asyncio.sleep(0)
@@ -101,12 +102,12 @@ async def test_news_about_a_topic_that_was_dropped_meanwhile_is_no_news(desk: De
 
 
 async def test_a_worker_is_ended_only_when_it_was_idle_twice(desk: Desk) -> None:
-    await desk._take(record(2, "worker-1"), "worker-1", "west/worker-0")
+    await desk._take(record(2, "worker-1"), "worker-1", WorkerId("west", "worker-0"))
     worker = desk.workers["worker-0"]
     for _ in range(3):
         await desk.retire_idle_workers()
     assert "worker-0" in desk.workers  # it has not left yet
-    await desk._drop("gps", "worker-0", 2, "west/worker-1")
+    await desk._drop("gps", "worker-0", 2, WorkerId("west", "worker-1"))
     await desk.retire_idle_workers()
     assert "worker-0" in desk.workers  # it may have something to finish
     await desk.retire_idle_workers()

@@ -10,13 +10,15 @@ from typing import Any
 import msgspec
 from tests.system.conftest import City, until
 
+from nearcast.config.coordinator_settings import CoordinatorSettings
 from nearcast.coordinator.coordinator import Coordinator
-from nearcast.coordinator.settings import Settings
-from nearcast.wire.asking import ask_coordinator
-from nearcast.wire.connection import Connection, open_connection
-from nearcast.wire.tasks import end
+from nearcast.nats.connection import Connection, open_connection
+from nearcast.nats.coordinator_rpc import ask_coordinator
+from nearcast.nats.tasks import cancel_and_wait
 
-QUICK = Settings(period=0.3, lease=1.0, site_lost_after=2.0, client_lost_after=2.0, cool_down=1.0, automatic=False)
+QUICK = CoordinatorSettings(
+    period=0.3, lease=1.0, site_lost_after=2.0, client_lost_after=2.0, cool_down=1.0, automatic=False
+)
 
 
 class Control:
@@ -46,5 +48,5 @@ async def coordinator(c: City, *, wait: bool = True, **changes: Any) -> AsyncIte
             await task
         yield Control(one, connection)
     finally:
-        await end(task)
+        await cancel_and_wait(task)
         await connection.close()

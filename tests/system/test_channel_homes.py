@@ -11,10 +11,10 @@ from tests.system.control import coordinator
 
 import nearcast
 from nearcast.domain.channel import ChannelSpec, Parameter, subscription_key
-from nearcast.wire import subjects
-from nearcast.wire.registry import Registry
-from nearcast.wire.stamp import header_block
-from nearcast.wire.tasks import end
+from nearcast.nats import subjects
+from nearcast.nats.catalog import Registry
+from nearcast.nats.stamp import header_block
+from nearcast.nats.tasks import cancel_and_wait
 
 
 async def test_a_client_that_moves_misses_no_result_and_the_coordinator_lists_its_subscriptions(city):
@@ -55,7 +55,7 @@ async def test_a_client_that_moves_misses_no_result_and_the_coordinator_lists_it
                 if phone.home != target:
                     assert (await control.ask("client", "move", name="phone", to=[target]))["error"] == ""
                     await until(lambda: not phone._presence._moving)
-            await end(publishing)
+            await cancel_and_wait(publishing)
             await until(lambda: len(set(got)) >= len(sent))
             counts = Counter(got)
             assert [identity for identity in sent if counts[identity] != 1] == []

@@ -13,10 +13,10 @@ from tests.system.conftest import interest_settled, until
 
 import nearcast
 from nearcast.domain.topic import TopicSpec
+from nearcast.nats.connection import open_connection
+from nearcast.nats.stamp import header_block
+from nearcast.nats.tasks import cancel_and_wait
 from nearcast.site.servers import server_binary
-from nearcast.wire.connection import open_connection
-from nearcast.wire.stamp import header_block
-from nearcast.wire.tasks import end
 
 
 @pytest.fixture
@@ -153,7 +153,7 @@ async def test_what_is_published_while_the_broker_is_away_arrives_when_it_is_bac
 
 async def test_a_message_that_cannot_be_taken_does_not_end_the_connection(bare: str) -> None:
     async with nearcast.connect(bare) as client, client.subscribe("x") as subscription:
-        await client._live().attach("odd", lambda *_: 1 / 0)
+        await client._live().subscribe_raw("odd", lambda *_: 1 / 0)
         client._live().send("odd", b"", b"")
         await client.publish("x", 1)
         assert (await anext(subscription)).data == 1
@@ -206,10 +206,10 @@ async def test_who_gives_up_a_flush_does_not_make_the_connection_deaf(bare: str)
     connection = await open_connection([bare], name="impatient")
     try:
         heard: asyncio.Queue[bytes] = asyncio.Queue()
-        await connection.attach("a", lambda subject, reply, payload, headers: heard.put_nowait(payload))
+        await connection.subscribe_raw("a", lambda subject, reply, payload, headers: heard.put_nowait(payload))
         given_up = asyncio.create_task(connection.flush())
         await asyncio.sleep(0)  # the question is on its way, its answer is not here yet
-        await end(given_up)
+        await cancel_and_wait(given_up)
         assert given_up.cancelled()
         connection.send("a", b"", b"hello")
         async with asyncio.timeout(20):
@@ -231,7 +231,7 @@ async def test_a_reader_that_stops_over_an_error_connects_again(bare: str, monke
     connection = await open_connection([bare], name="hit", on_reconnect=came_back)
     try:
         heard: asyncio.Queue[bytes] = asyncio.Queue()
-        await connection.attach("a", lambda subject, reply, payload, headers: heard.put_nowait(payload))
+        await connection.subscribe_raw("a", lambda subject, reply, payload, headers: heard.put_nowait(payload))
         monkeypatch.setattr(connection, "_process_pong", broken)
         with pytest.raises(TimeoutError):
             await connection.flush(timeout=1)

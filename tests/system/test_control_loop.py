@@ -13,7 +13,7 @@ from tests.system.test_rehoming import at
 
 import nearcast
 from nearcast.domain.topic import TopicSpec
-from nearcast.wire.tasks import end
+from nearcast.nats.tasks import cancel_and_wait
 
 
 async def place(c, control, **where):
@@ -41,7 +41,7 @@ async def traffic(client, topic, per_second=100):
     try:
         yield sent
     finally:
-        await end(task)
+        await cancel_and_wait(task)
 
 
 async def test_a_latency_violation_moves_the_topic_and_the_clients_follow(city):

@@ -10,13 +10,13 @@ from tests.system.conftest import until
 from tests.system.control import coordinator
 
 import nearcast
-from nearcast.coordinator.lease import keep_lease
 from nearcast.domain.topic import TopicSpec
-from nearcast.wire import subjects
-from nearcast.wire.connection import open_connection
-from nearcast.wire.control import Answer, StopTopic
-from nearcast.wire.registry import REPORTS_STREAM, Registry
-from nearcast.wire.reports import SiteReport
+from nearcast.nats import subjects
+from nearcast.nats.catalog import REPORTS_STREAM, Registry
+from nearcast.nats.connection import open_connection
+from nearcast.nats.lease import keep_lease
+from nearcast.protocol.control import Answer, StopTopic
+from nearcast.protocol.reports import SiteReport
 
 GPS = TopicSpec("gps", ("tokyo",))
 

@@ -11,7 +11,7 @@ from tests.system.control import coordinator
 import nearcast
 from nearcast.coordinator.executor.shell import Executor
 from nearcast.domain.topic import TopicSpec
-from nearcast.wire.tasks import end
+from nearcast.nats.tasks import cancel_and_wait
 
 
 async def test_killed_at_every_step_leaves_one_owner_and_no_lost_message(city, monkeypatch):
@@ -61,7 +61,7 @@ async def test_killed_at_every_step_leaves_one_owner_and_no_lost_message(city, m
                     asking = asyncio.create_task(first.ask("topic", "move", name="gps", to=[there]))
                     await asyncio.wait((asyncio.create_task(died.wait()), asking), return_when="FIRST_COMPLETED")
                     assert died.is_set()
-                    await end(asking)
+                    await cancel_and_wait(asking)
                 monkeypatch.setattr(Executor, "_do", original)
                 left = 0
                 async with coordinator(c, lease=0.5) as second:
@@ -74,7 +74,7 @@ async def test_killed_at_every_step_leaves_one_owner_and_no_lost_message(city, m
                             == [owner.partition("/")[0]]
                         )
                     )
-            await end(task)
+            await cancel_and_wait(task)
             await until(lambda: len(set(got)) >= len(sent))
             await asyncio.sleep(0.5)
             counts = Counter(got)

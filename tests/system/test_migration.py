@@ -10,9 +10,10 @@ from tests.system.conftest import until
 
 import nearcast
 from nearcast.domain.topic import TopicSpec
-from nearcast.wire import subjects
-from nearcast.wire.connection import open_connection
-from nearcast.wire.control import Answer, StartTopic, StopTopic
+from nearcast.domain.worker_id import WorkerId
+from nearcast.nats import subjects
+from nearcast.nats.connection import open_connection
+from nearcast.protocol.control import Answer, StartTopic, StopTopic
 
 
 async def command(connection, site, verb, body):
@@ -44,11 +45,11 @@ async def test_twenty_migrations_under_load_lose_and_repeat_nothing(city):
             ring, epoch = ["tokyo", "osaka", "cloud"], 1
             for n in range(20):
                 here, there = ring[n % 3], ring[(n + 1) % 3]
-                source = f"{here}/worker-0"
+                source = WorkerId(here, "worker-0")
                 answer = await command(connection, there, "start", StartTopic(1, epoch + 1, spec, "worker-0", source))
                 assert answer == Answer("", 1)
                 await asyncio.sleep(0.05)
-                towards = f"{there}/worker-0"
+                towards = WorkerId(there, "worker-0")
                 answer = await command(connection, here, "stop", StopTopic(1, epoch + 1, "gps", "worker-0", towards))
                 assert answer == Answer("", 1)
                 epoch += 1
@@ -75,10 +76,10 @@ async def test_a_topic_takes_its_spool_along(city):
             for _ in range(30):
                 await anext(subscription)
             assert await command(
-                connection, "cloud", "start", StartTopic(1, 2, spec, "worker-3", "tokyo/worker-0")
+                connection, "cloud", "start", StartTopic(1, 2, spec, "worker-3", WorkerId("tokyo", "worker-0"))
             ) == Answer("", 1)
             assert await command(
-                connection, "tokyo", "stop", StopTopic(1, 2, "gps.*", "worker-0", "cloud/worker-3")
+                connection, "tokyo", "stop", StopTopic(1, 2, "gps.*", "worker-0", WorkerId("cloud", "worker-3"))
             ) == Answer("", 1)
             await client.publish("gps.a", {"n": 30, "do": "past"})
             message = await anext(subscription)
@@ -92,13 +93,17 @@ async def test_a_deposed_coordinators_commands_and_older_epochs_are_refused(city
     async with city(spec) as c:
         connection = await open_connection([c.url("cloud")], name="test")
         assert (await command(connection, "osaka", "stop", StopTopic(5, 1, "gps", "worker-0"))).error == ""
-        answer = await command(connection, "osaka", "start", StartTopic(4, 2, spec, "worker-0", "tokyo/worker-0"))
+        answer = await command(
+            connection, "osaka", "start", StartTopic(4, 2, spec, "worker-0", WorkerId("tokyo", "worker-0"))
+        )
         assert answer == Answer("term 4 is over; term 5 leads", 5)
         assert not c.sites["osaka"].workers
         assert (await command(connection, "tokyo", "stop", StopTopic(1, 0, "gps", "worker-0"))).error.endswith(
             "topic gps is held with epoch 1, newer than 0"
         )
-        missing = await command(connection, "osaka", "start", StartTopic(5, 2, spec, "worker-0", "cloud/worker-9"))
+        missing = await command(
+            connection, "osaka", "start", StartTopic(5, 2, spec, "worker-0", WorkerId("cloud", "worker-9"))
+        )
         assert "cloud/worker-9 sends no spool of topic gps" in missing.error
         await connection.close()
 

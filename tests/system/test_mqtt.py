@@ -11,9 +11,9 @@ from tests.system.conftest import until
 
 import nearcast
 from nearcast.domain.topic import TopicSpec
-from nearcast.wire import subjects
-from nearcast.wire.connection import open_connection
-from nearcast.wire.reports import SiteReport
+from nearcast.nats import subjects
+from nearcast.nats.connection import open_connection
+from nearcast.protocol.reports import SiteReport
 
 
 async def test_an_unmodified_device_publishes_and_is_notified(city) -> None:
@@ -40,7 +40,7 @@ async def test_an_unmodified_device_publishes_and_is_notified(city) -> None:
                 assert (message.publisher, message.home) == ("anonymous", "tokyo")
             reports = []
             connection = await open_connection([c.url("osaka")], name="test")
-            await connection.attach(subjects.report("tokyo"), lambda *parts: reports.append(parts[2]))
+            await connection.subscribe_raw(subjects.report("tokyo"), lambda *parts: reports.append(parts[2]))
             await until(lambda: bool(reports))
             broker = msgspec.msgpack.decode(reports[-1], type=SiteReport).broker
             await connection.close()

@@ -4,31 +4,35 @@ from __future__ import annotations
 
 import pytest
 
-from nearcast.coordinator.lease import Lease
-from nearcast.coordinator.state import ConflictError, State
-from nearcast.wire.connection import open_connection
+from nearcast.coordinator.state import CoordinatorState
+from nearcast.nats.connection import open_connection
+from nearcast.nats.kv import ConflictError
+from nearcast.nats.lease import Lease
 
 
 async def test_two_views_of_the_state_do_not_overwrite_each_other_and_removed_keys_leave_nothing(city) -> None:
     async with city(names=("cloud",)) as c:
         connection = await open_connection([c.url("cloud")], name="test")
         try:
-            one, other = await State.open(connection, "cloud"), await State.open(connection, "cloud")
-            assert await one.everything() == {}
+            one, other = (
+                await CoordinatorState.open(connection, "cloud"),
+                await CoordinatorState.open(connection, "cloud"),
+            )
+            assert await one.read_all() == {}
             for n in range(2500):  # more than a page
                 await one.write(f"client.c{n}", Lease("c", n))
-            found = await other.everything()
+            found = await other.read_all()
             assert set(found) == {f"client.c{n}" for n in range(2500)}
-            assert found["client.c7"][1] == one.revision_of("client.c7") == other.revision_of("client.c7")
+            assert found["client.c7"].sequence == one.revision_of("client.c7") == other.revision_of("client.c7")
             await other.write("client.c7", Lease("other", 7))
-            with pytest.raises(ConflictError, match=r"client\.c7 was changed by another coordinator"):
+            with pytest.raises(ConflictError, match=r"client\.c7 of bucket nearcast was changed"):
                 await one.write("client.c7", Lease("one", 7))
             for n in range(2500):
                 await one.erase(f"client.c{n}")
-            left = await one.everything()
+            left = await one.read_all()
             assert list(left) == ["client.c7"]  # what the other wrote since stays
             await one.erase("client.c7")
-            assert await other.everything() == {}
+            assert await other.read_all() == {}
             state = (await connection.jsm(prefix="$JS.cloud.API").stream_info("KV_nearcast")).state
             assert state.messages == 0
             assert await one.write("client.c7", Lease("again", 7)) > 0

@@ -322,7 +322,7 @@ def test_without_the_right_it_says_so_in_one_sentence() -> None:
     code = "from nearcast.lab.wan import from_rtts, start; start(from_rtts({('a', 'b'): 1.0}), 'none')"
     refused = subprocess.run([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, preexec_fn=drop_rights)
     assert refused.stderr.splitlines()[-1].startswith(
-        "nearcast.domain.errors.NearcastError: "
+        "nearcast.errors.NearcastError: "
         "a wide area needs the right to create network namespaces and TUN devices (be root): "
     )
 

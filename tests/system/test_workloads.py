@@ -13,7 +13,7 @@ import pytest
 from tests.system.conftest import City
 from tests.system.test_cli import run
 
-from nearcast.domain.errors import InputError, NearcastError
+from nearcast.errors import InputError, NearcastError
 from nearcast.lab.workloads import Schedule, ScheduleBuilder
 from nearcast.lab.workloads.content import ContentParameters, content
 from nearcast.lab.workloads.emergency import emergency

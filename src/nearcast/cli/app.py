@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from nearcast.domain.errors import InputError, NearcastError
+from nearcast.errors import InputError, NearcastError
 
 __all__ = ["main"]
 
@@ -24,7 +24,7 @@ NOUNS = {
     "dataset": ("nearcast.cli.dataset", "What the data cluster keeps: add, load, drop, list."),
     "lab": ("nearcast.cli.lab", "A wide area on one machine: namespaces with delays between them."),
     "model": ("nearcast.cli.model", "Learn how slow topics make each other when they share a worker."),
-    "plan": ("nearcast.cli.plan", "Place clients, topics, replicas and subscribers: tables in, a plan out."),
+    "plan": ("nearcast.cli.plan", "SiteCoordinate clients, topics, replicas and subscribers: tables in, a plan out."),
     "profile": ("nearcast.cli.profile", "Measure what a worker and a broker can take."),
     "site": ("nearcast.cli.site", "Run one site on this machine; see all of them."),
     "topic": ("nearcast.cli.topic", "Registered topics: see, add, remove, move."),

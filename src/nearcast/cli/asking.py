@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from nearcast.wire.asking import ask_coordinator
-from nearcast.wire.connection import open_connection
+from nearcast.nats.connection import open_connection
+from nearcast.nats.coordinator_rpc import call_coordinator
 
 __all__ = ["JsonOption", "UrlOption", "ask", "print_fields", "print_rows"]
 
@@ -27,7 +27,7 @@ def ask(url: str, noun: str, verb: str, timeout: float = 60.0, **body: Any) -> A
     async def run() -> Any:
         connection = await open_connection([url], name="nearcast-cli", timeout=5)
         try:
-            return await ask_coordinator(connection, noun, verb, body, object, timeout)
+            return await call_coordinator(connection, noun, verb, body, object, timeout)
         finally:
             await connection.close()
 

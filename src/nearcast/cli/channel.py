@@ -13,7 +13,7 @@ from nearcast.cli.asking import DEFAULT_URL, JsonOption, UrlOption, ask, print_r
 from nearcast.cli.dataset import _admin
 from nearcast.cli.serve import ConfigOption
 from nearcast.domain.channel import PARAMETER_TYPES, ChannelSpec, Parameter
-from nearcast.domain.errors import InputError
+from nearcast.errors import InputError
 
 app = typer.Typer()
 NameArgument = Annotated[str, typer.Argument(help="The channel.")]

@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.table import Table
 
 from nearcast.cli.serve import ConfigOption
-from nearcast.domain.errors import InputError
+from nearcast.errors import InputError
 
 if TYPE_CHECKING:
     from nearcast.cluster.progress import Progress
@@ -39,7 +39,7 @@ def run(
     from nearcast.cluster.engine import Engine
     from nearcast.cluster.lease import DriverLease
     from nearcast.cluster.session import spark_session
-    from nearcast.site.configuration import read_configuration
+    from nearcast.config.deployment_file import read_configuration
 
     deployment = read_configuration(config)
     if deployment.cluster is None:

@@ -14,10 +14,10 @@ import typer
 import uvloop
 
 from nearcast.cli.asking import DEFAULT_URL, JsonOption, UrlOption, ask, print_fields
-from nearcast.domain.errors import InputError
+from nearcast.errors import InputError
 
 if TYPE_CHECKING:
-    from nearcast.coordinator.settings import Settings
+    from nearcast.config.coordinator_settings import CoordinatorSettings
 
 app = typer.Typer()
 
@@ -41,14 +41,14 @@ def run(
     ] = None,
 ) -> None:
     """Coordinate until Ctrl-C. Several may run: one leads, another takes over when it is gone."""
+    from nearcast.config.coordinator_settings import CoordinatorSettings
     from nearcast.coordinator.coordinator import Coordinator
     from nearcast.coordinator.goals import GOALS
     from nearcast.coordinator.goals import goals as make_goals
-    from nearcast.coordinator.settings import Settings
-    from nearcast.wire.connection import open_connection
+    from nearcast.nats.connection import open_connection
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    chosen = read_settings(settings) if settings is not None else Settings()
+    chosen = read_settings(settings) if settings is not None else CoordinatorSettings()
     goals = GOALS
     if model is not None:
         from nearcast.cli.model import load_model
@@ -80,15 +80,15 @@ def status(url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
     print_fields(ask(url, "coordinator", "status"), as_json)
 
 
-def read_settings(path: Path) -> Settings:
-    """Settings from a TOML file, or an InputError that names the key."""
-    from nearcast.coordinator.settings import Settings
+def read_settings(path: Path) -> CoordinatorSettings:
+    """CoordinatorSettings from a TOML file, or an InputError that names the key."""
+    from nearcast.config.coordinator_settings import CoordinatorSettings
 
     try:
-        return msgspec.convert(tomllib.loads(path.read_text()), Settings)
+        return msgspec.convert(tomllib.loads(path.read_text()), CoordinatorSettings)
     except FileNotFoundError:
         raise InputError(f"{path}: there is no such file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: is not TOML: {error}") from None
     except msgspec.ValidationError as error:
-        raise InputError(f"{path}: {error}; allowed: {', '.join(Settings.__struct_fields__)}") from None
+        raise InputError(f"{path}: {error}; allowed: {', '.join(CoordinatorSettings.__struct_fields__)}") from None

@@ -70,6 +70,6 @@ def list_(config: ConfigOption = Path("nearcast.toml")) -> None:
 
 def _admin(config: Path):  # type: ignore[no-untyped-def]
     from nearcast.cluster.admin import Admin
-    from nearcast.site.configuration import read_configuration
+    from nearcast.config.deployment_file import read_configuration
 
     return Admin(read_configuration(config))

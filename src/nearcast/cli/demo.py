@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from nearcast.cli.progress import progress
-from nearcast.domain.errors import NearcastError
+from nearcast.errors import NearcastError
 from nearcast.lab.demo import DemoResult, raise_if_anything_went_missing, run_demo
 from nearcast.site.ports import free_ports
 

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table as Screen
 
-from nearcast.domain.errors import InputError
+from nearcast.errors import InputError
 from nearcast.lab import wan
 from nearcast.lab.wan.topology import MS_PER_KM
 

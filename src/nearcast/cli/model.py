@@ -11,7 +11,7 @@ import typer
 
 from nearcast.cli.progress import progress
 from nearcast.cli.tables import Column, read_table, write_table
-from nearcast.domain.errors import InputError
+from nearcast.errors import InputError
 from nearcast.placement.colocation.encoding import DESCRIPTION, WEIGHTS, decode, encode
 from nearcast.placement.colocation.model import LatencyModel
 from nearcast.placement.colocation.simulation import Arrivals, Samples, Worker, joined

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from nearcast.cli.progress import progress
-from nearcast.domain.errors import InputError
+from nearcast.errors import InputError
 
 app = typer.Typer()
 COLUMNS = ["run", "topic", "rate", "processing_ms", "p90_ms"]

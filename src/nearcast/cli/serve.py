@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 import uvloop
 
-from nearcast.site.configuration import read_configuration
+from nearcast.config.deployment_file import read_configuration
 from nearcast.site.site import Site, run_sites
 
 __all__ = ["ConfigOption", "RunDirectoryOption", "serve"]

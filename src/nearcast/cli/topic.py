@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from nearcast.cli.asking import DEFAULT_URL, JsonOption, UrlOption, ask, print_fields, print_rows
-from nearcast.domain.errors import NearcastError
+from nearcast.errors import NearcastError
 
 app = typer.Typer()
 Name = Annotated[str, typer.Argument(help="The topic, or the pattern of a family of topics.")]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from nearcast.cli.tables import Column, Table, read_table
-from nearcast.domain.errors import InputError
+from nearcast.errors import InputError
 from nearcast.lab.wan import Position, Topology, Way, from_positions, from_ways
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import numpy as np
 import typer
 
-from nearcast.domain.errors import InputError, NearcastError
+from nearcast.errors import InputError, NearcastError
 from nearcast.lab.workloads import formats
 from nearcast.lab.workloads.content import ContentParameters
 from nearcast.lab.workloads.content import content as make_content

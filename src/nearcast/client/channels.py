@@ -11,13 +11,13 @@ import msgspec
 from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError
 
-from nearcast.domain.errors import InputError, NearcastError
-from nearcast.wire import subjects
-from nearcast.wire.services import ChannelAnswer, ChannelRequest, DatasetRequest, RenewAnswer, RenewRequest
-from nearcast.wire.tasks import end
+from nearcast.errors import InputError, NearcastError
+from nearcast.nats import subjects
+from nearcast.nats.tasks import cancel_and_wait
+from nearcast.protocol.services import ChannelAnswer, ChannelRequest, DatasetRequest, RenewAnswer, RenewRequest
 
 if TYPE_CHECKING:
-    from nearcast.wire.connection import Connection
+    from nearcast.nats.connection import Connection
 
 __all__ = ["ChannelMember", "FixedStore"]
 
@@ -94,7 +94,7 @@ class ChannelMember:
 
     async def close(self) -> None:
         """Stop renewing."""
-        await end(self._task)
+        await cancel_and_wait(self._task)
 
     async def _register(self, channel: str, params: dict[str, Any]) -> ChannelAnswer:
         return await self._ask("subscribe", ChannelRequest(self._client, channel, params), ChannelAnswer)

@@ -20,25 +20,25 @@ from nearcast.client.lookup import Route, look_up
 from nearcast.client.quorum import Acknowledgements, Receipt
 from nearcast.client.replay import replay_range, replay_then_live
 from nearcast.client.subscription import Overflow, Subscription, publications_of
-from nearcast.domain.errors import InputError, NearcastError
+from nearcast.codec import JSON, Codec
 from nearcast.domain.site import check_name
 from nearcast.domain.topic import TopicSpec, check_pattern, check_topic, covers
-from nearcast.wire import subjects
-from nearcast.wire.codec import JSON, Codec
-from nearcast.wire.connection import (
+from nearcast.errors import InputError, NearcastError
+from nearcast.nats import subjects
+from nearcast.nats.connection import (
     RESERVED_BYTES,
     Connection,
     PayloadTooLargeError,
     open_connection,
 )
-from nearcast.wire.services import HistoryRequest
-from nearcast.wire.stamp import header_block
+from nearcast.nats.stamp import header_block
+from nearcast.protocol.services import HistoryRequest
 
 if TYPE_CHECKING:
     from nearcast.client.presence import Presence
     from nearcast.client.subscription import Callback
     from nearcast.coordinates import Coordinate
-    from nearcast.wire.predicate import Condition
+    from nearcast.filters import Condition
 
 __all__ = ["Client", "connect"]
 
@@ -119,8 +119,8 @@ class Client:
         connection.send(route.subject, header_block(message_id), payload)
         route.sent += 1
         route.bytes += len(payload)
-        if connection.crowded:
-            await connection.room()
+        if connection.backlogged:
+            await connection.wait_writable()
         return Receipt(message_id.decode())
 
     async def submit(

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 from nats.errors import Error as NatsError
 
-from nearcast.domain.errors import InputError, NearcastError
-from nearcast.wire import subjects
-from nearcast.wire.message import Message
-from nearcast.wire.predicate import Condition, compile_condition
-from nearcast.wire.recent import RecentIds
-from nearcast.wire.services import HistoryPage, HistoryRequest, StoresAnswer, TopicsRequest
-from nearcast.wire.stamp import header_block
-from nearcast.wire.tasks import end
+from nearcast.errors import InputError, NearcastError
+from nearcast.filters import Condition, compile_condition
+from nearcast.message import Message
+from nearcast.nats import subjects
+from nearcast.nats.deduplication import RecentIds
+from nearcast.nats.stamp import header_block
+from nearcast.nats.tasks import cancel_and_wait
+from nearcast.protocol.services import HistoryPage, HistoryRequest, StoresAnswer, TopicsRequest
 
 if TYPE_CHECKING:
-    from nearcast.wire.connection import Connection
+    from nearcast.nats.connection import Connection
 
 __all__ = ["History", "HistoryError", "HistoryQuery", "StoreFinder", "microseconds", "rank_stores"]
 
@@ -164,7 +164,7 @@ class HistoryQuery:
                         return
                     request, page = following, await ahead
             finally:
-                await end(ahead)
+                await cancel_and_wait(ahead)
             _log.warning("history of %s: the store of %s does not answer; trying the next", request.topic, self.store)
             stores = [site for site in await self._finder.find(request.topic) if site != self.store]
             request = self._elsewhere(request, last_us)

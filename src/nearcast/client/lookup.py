@@ -10,16 +10,16 @@ import msgspec
 from nats.errors import Error as NatsError
 from nats.errors import NoRespondersError
 
-from nearcast.domain.errors import InputError, NearcastError
-from nearcast.wire import subjects
-from nearcast.wire.connection import ConnectionLostError
-from nearcast.wire.services import TopicsAnswer, TopicsRequest
+from nearcast.errors import InputError, NearcastError
+from nearcast.nats import subjects
+from nearcast.nats.connection import ConnectionLostError
+from nearcast.protocol.services import TopicsAnswer, TopicsRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nearcast.domain.topic import TopicSpec
-    from nearcast.wire.connection import Connection
+    from nearcast.nats.connection import Connection
 
 __all__ = ["Route", "look_up"]
 

@@ -14,16 +14,16 @@ from nats.errors import Error as NatsError
 
 from nearcast.client import rehoming as rh
 from nearcast.client.quorum import Acknowledgements
-from nearcast.domain.errors import NearcastError
-from nearcast.wire import subjects
-from nearcast.wire.asking import CoordinatorError, ask_coordinator
-from nearcast.wire.connection import Connection, ConnectionLostError, open_connection
-from nearcast.wire.control import Answer, Rehome
-from nearcast.wire.histogram import bucket
-from nearcast.wire.registration import ClientInfo, HomeAnswer
-from nearcast.wire.reports import ClientReport, ClientTopic, channel_row, is_channel
-from nearcast.wire.stamp import parse_stamp, stamp_of
-from nearcast.wire.tasks import end
+from nearcast.domain.latency_histogram import bucket
+from nearcast.errors import NearcastError
+from nearcast.nats import subjects
+from nearcast.nats.connection import Connection, ConnectionLostError, open_connection
+from nearcast.nats.coordinator_rpc import CoordinatorError, call_coordinator
+from nearcast.nats.stamp import parse_stamp, stamp_of
+from nearcast.nats.tasks import cancel_and_wait
+from nearcast.protocol.control import Answer, Rehome
+from nearcast.protocol.registration import ClientRecord, HomeAnswer
+from nearcast.protocol.reports import ClientReport, ClientTopic, channel_row, is_channel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,7 +47,7 @@ class Presence:
     def __init__(self, client: Client, whereabouts: Whereabouts, period: float) -> None:
         self._client, self._whereabouts, self._period = client, whereabouts, period
         self._machine = rh.Rehoming("")
-        self._told: ClientInfo | None = None
+        self._told: ClientRecord | None = None
         self._offered: list[str] = []
         self._tried: list[str] = []  # homes it was given and could not reach, or lost
         self._sent: dict[str, tuple[int, int]] = {}
@@ -71,8 +71,8 @@ class Presence:
         connection = await open_connection(urls, name=client.name, timeout=client._timeout)
         try:
             await self._whereabouts.measure(connection, _FIRST_ROUNDS)
-            told = ClientInfo(client.name, coordinate=self._whereabouts.coordinate)
-            answer = await ask_coordinator(connection, "client", "register", told, HomeAnswer)
+            told = ClientRecord(client.name, coordinate=self._whereabouts.coordinate)
+            answer = await call_coordinator(connection, "client", "register", told, HomeAnswer)
         except CoordinatorError as error:
             _log.warning(
                 "client %s is at the first broker that answers until it is given a home: %s", client.name, error
@@ -100,14 +100,14 @@ class Presence:
     async def stop(self) -> None:
         """Say goodbye."""
         self._leaving = True
-        await end(self._reporter, *self._moving)
+        await cancel_and_wait(self._reporter, *self._moving)
         for connection in list(self._spare):  # a move was under way
             await self._discard(connection)
         with contextlib.suppress(NearcastError, NatsError, TimeoutError):
             client = self._client
             last = msgspec.msgpack.encode(ClientReport(client.name, 0.0))
             client._live().send(subjects.client_reports(client.home), b"", last)
-            await ask_coordinator(client._live(), "client", "leave", {"name": client.name}, object, 0.5)
+            await call_coordinator(client._live(), "client", "leave", {"name": client.name}, object, 0.5)
 
     def sample(self, subscription: Subscription, payload: bytes, headers: bytes) -> None:
         """One message in 16 of a subscription: its size, and how long it took."""
@@ -121,7 +121,7 @@ class Presence:
             self._latency.setdefault(key, Counter())[bucket(latency_ms)] += 1
 
     async def _listen(self, connection: Connection) -> None:
-        await connection.attach(subjects.client_command(self._client.name), self._commanded)
+        await connection.subscribe_raw(subjects.client_command(self._client.name), self._commanded)
 
     async def _report_on(self) -> None:
         while True:
@@ -142,7 +142,7 @@ class Presence:
         await self._whereabouts.measure(connection)
         report = self._report()
         connection.send(subjects.client_reports(client.home), b"", msgspec.msgpack.encode(report))
-        info = ClientInfo(
+        info = ClientRecord(
             client.name,
             client.home,
             self._whereabouts.coordinate if self._told is None else self._told.coordinate,
@@ -155,7 +155,7 @@ class Presence:
         if info != self._told or self._since_registered >= _REGISTER_EVERY:  # something changed, or it may be forgotten
             info = msgspec.structs.replace(info, coordinate=self._whereabouts.coordinate)
             asked = info if self._told is not None else msgspec.structs.replace(info, home="")
-            answer = await ask_coordinator(connection, "client", "register", asked, HomeAnswer)
+            answer = await call_coordinator(connection, "client", "register", asked, HomeAnswer)
             if self._told is None:  # nobody answered when it came
                 info = msgspec.structs.replace(info, home=answer.homes[0][0])
                 self._begin_move(rh.Commanded(answer.term, *answer.homes[0]), "")

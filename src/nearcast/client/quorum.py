@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from nearcast.domain.errors import NearcastError
-from nearcast.wire.connection import ConnectionLostError
-from nearcast.wire.tasks import end
+from nearcast.errors import NearcastError
+from nearcast.nats.connection import ConnectionLostError
+from nearcast.nats.tasks import cancel_and_wait
 
 if TYPE_CHECKING:
-    from nearcast.wire.connection import Connection
+    from nearcast.nats.connection import Connection
 
 __all__ = ["Acknowledgements", "QuorumError", "Receipt"]
 
@@ -78,7 +78,7 @@ class Acknowledgements:
 
     async def start(self) -> None:
         """Listen for acknowledgements."""
-        await self._connection.attach(f"{self._inbox}.*", self._arrived)
+        await self._connection.subscribe_raw(f"{self._inbox}.*", self._arrived)
         self._timer = asyncio.create_task(self._watch(), name="acknowledgements")
 
     async def drain(self) -> None:
@@ -90,7 +90,7 @@ class Acknowledgements:
     async def stop(self) -> None:
         """Give up what is still waiting."""
         self._stopped = True
-        await end(self._timer)
+        await cancel_and_wait(self._timer)
         for _, message_id, entry in self._waiting.values():
             if not entry.future.done():
                 entry.future.set_exception(
@@ -115,8 +115,8 @@ class Acknowledgements:
         entry = _Waiting(topic, needed, now + timeout, now + _SEND_AGAIN_AFTER, headers, payload)
         self._waiting[token] = (subject, message_id, entry)
         self._connection.send(subject, headers, payload, f"{self._inbox}.{token}")
-        if self._connection.crowded:
-            await self._connection.room()
+        if self._connection.backlogged:
+            await self._connection.wait_writable()
         return entry.future
 
     def _arrived(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 from nearcast.client.history import microseconds
 from nearcast.client.seam import Seam
-from nearcast.domain.errors import InputError, NearcastError
-from nearcast.wire.message import Message
-from nearcast.wire.stamp import header_block
+from nearcast.errors import InputError, NearcastError
+from nearcast.message import Message
+from nearcast.nats.stamp import header_block
 
 if TYPE_CHECKING:
     from nearcast.client.history import HistoryQuery
     from nearcast.client.subscription import Subscription
-    from nearcast.wire.connection import Connection
+    from nearcast.nats.connection import Connection
 
 __all__ = ["replay_range", "replay_then_live"]
 

@@ -12,7 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from nearcast.wire.message import Message
+    from nearcast.message import Message
 
 __all__ = ["Seam"]
 

@@ -9,16 +9,16 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Generator
 from typing import TYPE_CHECKING, Any, Literal
 
-from nearcast.domain.errors import NearcastError
 from nearcast.domain.topic import TopicSpec, matches
-from nearcast.wire import subjects
-from nearcast.wire.message import Message
-from nearcast.wire.recent import RecentIds
-from nearcast.wire.stamp import stamp_of
-from nearcast.wire.tasks import end
+from nearcast.errors import NearcastError
+from nearcast.message import Message
+from nearcast.nats import subjects
+from nearcast.nats.deduplication import RecentIds
+from nearcast.nats.stamp import stamp_of
+from nearcast.nats.tasks import cancel_and_wait
 
 if TYPE_CHECKING:
-    from nearcast.wire.connection import Connection
+    from nearcast.nats.connection import Connection
 
 __all__ = ["Overflow", "SlowConsumerError", "Subscription", "publications_of"]
 
@@ -110,9 +110,9 @@ class Subscription:
             return
         self._closed = True
         for connection, attached in self._attached:
-            await connection.detach(attached)
+            await connection.unsubscribe_raw(attached)
         self._wake()
-        await end(*self._tasks)
+        await cancel_and_wait(*self._tasks)
 
     async def _start(self) -> Subscription:
         if not self._begun:
@@ -124,7 +124,7 @@ class Subscription:
 
     async def attach(self, connection: Connection, subject: str) -> None:
         """Take messages from a subject of a connection."""
-        self._attached.append((connection, await connection.attach(subject, self.take)))
+        self._attached.append((connection, await connection.subscribe_raw(subject, self.take)))
 
     async def follow(self, old: Connection, new: Connection) -> None:
         """Take messages from a second connection as well; each id once. Those without one come from the first only."""
@@ -139,7 +139,7 @@ class Subscription:
 
         for connection, attached in list(self._attached):
             if connection is old:
-                self._attached.append((new, await new.attach(attached.subject, take_with_id)))
+                self._attached.append((new, await new.subscribe_raw(attached.subject, take_with_id)))
 
     def lags(self, old: Connection, new: Connection) -> bool:
         """Whether it takes messages from the old connection and not yet from the new one: it began while moving."""
@@ -151,9 +151,9 @@ class Subscription:
         for connection, attached in list(self._attached):
             if connection is old:
                 self._attached.remove((connection, attached))
-                await connection.finish(attached)
+                await connection.drain_subscription(attached)
             else:
-                connection.redirect(attached, self.take)
+                connection.set_handler(attached, self.take)
         # What came on the one connection may still be under way on the other.
         asyncio.get_running_loop().call_later(_UNDER_WAY, self._forget_ids, self._overlaps)
 

@@ -10,13 +10,13 @@ import msgspec
 from nats.errors import Error as NatsError
 
 from nearcast.coordinates import Coordinate, Node
-from nearcast.domain.errors import InputError
-from nearcast.wire import subjects
-from nearcast.wire.probe import connect_ms
-from nearcast.wire.registration import Place, Places
+from nearcast.coordinates.probe import connect_ms
+from nearcast.errors import InputError
+from nearcast.nats import subjects
+from nearcast.protocol.registration import SiteCoordinate, SiteCoordinates
 
 if TYPE_CHECKING:
-    from nearcast.wire.connection import Connection
+    from nearcast.nats.connection import Connection
 
 __all__ = ["Whereabouts"]
 
@@ -50,8 +50,8 @@ class Whereabouts:
         if self._fixed is not None:
             return
         try:
-            reply = await connection.request(subjects.site_places(connection.server_name), b"", timeout=2)
-            places = msgspec.msgpack.decode(reply.data, type=Places).places[:_SITES]
+            reply = await connection.request(subjects.site_coordinates(connection.server_name), b"", timeout=2)
+            places = msgspec.msgpack.decode(reply.data, type=SiteCoordinates).places[:_SITES]
         except (NatsError, TimeoutError, msgspec.DecodeError):
             return
         for _ in range(rounds):
@@ -67,7 +67,7 @@ class Whereabouts:
                         self._node.update(place.site, place.coordinate, ms)
 
 
-async def _measured(place: Place) -> float | None:
+async def _measured(place: SiteCoordinate) -> float | None:
     try:
         return await connect_ms(place.host, place.port, limit=2)
     except (OSError, TimeoutError):

@@ -21,8 +21,8 @@ from nearcast.cluster.tokens import tables, tokenize
 from nearcast.cluster.warehouse import Warehouse
 from nearcast.domain.channel import ChannelSpec, check_channel
 from nearcast.domain.dataset import DatasetSpec, check_dataset
-from nearcast.domain.errors import InputError
-from nearcast.wire.registry import Registry
+from nearcast.errors import InputError
+from nearcast.nats.catalog import Catalog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,7 +40,7 @@ class Admin:
         self._deployment = deployment
         cloud = deployment.cloud()
         self._link = link_to([cloud.url])
-        self._registry = Registry(self._link.connection, cloud.name)
+        self._registry = Catalog(self._link.connection, cloud.name)
         self._link.call(self._registry.prepare())
 
     def datasets(self) -> dict[str, DatasetSpec]:

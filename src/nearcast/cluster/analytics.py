@@ -22,7 +22,7 @@ import pyarrow as pa
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
-from nearcast.wire.reports import SiteReport
+from nearcast.protocol.reports import SiteReport
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

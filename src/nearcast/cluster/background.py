@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from nearcast.cluster.engine import Engine
-from nearcast.domain.errors import InputError
+from nearcast.errors import InputError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

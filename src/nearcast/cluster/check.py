@@ -13,7 +13,7 @@ from nearcast.cluster.rewrite import SUBSCRIPTIONS, Rewriting, parameters_used, 
 from nearcast.cluster.tokens import tables, tokenize
 from nearcast.domain.channel import ChannelSpec, check_channel
 from nearcast.domain.dataset import DatasetSpec
-from nearcast.domain.errors import InputError
+from nearcast.errors import InputError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

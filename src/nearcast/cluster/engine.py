@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from nearcast.cluster.check import check_query
-from nearcast.cluster.fetch import StreamError, link_to
+from nearcast.cluster.fetch import link_to
 from nearcast.cluster.lease import DriverLease
 from nearcast.cluster.matching import Matcher, RunningChannel
 from nearcast.cluster.producers import Clockwork, Ingest, Views
@@ -28,9 +28,10 @@ from nearcast.cluster.warehouse import Warehouse
 from nearcast.cluster.workload import workload_tables, write_tables
 from nearcast.domain.channel import ChannelSpec
 from nearcast.domain.dataset import DatasetSpec
-from nearcast.domain.errors import NearcastError
-from nearcast.wire import subjects
-from nearcast.wire.registry import CHANNELS, DATASETS, SUBSCRIPTIONS, Registry
+from nearcast.errors import NearcastError
+from nearcast.nats import subjects
+from nearcast.nats.catalog import CHANNELS, DATASETS, SUBSCRIPTIONS, Catalog
+from nearcast.nats.streams import StreamError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,7 +61,7 @@ class Engine:
         self._link = link_to([self._cloud.url])
         self._warehouse = Warehouse(spec.warehouse)
         self._checkpoints = spec.checkpoints or self._warehouse.uri(self._warehouse.folder("checkpoints"))
-        self._registry = Registry(self._link.connection, self._cloud.name)
+        self._registry = Catalog(self._link.connection, self._cloud.name)
         self._link.call(self._registry.prepare())
         self._link.call(self._registry.keep_reports())
         self._tails = {name: Tail(self._link, name, self._prefix) for name in (DATASETS, CHANNELS, SUBSCRIPTIONS)}

@@ -11,26 +11,24 @@ import json
 import os
 import threading
 from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from nats.errors import Error as NatsError
 
-from nearcast.domain.errors import NearcastError
-from nearcast.wire.connection import Connection, open_connection
-from nearcast.wire.stamp import header_block
+from nearcast.errors import NearcastError
+from nearcast.nats.connection import Connection, open_connection
+from nearcast.nats.stamp import header_block
+from nearcast.nats.streams import DirectGet, RawBatch, StreamError
 
-__all__ = ["Fetched", "Link", "StreamError", "StreamState", "link_to"]
+__all__ = ["Link", "StreamState", "link_to"]
 
 T = TypeVar("T")
 _TIMEOUT = 30.0
 # Messages asked for with one request: large enough to keep the pipe full, small enough for the server's queue.
 _AT_ONCE = 5_000
 _UNACKNOWLEDGED = 4_096
-
-
-class StreamError(NearcastError, OSError):
-    """A stream cannot be read or written."""
 
 
 @dataclass(frozen=True)
@@ -41,14 +39,6 @@ class StreamState:
     last: int
 
 
-@dataclass
-class Fetched:
-    """Raw messages in order: payloads and header blocks, as the server sent them."""
-
-    payloads: list[bytes] = field(default_factory=list)
-    headers: list[bytes] = field(default_factory=list)
-
-
 class Link:
     """A connection and the thread it lives in."""
 
@@ -56,7 +46,7 @@ class Link:
         self._servers = list(servers)
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="nearcast link", daemon=True).start()
-        self._waiting: dict[str, _Batch] = {}
+        self._waiting: dict[str, _Acks] = {}
         self._inbox = ""
         self._requests = 0
         try:
@@ -65,9 +55,13 @@ class Link:
             self._loop.call_soon_threadsafe(self._loop.stop)
             raise
 
+    def start(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run a coroutine in the link's thread; `result()` of what is returned waits for it."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the link's thread and wait for it."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+        return self.start(coroutine).result()
 
     def state(self, stream: str, prefix: str) -> StreamState:
         """First and last sequence of a stream."""
@@ -77,14 +71,14 @@ class Link:
             raise StreamError(f"stream {stream}: {answer['error'].get('description', 'unknown error')}")
         return StreamState(int(answer["state"]["first_seq"]), int(answer["state"]["last_seq"]))
 
-    def fetch(self, stream: str, prefix: str, first: int, last: int, subject: str = "") -> Fetched:
+    def fetch(self, stream: str, prefix: str, first: int, last: int, subject: str = "") -> RawBatch:
         """Up to some thousand messages from `first` on; fewer than asked for means that there are no more to `last`."""
         return self.call(self._fetch(stream, prefix, first, min(last - first + 1, _AT_ONCE), subject))
 
     def start_fetch(self, stream: str, prefix: str, first: int, last: int, subject: str = "") -> Any:
         """As `fetch`, but return at once; `result()` of what is returned waits."""
         wanted = min(last - first + 1, _AT_ONCE)
-        return asyncio.run_coroutine_threadsafe(self._fetch(stream, prefix, first, wanted, subject), self._loop)
+        return self.start(self._fetch(stream, prefix, first, wanted, subject))
 
     def publish(self, messages: Sequence[tuple[str, str, bytes]]) -> int:
         """Store (subject, id, payload) messages; returns how many a stream had already under their ids."""
@@ -98,7 +92,8 @@ class Link:
     async def _open(self) -> Connection:
         connection = await open_connection(self._servers, name=f"spark-{os.getpid()}", timeout=10)
         self._inbox = connection.new_inbox()
-        await connection.attach(f"{self._inbox}.*", self._arrived)
+        await connection.subscribe_raw(f"{self._inbox}.*", self._arrived)
+        self._direct = DirectGet(connection, _TIMEOUT)
         await connection.flush()
         return connection
 
@@ -109,31 +104,17 @@ class Link:
             why = "no store answers there" if type(error).__name__ == "NoRespondersError" else str(error) or "timed out"
             raise StreamError(f"{subject}: {why}") from error
 
-    async def _fetch(self, stream: str, prefix: str, first: int, count: int, subject: str) -> Fetched:
+    async def _fetch(self, stream: str, prefix: str, first: int, count: int, subject: str) -> RawBatch:
         request: dict[str, object] = {"seq": first, "batch": count}
         if subject:
             request["next_by_subj"] = subject
-        self._requests += 1
-        token = str(self._requests)
-        batch = self._waiting[token] = _Batch()
-        try:
-            async with asyncio.timeout(_TIMEOUT):
-                reply = f"{self._inbox}.{token}"
-                self.connection.send(f"{prefix}.DIRECT.GET.{stream}", b"", json.dumps(request).encode(), reply)
-                await batch.done.wait()
-        except TimeoutError:
-            raise StreamError(f"stream {stream}: no answer within {_TIMEOUT:g} s") from None
-        finally:
-            del self._waiting[token]
-        if batch.problem:
-            raise StreamError(f"stream {stream}: {batch.problem} (is `allow_direct` set?)")
-        return batch.fetched
+        return await self._direct.fetch(stream, prefix, request)
 
     def _arrived(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
         token = subject[len(self._inbox) + 1 :]
-        batch = self._waiting.get(token)
-        if batch is not None:
-            batch.take(payload, headers)
+        acks = self._waiting.get(token)
+        if acks is not None:
+            acks.take(payload, headers)
 
     async def _publish(self, messages: Sequence[tuple[str, str, bytes]]) -> int:
         duplicates = 0
@@ -147,8 +128,8 @@ class Link:
             some = messages[start : start + _UNACKNOWLEDGED]
             for subject, message_id, payload in some[:-1]:
                 self.connection.send(subject, header_block(message_id.encode()), payload)
-                if self.connection.crowded:
-                    await self.connection.room()
+                if self.connection.backlogged:
+                    await self.connection.wait_writable()
             subject, message_id, payload = some[-1]
             acks = await self._acknowledged([(subject, message_id, payload)])
             sequence = acks.sequence
@@ -169,8 +150,8 @@ class Link:
                 for subject, message_id, payload in messages:
                     headers = header_block(message_id.encode()) if message_id else b""
                     self.connection.send(subject, headers, payload, reply)
-                    if self.connection.crowded:
-                        await self.connection.room()
+                    if self.connection.backlogged:
+                        await self.connection.wait_writable()
                 await acks.done.wait()
         except TimeoutError:
             raise StreamError(
@@ -183,31 +164,13 @@ class Link:
         return acks
 
 
-class _Batch:
-    """The answers to one request, as they come."""
-
-    __slots__ = ("done", "fetched", "problem")
-
-    def __init__(self) -> None:
-        self.fetched, self.done, self.problem = Fetched(), asyncio.Event(), ""
-
-    def take(self, payload: bytes, headers: bytes) -> None:
-        if headers.startswith(b"NATS/1.0 "):  # a status ends the batch: 204 end, 404 nothing there
-            if headers[9:12] not in (b"204", b"404"):
-                self.problem = headers[9:].split(b"\r\n", 1)[0].decode()
-            self.done.set()
-            return
-        self.fetched.payloads.append(payload)
-        self.fetched.headers.append(headers)
-
-
-class _Acks(_Batch):
+class _Acks:
     """The acknowledgements of messages that were published together."""
 
-    __slots__ = ("_last", "duplicates", "missing")
+    __slots__ = ("_last", "done", "duplicates", "missing", "problem")
 
     def __init__(self, expected: int) -> None:
-        super().__init__()
+        self.done, self.problem = asyncio.Event(), ""
         self.missing, self.duplicates, self._last = expected, 0, b"{}"
 
     @property

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from nearcast.cluster.progress import Laps
 from nearcast.cluster.results import ResultLog, gather
-from nearcast.domain.errors import NearcastError
+from nearcast.errors import NearcastError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from nearcast.wire import subjects
+from nearcast.nats import subjects
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

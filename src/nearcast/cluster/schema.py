@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from nearcast.domain.errors import InputError
+from nearcast.errors import InputError
 
 __all__ = ["ddl_of", "read_schema"]
 

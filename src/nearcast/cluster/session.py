@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nearcast.domain.errors import NearcastError
+from nearcast.errors import NearcastError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from nearcast.cluster.fetch import link_to
-from nearcast.domain.errors import InputError
+from nearcast.errors import InputError
 
 __all__ = ["NatsStreamWriter", "NatsWriter", "Published"]
 

@@ -26,10 +26,11 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from nearcast.cluster.fetch import Fetched, Link, StreamError, StreamState, link_to
+from nearcast.cluster.fetch import Link, StreamState, link_to
 from nearcast.cluster.records import RecordReader, arrow_schema, required_fields
 from nearcast.cluster.sink import NatsStreamWriter, NatsWriter
-from nearcast.domain.errors import InputError
+from nearcast.errors import InputError
+from nearcast.nats.streams import RawBatch, StreamError
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -252,7 +253,7 @@ def read_range(settings: ReadSettings, records: RecordReader | None, part: Range
         yield _removed_row(settings, records, part.stream, part.first - 1, part.removed)
     fetching = _start(link, settings, part, position)
     while fetching is not None:
-        fetched: Fetched = fetching.result()
+        fetched: RawBatch = fetching.result()
         if not fetched.payloads:
             break
         rows = message_rows(part.stream, fetched)
@@ -272,7 +273,7 @@ def read_range(settings: ReadSettings, records: RecordReader | None, part: Range
         yield _removed_row(settings, records, part.stream, part.last, part.last - position + 1)
 
 
-def message_rows(stream: str, fetched: Fetched) -> dict[str, pa.Array]:
+def message_rows(stream: str, fetched: RawBatch) -> dict[str, pa.Array]:
     """Columns of the messages as they came."""
     headers = pa.array(fetched.headers, pa.binary()).cast(pa.string(), safe=False)
     stored = pc.extract_regex(headers, _STORED)

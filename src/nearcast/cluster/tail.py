@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from nearcast.wire.stream import bucket_stream
+from nearcast.nats.kv import bucket_stream
 
 if TYPE_CHECKING:
     from nearcast.cluster.fetch import Link

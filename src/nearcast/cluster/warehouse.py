@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from nearcast.domain.errors import NearcastError
+from nearcast.errors import NearcastError
 
 __all__ = ["Span", "StorageError", "Warehouse", "live_files", "merges"]
 

@@ -11,10 +11,10 @@ import pyarrow.csv as pacsv
 
 from nearcast.cluster import analytics
 from nearcast.cluster.results import RESULTS
-from nearcast.wire import subjects
-from nearcast.wire.registration import STATE_BUCKET
-from nearcast.wire.registry import REPORTS_STREAM
-from nearcast.wire.stream import bucket_stream
+from nearcast.nats import subjects
+from nearcast.nats.catalog import REPORTS_STREAM
+from nearcast.nats.kv import bucket_stream
+from nearcast.nats.subjects import STATE_BUCKET
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -20,7 +20,7 @@ from collections import deque
 
 import msgspec
 
-from nearcast.domain.errors import InputError
+from nearcast.errors import InputError
 
 __all__ = ["Coordinate", "Node", "Settings", "round_trip_ms"]
 

@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from nearcast.coordinator.executor.client_move import ClientMove
 from nearcast.coordinator.executor.topic_move import TopicMove
-from nearcast.domain.errors import InputError, NearcastError
 from nearcast.domain.topic import TopicSpec, check_pattern, overlaps
-from nearcast.wire.control import Assignments, AssignmentsRequest, TopicRecord, member, parts
-from nearcast.wire.registration import ClientInfo, ClientRecord, HomeAnswer, RegisterSite
+from nearcast.domain.worker_id import WorkerId
+from nearcast.errors import InputError, NearcastError
+from nearcast.nats import subjects
+from nearcast.nats.rpc import Endpoint
+from nearcast.protocol.control import Assignments, AssignmentsRequest, TopicRecord
+from nearcast.protocol.registration import ClientRecord, HomeAnswer, RegisterSite
 
 if TYPE_CHECKING:
     from nearcast.coordinator.coordinator import Coordinator
-    from nearcast.coordinator.services import Endpoint
 
 __all__ = ["Api", "Named", "TopicWish", "Wish"]
 
@@ -52,13 +55,13 @@ class Api:
         self._coordinator, self._registry = coordinator, coordinator.registry
 
     def endpoints(self) -> list[Endpoint]:
-        """All of them: noun, verb, request, answer."""
-        return [
+        """All of them."""
+        handlers: list[tuple[str, str, Any, Callable[[Any], Awaitable[Any]]]] = [
             ("site", "register", RegisterSite, self._register_site),
             ("site", "assignments", AssignmentsRequest, self._assignments),
             ("site", "ls", Named, self._sites),
             ("site", "info", Named, self._site),
-            ("client", "register", ClientInfo, self._register_client),
+            ("client", "register", ClientRecord, self._register_client),
             ("client", "leave", Named, self._client_leaves),
             ("client", "ls", Named, self._clients),
             ("client", "info", Named, self._client),
@@ -73,6 +76,10 @@ class Api:
             ("plan", "apply", Named, self._apply_plan),
             ("coordinator", "status", Named, self._status),
         ]
+        return [
+            Endpoint(f"{noun}-{verb}", subjects.coordinator(noun, verb), request, handler)
+            for noun, verb, request, handler in handlers
+        ]
 
     async def _register_site(self, request: RegisterSite) -> Assignments:
         now = asyncio.get_running_loop().time()
@@ -85,7 +92,7 @@ class Api:
         records, revision, more = self._registry.changes_after(request.revision, _PAGE)
         return Assignments(self._coordinator.term(), revision, records, more)
 
-    async def _register_client(self, info: ClientInfo) -> HomeAnswer:
+    async def _register_client(self, info: ClientRecord) -> HomeAnswer:
         registry, monitor = self._registry, self._coordinator.monitor
         alive = self._alive()
         if not alive:
@@ -203,7 +210,7 @@ class Api:
                 raise InputError(f"site {site} has no store")
         if not 0 <= spec.quorum <= len(spec.replicas):
             raise InputError(f"quorum is {spec.quorum}; allowed: 0 to {len(spec.replicas)}, the replicas")
-        await self._registry.add_topic(spec, tuple(member(site, "worker-0") for site in spec.managed_by))
+        await self._registry.add_topic(spec, tuple(WorkerId(site, "worker-0") for site in spec.managed_by))
         return _topic_row(self._registry.topic(spec.name))
 
     async def _remove_topic(self, request: Named) -> None:
@@ -215,11 +222,11 @@ class Api:
             raise InputError(f"topic {request.name!r} has no processor: it is at no site, only its clients are")
         for site in request.to:
             self._registry.site(site)
-        here = dict(map(parts, record.members))
-        after = tuple(member(site, here.get(site, "worker-0")) for site in request.to)
+        here = dict(record.members)
+        after = tuple(WorkerId(site, here.get(site, "worker-0")) for site in request.to)
         if set(after) == set(record.members):
             return {"topic": request.name, "to": request.to, "outcome": "done", "reason": "it is there already"}
-        lost = tuple(name for name in record.members if parts(name)[0] not in self._alive())
+        lost = tuple(name for name in record.members if name.site not in self._alive())
         move = TopicMove(
             self._coordinator.next_move_id(),
             request.name,
@@ -259,7 +266,7 @@ def _topic_row(record: TopicRecord) -> dict[str, Any]:
     spec = record.spec
     return {
         "topic": spec.name,
-        "members": list(record.members),
+        "members": [str(name) for name in record.members],
         "replicas": list(spec.replicas),
         "quorum": spec.quorum,
         "bound_ms": spec.bound_ms,

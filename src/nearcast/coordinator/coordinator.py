@@ -15,20 +15,21 @@ from nearcast.coordinator.api import Api
 from nearcast.coordinator.executor.shell import DeposedError, Executor
 from nearcast.coordinator.goals import GOALS, Goal
 from nearcast.coordinator.homes import HomePolicy
-from nearcast.coordinator.lease import LeaseMachine, keep_lease
 from nearcast.coordinator.monitor import Monitor
 from nearcast.coordinator.planning import Planning
 from nearcast.coordinator.registry import Registry
-from nearcast.coordinator.services import serve
-from nearcast.coordinator.state import ConflictError, State, StateError
-from nearcast.wire import subjects
-from nearcast.wire.control import ReportAnswer
-from nearcast.wire.reports import SiteReport
-from nearcast.wire.tasks import end, together
+from nearcast.coordinator.state import CoordinatorState
+from nearcast.nats import subjects
+from nearcast.nats.kv import Bucket, BucketError, ConflictError
+from nearcast.nats.lease import LeaseKeeper, LeaseMachine
+from nearcast.nats.rpc import Server
+from nearcast.nats.tasks import cancel_and_wait, gather_or_cancel
+from nearcast.protocol.control import ReportAnswer
+from nearcast.protocol.reports import SiteReport
 
 if TYPE_CHECKING:
-    from nearcast.coordinator.settings import Settings
-    from nearcast.wire.connection import Connection
+    from nearcast.config.coordinator_settings import CoordinatorSettings
+    from nearcast.nats.connection import Connection
 
 __all__ = ["Coordinator"]
 
@@ -38,7 +39,9 @@ _log = logging.getLogger(__name__)
 class Coordinator:
     """One of several; at most one of them acts. `site` is the one whose store keeps their state."""
 
-    def __init__(self, connection: Connection, site: str, settings: Settings, goals: tuple[Goal, ...] = GOALS) -> None:
+    def __init__(
+        self, connection: Connection, site: str, settings: CoordinatorSettings, goals: tuple[Goal, ...] = GOALS
+    ) -> None:
         self.name = f"coordinator-{secrets.token_hex(4)}"
         self.connection, self._site, self.settings, self.goals = connection, site, settings, goals
         self.lease = LeaseMachine(self.name, settings.lease)
@@ -51,10 +54,11 @@ class Coordinator:
     async def run(self) -> None:
         """Take part until cancelled."""
         # Two views of the state: the lease is kept up whatever the registry is doing.
-        lease_state = await State.open(self.connection, self._site)
-        self.registry = Registry(await State.open(self.connection, self._site))
+        bucket = await Bucket(self.connection, self._site, subjects.STATE_BUCKET).create(within=30.0)
+        keeper = LeaseKeeper(bucket, self.lease)
+        self.registry = Registry(await CoordinatorState.open(self.connection, self._site))
         # No TaskGroup: it cancels a task once, and the writer of the lease may take that for its own time limit.
-        await together(keep_lease(self.lease, lease_state, self._lease_changed), self._lead_whenever_elected())
+        await gather_or_cancel(keeper.keep(self._lease_changed), self._lead_whenever_elected())
 
     async def _lead_whenever_elected(self) -> None:
         while True:
@@ -64,10 +68,10 @@ class Coordinator:
             try:
                 await asyncio.wait((leading, lost), return_when=asyncio.FIRST_COMPLETED)
             finally:
-                await end(leading, lost)
+                await cancel_and_wait(leading, lost)
                 self.leading.clear()
             problem = leading.exception() if leading.done() and not leading.cancelled() else None
-            if isinstance(problem, (DeposedError, StateError, ConflictError)):
+            if isinstance(problem, (DeposedError, BucketError, ConflictError)):
                 _log.warning("%s stops leading: %s", self.name, problem)
                 await asyncio.sleep(self.settings.lease / 8)
             elif problem is not None:
@@ -103,8 +107,10 @@ class Coordinator:
         self.executor = Executor(self.registry, self.connection, self.settings, self.term)
         self.planning = Planning(self)
         self.homes = HomePolicy(self.settings)
-        reports = await self.connection.attach(subjects.REPORTS, self._reported)
-        service = await serve(self.connection, Api(self).endpoints())
+        reports = await self.connection.subscribe_raw(subjects.REPORTS, self._reported)
+        service = Server(self.connection, Api(self).endpoints(), "nearcast-coordinator")
+        await service.start()
+        await self.connection.flush()
         self.leading.set()
         try:
             await self.executor.resume()
@@ -112,7 +118,7 @@ class Coordinator:
                 await self._expire_clients()
                 try:
                     await self.planning.step()
-                except (DeposedError, StateError, ConflictError):
+                except (DeposedError, BucketError, ConflictError):
                     raise
                 except Exception:
                     _log.exception("a pass failed; the next one looks again")
@@ -120,7 +126,7 @@ class Coordinator:
         finally:
             await self.executor.stop()
             with contextlib.suppress(Exception):  # the connection may be the reason why it ends
-                await self.connection.detach(reports)
+                await self.connection.unsubscribe_raw(reports)
                 await service.stop()
 
     def _reported(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:

@@ -10,8 +10,8 @@ import numpy as np
 from nearcast.coordinator.goals.balance import site_loads
 
 if TYPE_CHECKING:
+    from nearcast.config.coordinator_settings import CoordinatorSettings
     from nearcast.coordinator.model import Model
-    from nearcast.coordinator.settings import Settings
 
 __all__ = ["Anomaly", "detect"]
 
@@ -28,7 +28,7 @@ class Anomaly:
     sentence: str
 
 
-def detect(model: Model, settings: Settings, known_sites: frozenset[str]) -> list[Anomaly]:
+def detect(model: Model, settings: CoordinatorSettings, known_sites: frozenset[str]) -> list[Anomaly]:
     """All anomalies. known_sites: those that were alive at the last pass."""
     found = [*_sites(model, settings, known_sites), *_topics(model), *_workers(model, settings)]
     loads = site_loads(model)[model.sites.alive]
@@ -46,7 +46,7 @@ def detect(model: Model, settings: Settings, known_sites: frozenset[str]) -> lis
     return found
 
 
-def _sites(model: Model, settings: Settings, known_sites: frozenset[str]) -> list[Anomaly]:
+def _sites(model: Model, settings: CoordinatorSettings, known_sites: frozenset[str]) -> list[Anomaly]:
     sites, found = model.sites, []
     for row, name in enumerate(sites.names):
         if not sites.alive[row]:
@@ -81,7 +81,7 @@ def _topics(model: Model) -> list[Anomaly]:
     ]
 
 
-def _workers(model: Model, settings: Settings) -> list[Anomaly]:
+def _workers(model: Model, settings: CoordinatorSettings) -> list[Anomaly]:
     workers, topics = model.workers, model.topics
     if not len(workers.topic):
         return []

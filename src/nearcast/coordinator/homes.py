@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from nearcast.config.coordinator_settings import CoordinatorSettings
     from nearcast.coordinates import Coordinate
     from nearcast.coordinator.model import Model
-    from nearcast.coordinator.settings import Settings
     from nearcast.placement.homes import HomesInstance
-    from nearcast.wire.registration import ClientInfo
+    from nearcast.protocol.registration import ClientRecord
 
 __all__ = ["HomePolicy", "homes_instance", "reloc_homes"]
 
@@ -31,14 +31,14 @@ class HomePolicy:
     plan: client -> home, RELOC's last word. A client that is not in it goes to the nearest site.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: CoordinatorSettings) -> None:
         self._policy = settings.homes
         self._turn = 0
         self._random = random.Random(settings.seed)
         self.plan: dict[str, str] = {}
 
     def homes(
-        self, client: ClientInfo, sites: Collection[str], coordinates: Mapping[str, Coordinate], known: str = ""
+        self, client: ClientRecord, sites: Collection[str], coordinates: Mapping[str, Coordinate], known: str = ""
     ) -> list[str]:
         """Sites for a client, best first. `known`: where it is or was, which it need not leave."""
         ordered = sorted(sites)

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nearcast.wire.control import member, parts
+from nearcast.domain.worker_id import WorkerId
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from nearcast.wire.control import TopicRecord
+    from nearcast.protocol.control import TopicRecord
 
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
@@ -100,7 +100,7 @@ class Clients:
 class Workers:
     """One row per topic in a worker: where it runs, what it asks for, and its p90."""
 
-    names: tuple[str, ...]  # `site/worker`
+    names: tuple[WorkerId, ...]
     site: Ints  # of each worker
     busy: Floats
     topic: Ints
@@ -151,11 +151,11 @@ class Model:
         results = np.bincount(clients.held_client, self.channel_rate[clients.held_channel], len(clients.names))
         return np.asarray(found + results, dtype=float)
 
-    def members_at(self, topic: int, sites: tuple[int, ...]) -> tuple[str, ...]:
+    def members_at(self, topic: int, sites: tuple[int, ...]) -> tuple[WorkerId, ...]:
         """Members for a topic at these sites: the workers it has there already, else the site's least busy one."""
-        here = dict(map(parts, self.topics.records[topic].members))
+        here = dict(self.topics.records[topic].members)
         names = [self.sites.names[row] for row in sites]
-        return tuple(member(name, here.get(name) or self.least_busy_worker(name)) for name in names)
+        return tuple(WorkerId(name, here.get(name) or self.least_busy_worker(name)) for name in names)
 
     def least_busy_worker(self, site: str) -> str:
         """A worker of the site with the least to do; the first when it has none."""
@@ -165,6 +165,6 @@ class Model:
     def _least_busy(self) -> dict[str, str]:
         found: dict[str, str] = {}
         for row in np.argsort(-self.workers.busy, kind="stable").tolist():  # the last one written has the least to do
-            site, worker = parts(self.workers.names[row])
+            site, worker = self.workers.names[row]
             found[site] = worker
         return found

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from nearcast.coordinator.snapshot import TopicColumns
 
 if TYPE_CHECKING:
-    from nearcast.wire.reports import SiteReport
+    from nearcast.protocol.reports import SiteReport
 
 __all__ = ["Monitor"]
 

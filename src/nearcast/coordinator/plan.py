@@ -9,13 +9,12 @@ import numpy as np
 
 from nearcast.coordinator.goals import GOALS, ClientProposal, Draft, Goal, Proposal, ReplicaProposal, TopicProposal
 from nearcast.coordinator.goals.balance import site_loads
-from nearcast.wire.control import parts
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from nearcast.config.coordinator_settings import CoordinatorSettings
     from nearcast.coordinator.model import Model
-    from nearcast.coordinator.settings import Settings
 
 __all__ = ["Accepted", "Plan", "Refused", "change_of", "figures", "make_plan", "subject_of"]
 
@@ -70,7 +69,7 @@ class Plan:
 
 def make_plan(
     model: Model,
-    settings: Settings,
+    settings: CoordinatorSettings,
     moved_at: Mapping[str, float],
     now: float,
     goals: tuple[Goal, ...] = GOALS,
@@ -127,7 +126,7 @@ def describe(model: Model, proposal: Proposal) -> str:
         return f"client {client.names[proposal.client]}: {here} -> {sites[proposal.home]}"
     record = model.topics.records[proposal.topic]
     if isinstance(proposal, TopicProposal):
-        here, there = ", ".join(record.members) or "nowhere", ", ".join(proposal.members)
+        here, there = ", ".join(map(str, record.members)) or "nowhere", ", ".join(map(str, proposal.members))
         return f"topic {record.spec.name}: {here} -> {there}"
     return f"replicas of {record.spec.name}: {', '.join(record.spec.replicas)} -> {', '.join(proposal.replicas)}"
 
@@ -142,10 +141,10 @@ def change_of(model: Model, proposal: Proposal) -> str:
     record = model.topics.records[proposal.topic]
     if not isinstance(proposal, TopicProposal):
         return f"be kept at {_listed(proposal.replicas)} instead of {_listed(record.spec.replicas)}"
-    before_sites, after_sites = ([parts(name)[0] for name in names] for names in (record.members, proposal.members))
+    before_sites, after_sites = ([name.site for name in names] for names in (record.members, proposal.members))
     if before_sites == after_sites:
         moved = [pair for pair in zip(record.members, proposal.members, strict=True) if pair[0] != pair[1]]
-        return " and ".join(f"move from {old} to {parts(new)[1]} of the same site" for old, new in moved)
+        return " and ".join(f"move from {old} to {new.worker} of the same site" for old, new in moved)
     if len(before_sites) == len(after_sites) == 1:
         return f"move from {before_sites[0]} to {after_sites[0]}"
     return f"run at {_listed(after_sites)} instead of {_listed(before_sites)}"
@@ -155,7 +154,7 @@ def _listed(names: Sequence[str]) -> str:
     return " and ".join(names) or "no site"
 
 
-def figures(model: Model, settings: Settings) -> dict[str, float]:
+def figures(model: Model, settings: CoordinatorSettings) -> dict[str, float]:
     """What a plan is judged by."""
     topics, sites = model.topics, model.sites
     late = topics.latency > topics.bound

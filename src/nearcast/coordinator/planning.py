@@ -17,8 +17,7 @@ from nearcast.coordinator.goals import ClientProposal, Proposal, ReplicaProposal
 from nearcast.coordinator.homes import reloc_homes
 from nearcast.coordinator.plan import Plan, make_plan, subject_of
 from nearcast.coordinator.snapshot import ClientColumns, snapshot
-from nearcast.wire.control import parts
-from nearcast.wire.tasks import together
+from nearcast.nats.tasks import gather_or_cancel
 
 if TYPE_CHECKING:
     from nearcast.coordinator.coordinator import Coordinator
@@ -134,7 +133,9 @@ class Planning:
         The loop does not: copying may take long, and a site may be lost meanwhile. Other moves it waits for: the next
         pass must see what they did.
         """
-        return await together(*(self._make(plan.model, one.proposal, one.goal, copies) for one in plan.accepted))
+        return await gather_or_cancel(
+            *(self._make(plan.model, one.proposal, one.goal, copies) for one in plan.accepted)
+        )
 
     async def _make(self, model: Model, proposal: Proposal, goal: str, copies: bool) -> str:
         one = self._coordinator
@@ -168,7 +169,7 @@ class Planning:
             return "the topic has changed meanwhile"
         lost = tuple(
             found for found in record.members
-            if not model.sites.alive[model.sites.names.index(parts(found)[0])]
+            if not model.sites.alive[model.sites.names.index(found.site)]
         )  # fmt: skip
         topic_move = TopicMove(
             one.next_move_id(), name, record.epoch, record.members, proposal.members, goal, proposal.reason, lost

@@ -10,16 +10,17 @@ import msgspec
 from nearcast.coordinator.executor.client_move import ClientMove
 from nearcast.coordinator.executor.replica_move import ReplicaMove
 from nearcast.coordinator.executor.topic_move import TopicMove
-from nearcast.coordinator.state import ConflictError
-from nearcast.domain.errors import InputError
-from nearcast.wire import subjects
-from nearcast.wire.control import TopicRecord
-from nearcast.wire.registration import ClientRecord, SiteInfo
+from nearcast.domain.worker_id import WorkerId
+from nearcast.errors import InputError
+from nearcast.nats import subjects
+from nearcast.nats.kv import ConflictError
+from nearcast.protocol.control import TopicRecord
+from nearcast.protocol.registration import ClientRecord, SiteInfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from nearcast.coordinator.state import State
+    from nearcast.coordinator.state import CoordinatorState
     from nearcast.domain.topic import TopicSpec
 
 __all__ = ["Move", "Registry"]
@@ -30,7 +31,7 @@ Move = TopicMove | ClientMove | ReplicaMove
 class Registry:
     """The leader's view. Every change is written by compare-and-set before it is seen here."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: CoordinatorState) -> None:
         self._state = state
         self.sites: dict[str, SiteInfo] = {}
         self.topics: dict[str, TopicRecord] = {}
@@ -44,13 +45,14 @@ class Registry:
         """Read everything."""
         self.sites, self.topics, self.clients, self.moves = {}, {}, {}, {}
         self._changes, self.revision = {}, 0
-        for key, (value, revision) in (await self._state.everything()).items():
+        for key, entry in (await self._state.read_all()).items():
+            value = entry.payload
             match key.partition(".")[0]:
                 case "site":
                     site = msgspec.json.decode(value, type=SiteInfo)
                     self.sites[site.name] = site
                 case "topic":
-                    self._note(msgspec.json.decode(value, type=TopicRecord), revision)
+                    self._note(msgspec.json.decode(value, type=TopicRecord), entry.sequence)
                 case "client":
                     client = msgspec.json.decode(value, type=ClientRecord)
                     self.clients[client.name] = client
@@ -92,7 +94,7 @@ class Registry:
         key = _topic_key(record.spec.name)
         self._note(record, await self._state.write(key, record))
 
-    async def add_topic(self, spec: TopicSpec, members: tuple[str, ...]) -> None:
+    async def add_topic(self, spec: TopicSpec, members: tuple[WorkerId, ...]) -> None:
         """A new topic; one that was removed before goes on with its epochs."""
         if spec.name in self.topics:
             raise InputError(f"topic {spec.name!r} is registered already; remove it first")

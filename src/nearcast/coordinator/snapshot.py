@@ -10,16 +10,16 @@ import numpy as np
 
 from nearcast.coordinator.model import Clients, Model, Sites, Topics, Workers
 from nearcast.domain.topic import overlaps
-from nearcast.wire.control import member, parts
-from nearcast.wire.reports import channel_row, is_channel
+from nearcast.domain.worker_id import WorkerId
+from nearcast.protocol.reports import channel_row, is_channel
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from nearcast.coordinator.settings import Settings
-    from nearcast.wire.control import TopicRecord
-    from nearcast.wire.registration import ClientRecord, SiteInfo
-    from nearcast.wire.reports import SiteReport
+    from nearcast.config.coordinator_settings import CoordinatorSettings
+    from nearcast.protocol.control import TopicRecord
+    from nearcast.protocol.registration import ClientRecord, SiteInfo
+    from nearcast.protocol.reports import SiteReport
 
 __all__ = ["ClientColumns", "TopicColumns", "snapshot"]
 
@@ -67,7 +67,7 @@ def snapshot(
     columns: Mapping[str, TopicColumns],
     lost: set[str],
     lost_stores: set[str],
-    settings: Settings,
+    settings: CoordinatorSettings,
     clients: Clients,
 ) -> Model:
     """The model of one moment. columns: the topics of each report."""
@@ -89,7 +89,7 @@ def _sites(
     reports: Mapping[str, SiteReport],
     lost: set[str],
     lost_stores: set[str],
-    settings: Settings,
+    settings: CoordinatorSettings,
 ) -> Sites:
     found = [reports.get(name) for name in names]
     where = [report.coordinate if report is not None else None for report in found]
@@ -235,14 +235,14 @@ def _clients(clients: Mapping[str, ClientRecord], topics: tuple[str, ...], sites
 def _workers(records: Sequence[TopicRecord], row_of: Mapping[str, int], reports: Mapping[str, SiteReport]) -> Workers:
     number = {record.spec.name: row for row, record in enumerate(records)}
     figures = {
-        (member(site, worker.worker), topic.topic): topic
+        (WorkerId(site, worker.worker), topic.topic): topic
         for site, report in reports.items()
         for worker in report.workers
         for topic in worker.topics
     }
-    busy = {member(site, w.worker): w.busy for site, report in reports.items() for w in report.workers}
+    busy = {WorkerId(site, w.worker): w.busy for site, report in reports.items() for w in report.workers}
     names = tuple(sorted({name for record in records for name in record.members} | set(busy)))
-    names = tuple(name for name in names if parts(name)[0] in row_of)
+    names = tuple(name for name in names if name.site in row_of)
     worker_of = {name: row for row, name in enumerate(names)}
     rows = [
         (number[record.spec.name], worker_of[name], figures.get((name, record.spec.name)))
@@ -252,7 +252,7 @@ def _workers(records: Sequence[TopicRecord], row_of: Mapping[str, int], reports:
     ]
     return Workers(
         names,
-        site=np.array([row_of[parts(name)[0]] for name in names], dtype=np.int64),
+        site=np.array([row_of[name.site] for name in names], dtype=np.int64),
         busy=np.array([busy.get(name, 0.0) for name in names]),
         topic=np.array([topic for topic, _, _ in rows], dtype=np.int64),
         worker=np.array([worker for _, worker, _ in rows], dtype=np.int64),

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nearcast.domain.errors import InputError
+from nearcast.errors import InputError
 
 __all__ = ["PARAMETER_TYPES", "ChannelSpec", "Parameter", "check_channel", "check_values", "subscription_key"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from nearcast.domain.errors import InputError
+from nearcast.errors import InputError
 
 __all__ = ["DatasetSpec", "check_dataset"]
 

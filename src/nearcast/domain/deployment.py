@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nearcast.domain.errors import InputError
 from nearcast.domain.topic import TopicSpec, matches, overlaps
+from nearcast.errors import InputError
 
 if TYPE_CHECKING:
     from nearcast.domain.cluster import ClusterSpec

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from nearcast.domain.errors import InputError
+from nearcast.errors import InputError
 
 __all__ = ["Limits", "SiteSpec", "StoreSpec", "check_name"]
 

@@ -21,8 +21,8 @@ from nearcast.domain.channel import ChannelSpec, Parameter
 from nearcast.domain.cluster import ClusterSpec
 from nearcast.domain.dataset import DatasetSpec
 from nearcast.domain.deployment import Deployment
-from nearcast.domain.errors import NearcastError
 from nearcast.domain.site import SiteSpec, StoreSpec
+from nearcast.errors import NearcastError
 from nearcast.site.site import run_sites
 
 if TYPE_CHECKING:

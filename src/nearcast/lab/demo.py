@@ -13,11 +13,11 @@ import numpy as np
 
 from nearcast.client import Client, connect
 from nearcast.domain.deployment import Deployment
-from nearcast.domain.errors import NearcastError
 from nearcast.domain.site import SiteSpec
 from nearcast.domain.topic import TopicSpec
+from nearcast.errors import NearcastError
+from nearcast.message import Message
 from nearcast.site.site import Site, run_sites
-from nearcast.wire.message import Message
 
 __all__ = ["DemoResult", "demo_deployment", "raise_if_anything_went_missing", "run_demo"]
 

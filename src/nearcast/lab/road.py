@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from nearcast.site.processor import SpoolView, processor
-from nearcast.wire.message import Message
+from nearcast.message import Message
+from nearcast.processors import SpoolView, processor
 
 REACH_METRES = 10.0
 

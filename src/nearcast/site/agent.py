@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING
 import msgspec
 from nats.errors import Error as NatsError
 
-from nearcast.domain.errors import InputError, NearcastError
 from nearcast.domain.topic import overlaps
+from nearcast.errors import InputError, NearcastError
+from nearcast.nats import subjects
+from nearcast.nats.connection import Connection, open_connection
+from nearcast.nats.tasks import cancel_and_wait
+from nearcast.protocol.services import Advertisement, StoresAnswer, TopicsAnswer, TopicsRequest
 from nearcast.site.channels import ChannelDesk
 from nearcast.site.history import HistoryService
 from nearcast.site.keeper import Keeper
-from nearcast.wire import subjects
-from nearcast.wire.connection import Connection, open_connection
-from nearcast.wire.services import Advertisement, StoresAnswer, TopicsAnswer, TopicsRequest
-from nearcast.wire.tasks import end
 
 if TYPE_CHECKING:
     from nearcast.domain.deployment import Deployment
     from nearcast.domain.site import SiteSpec
-    from nearcast.wire.control import TopicRecord
+    from nearcast.protocol.control import TopicRecord
 
 __all__ = ["Agent"]
 
@@ -58,9 +58,9 @@ class Agent:
             await self._keeper.start(self._deployment.stored_at(name))
             self._history = HistoryService(self._deployment, name, self._connection, self._store_connection)
             await self._history.start()
-        await self._connection.attach(subjects.topics_lookup(name), self._topics_asked)
-        await self._connection.attach(subjects.history(name, "find"), self._stores_asked)
-        await self._connection.attach(subjects.ADVERTISEMENTS, self._heard)
+        await self._connection.subscribe_raw(subjects.topics_lookup(name), self._topics_asked)
+        await self._connection.subscribe_raw(subjects.history(name, "find"), self._stores_asked)
+        await self._connection.subscribe_raw(subjects.ADVERTISEMENTS, self._heard)
         with contextlib.suppress(InputError):  # without a cloud there are no channels
             self._desk = ChannelDesk(self._connection, name, self._deployment.cloud().name)
             await self._desk.start()
@@ -69,7 +69,7 @@ class Agent:
 
     async def stop(self) -> None:
         """Stop answering."""
-        await end(self._task)
+        await cancel_and_wait(self._task)
         if self._keeper is not None:
             await self._keeper.stop()
         if self._desk is not None:

@@ -6,9 +6,9 @@ import math
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from nearcast.domain.latency_histogram import BUCKETS
 from nearcast.domain.topic import matches, overlaps
-from nearcast.wire.histogram import BUCKETS
-from nearcast.wire.reports import ClientReport, ClientTopic, TopicReport, is_channel
+from nearcast.protocol.reports import ClientReport, ClientTopic, TopicReport, is_channel
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nearcast.wire.control import TopicRecord, parts
+from nearcast.domain.worker_id import WorkerId
+from nearcast.protocol.control import TopicRecord
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -31,7 +32,7 @@ class Drop:
     topic: str
     worker: str
     epoch: int
-    towards: str
+    towards: WorkerId | None
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Take:
 
     record: TopicRecord
     worker: str
-    source: str
+    source: WorkerId | None
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ Change = Drop | Take | Inform
 
 def worker_of(record: TopicRecord, site: str) -> str:
     """The worker that runs a topic at a site, or nothing."""
-    return next((worker for at, worker in map(parts, record.members) if at == site), "")
+    return next((worker for at, worker in record.members if at == site), "")
 
 
 def changes(
@@ -75,15 +76,15 @@ def changes(
         record = known.get(name)
         if record is None:
             if name in removed:
-                drops.append(Drop(name, here.worker, here.epoch, ""))
+                drops.append(Drop(name, here.worker, here.epoch, None))
         elif here.epoch <= record.epoch and worker_of(record, site) != here.worker:
-            elsewhere = next(iter(record.members), "")
+            elsewhere = next(iter(record.members), None)
             drops.append(Drop(name, here.worker, record.epoch, elsewhere))
         elif here.epoch < record.epoch:
             others.append(Inform(name, here.worker, record.epoch, len(record.members)))
     for record in known.values():
         worker, current = worker_of(record, site), running.get(record.spec.name)
         if worker and (current is None or (current.worker != worker and current.epoch <= record.epoch)):
-            peers = [member for member in record.members if parts(member)[0] != site]
-            others.append(Take(record, worker, peers[0] if peers else ""))
+            peers = [member for member in record.members if member.site != site]
+            others.append(Take(record, worker, peers[0] if peers else None))
     return drops + others

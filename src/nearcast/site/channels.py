@@ -16,14 +16,14 @@ import msgspec
 from nats.errors import Error as NatsError
 
 from nearcast.domain.channel import ChannelSpec, check_values, subscription_key
-from nearcast.domain.errors import InputError, NearcastError
-from nearcast.wire import subjects
-from nearcast.wire.registry import Registry
-from nearcast.wire.services import ChannelAnswer, ChannelRequest, DatasetRequest, RenewAnswer, RenewRequest
-from nearcast.wire.tasks import end
+from nearcast.errors import InputError, NearcastError
+from nearcast.nats import subjects
+from nearcast.nats.catalog import Catalog
+from nearcast.nats.tasks import cancel_and_wait
+from nearcast.protocol.services import ChannelAnswer, ChannelRequest, DatasetRequest, RenewAnswer, RenewRequest
 
 if TYPE_CHECKING:
-    from nearcast.wire.connection import Connection
+    from nearcast.nats.connection import Connection
 
 __all__ = ["ChannelDesk"]
 
@@ -40,7 +40,7 @@ class ChannelDesk:
 
     def __init__(self, connection: Connection, site: str, store: str) -> None:
         self._connection, self._site, self._store = connection, site, store
-        self._registry = Registry(connection, store)
+        self._registry = Catalog(connection, store)
         self._heard: dict[str, dict[str, float]] = {}  # "<channel>.<key>" -> client -> when
         self._specs: dict[str, tuple[float, ChannelSpec]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -54,14 +54,14 @@ class ChannelDesk:
         }  # fmt: skip
         for verb, answer in verbs.items():
             subject = subjects.channels_service(self._site, verb)
-            self._subscriptions.append(await self._connection.attach(subject, self._taker(answer)))
+            self._subscriptions.append(await self._connection.subscribe_raw(subject, self._taker(answer)))
         self._spawn(self._watch())
 
     async def stop(self) -> None:
         """Stop answering; the rows stay, for the next agent to adopt or the lease to end."""
         for subscription in self._subscriptions:
-            await self._connection.detach(subscription)
-        await end(*self._tasks)
+            await self._connection.unsubscribe_raw(subscription)
+        await cancel_and_wait(*self._tasks)
 
     def _taker(self, answer: Callable[[bytes], Awaitable[msgspec.Struct]]) -> Callable[[str, str, bytes, bytes], None]:
         def take(subject: str, reply: str, payload: bytes, headers: bytes) -> None:

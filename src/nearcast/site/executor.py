@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from nearcast.processors import ProcessorError, ProcessorSpec
 from nearcast.site.process import die_with_parent
-from nearcast.site.processor import ProcessorError, ProcessorSpec
 from nearcast.site.runner import ANNOUNCE, DONE, LENGTH, OUTCOME, READY, TICKET, Announcement, Setup
 
 if TYPE_CHECKING:

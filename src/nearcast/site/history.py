@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from nats.errors import Error as NatsError
 
-from nearcast.domain.errors import InputError, NearcastError
+from nearcast.codec import JSON
 from nearcast.domain.topic import covers, overlaps
-from nearcast.wire import subjects
-from nearcast.wire.codec import JSON
-from nearcast.wire.connection import ConnectionLostError
-from nearcast.wire.predicate import compile_condition
-from nearcast.wire.services import HistoryPage, HistoryRequest, StoredMessage
-from nearcast.wire.stream import Entry, StreamReader
-from nearcast.wire.tasks import end
+from nearcast.errors import InputError, NearcastError
+from nearcast.filters import compile_condition
+from nearcast.nats import subjects
+from nearcast.nats.connection import ConnectionLostError
+from nearcast.nats.streams import StoredEntry, StreamReader
+from nearcast.nats.tasks import cancel_and_wait
+from nearcast.protocol.services import HistoryPage, HistoryRequest, StoredMessage
 
 if TYPE_CHECKING:
     from nearcast.domain.deployment import Deployment
-    from nearcast.wire.connection import Connection
+    from nearcast.nats.connection import Connection
 
 __all__ = ["HistoryService"]
 
@@ -51,13 +51,13 @@ class HistoryService:
     async def start(self) -> None:
         """Begin to answer."""
         for verb, sink in (("ping", self._pinged), ("read", self._asked)):
-            self._subscriptions.append(await self._broker.attach(subjects.history(self._site, verb), sink))
+            self._subscriptions.append(await self._broker.subscribe_raw(subjects.history(self._site, verb), sink))
 
     async def stop(self) -> None:
         """Stop answering; what is under way is given up."""
         for subscription in self._subscriptions:
-            await self._broker.detach(subscription)
-        await end(*self._tasks)
+            await self._broker.unsubscribe_raw(subscription)
+        await cancel_and_wait(*self._tasks)
 
     def _pinged(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
         if self._reader.is_connected:  # an agent without its store is no place to ask
@@ -118,7 +118,7 @@ class HistoryService:
         return HistoryPage(found, position, (position or 1) - 1)
 
     async def _find_last(
-        self, request: HistoryRequest, stream: str, subject: str, accepts: Callable[[Entry], bool]
+        self, request: HistoryRequest, stream: str, subject: str, accepts: Callable[[StoredEntry], bool]
     ) -> HistoryPage:
         """Go backwards in growing windows until `last` matches are behind us; the client then reads on from there."""
         first, last = await self._reader.bounds(stream)
@@ -145,12 +145,12 @@ class HistoryService:
         raise kind(f"topic {topic!r} is not one that the store of {self._site} keeps")
 
 
-def _filter(request: HistoryRequest) -> Callable[[Entry], bool]:
+def _filter(request: HistoryRequest) -> Callable[[StoredEntry], bool]:
     """The whole filter but the time range's ends, which also say where to start and stop."""
     condition = None if request.where is None else compile_condition(request.where)
     since, until = request.since_us, request.until_us
 
-    def accepts(entry: Entry) -> bool:
+    def accepts(entry: StoredEntry) -> bool:
         if since is not None and entry.stored_us < since:
             return False
         if until is not None and entry.stored_us >= until:

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING
 import msgspec
 from nats.errors import Error as NatsError
 
-from nearcast.domain.errors import NearcastError
-from nearcast.site.assignments import Drop, Inform, Running, Take, changes, worker_of
-from nearcast.site.process import Supervised
-from nearcast.site.worker import Assignment, WorkerStats
-from nearcast.wire import subjects
-from nearcast.wire.control import (
+from nearcast.domain.worker_id import WorkerId
+from nearcast.errors import NearcastError
+from nearcast.nats import subjects
+from nearcast.nats.tasks import cancel_and_wait, gather_or_cancel
+from nearcast.protocol.control import (
     Answer,
     Assignments,
     HostTopic,
@@ -30,9 +29,10 @@ from nearcast.wire.control import (
     StopTopic,
     TopicRecord,
     WorkerCommand,
-    member,
 )
-from nearcast.wire.tasks import end, together
+from nearcast.site.assignments import Drop, Inform, Running, Take, changes, worker_of
+from nearcast.site.process import Supervised
+from nearcast.site.worker import Assignment, WorkerStats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from nearcast.domain.deployment import Deployment
     from nearcast.domain.site import SiteSpec
-    from nearcast.wire.connection import Connection
+    from nearcast.nats.connection import Connection
 
 __all__ = ["Hosting", "configured_records"]
 
@@ -58,7 +58,7 @@ def configured_records(deployment: Deployment) -> list[TopicRecord]:
         for n, topic in enumerate(managed):
             workers[site.name, topic.name] = f"worker-{n % min(site.workers, len(managed))}"
     return [
-        TopicRecord(topic, 1, tuple(member(site, workers[site, topic.name]) for site in topic.managed_by))
+        TopicRecord(topic, 1, tuple(WorkerId(site, workers[site, topic.name]) for site in topic.managed_by))
         for topic in deployment.topics
     ]
 
@@ -125,19 +125,19 @@ class Hosting:
         for name in sorted({running.worker for running in self.running.values()}):
             await self._worker(name)
         for verb in ("start", "stop"):
-            await self._connection.attach(subjects.site_command(self._site.name, verb), self._commanded)
+            await self._connection.subscribe_raw(subjects.site_command(self._site.name, verb), self._commanded)
         await self._connection.flush()
 
     async def stop(self) -> None:
         """End the workers."""
-        await end(*self._tasks)
+        await cancel_and_wait(*self._tasks)
         await asyncio.gather(*(worker.stop() for worker in self.workers.values()))
         self.workers.clear()
 
     async def stats(self) -> list[WorkerStats]:
         """What each worker has done since it started; one that does not answer now is left out."""
         up = [worker for worker, process in self.workers.items() if process.started]
-        found = await together(*(self._stats_of(worker) for worker in up))
+        found = await gather_or_cancel(*(self._stats_of(worker) for worker in up))
         return [stats for stats in found if stats is not None]
 
     async def follow(self, answer: Assignments) -> None:
@@ -176,9 +176,9 @@ class Hosting:
             name, here = record.spec.name, self.running.get(record.spec.name)
             if here is not None and here.epoch <= record.epoch and worker_of(record, self._site.name) == here.worker:
                 for worker in [worker for topic, worker in self._behind if topic == name]:
-                    yield Drop(name, worker, record.epoch, member(self._site.name, here.worker))
+                    yield Drop(name, worker, record.epoch, WorkerId(self._site.name, here.worker))
 
-    async def _take(self, record: TopicRecord, worker: str, source: str) -> None:
+    async def _take(self, record: TopicRecord, worker: str, source: WorkerId | None) -> None:
         spec, epoch = record.spec, record.epoch
         async with self._locks[spec.name]:
             here = self.running.get(spec.name)
@@ -196,7 +196,7 @@ class Hosting:
                 await self._tell(worker, MembersChanged(topic, epoch, members))
                 self._note(Running(here.spec, worker, epoch))
 
-    async def _drop(self, topic: str, worker: str, epoch: int, towards: str) -> None:
+    async def _drop(self, topic: str, worker: str, epoch: int, towards: WorkerId | None) -> None:
         async with self._locks[topic]:
             current = self.running.get(topic)
             if worker in self.workers:

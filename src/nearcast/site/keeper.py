@@ -11,10 +11,10 @@ from nats.errors import Error as NatsError
 from nats.js.api import ExternalStream, RetentionPolicy, StorageType, StreamConfig, StreamSource
 from nats.js.errors import NotFoundError
 
-from nearcast.domain.errors import NearcastError
-from nearcast.wire import subjects
-from nearcast.wire.keeping import COPYING, is_copying, keeps, retired
-from nearcast.wire.tasks import end
+from nearcast.errors import NearcastError
+from nearcast.nats import subjects
+from nearcast.nats.replica_stream import COPYING, is_copying, keeps, retired
+from nearcast.nats.tasks import cancel_and_wait
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nats.js.manager import JetStreamManager
 
     from nearcast.domain.topic import TopicSpec
-    from nearcast.wire.connection import Connection
+    from nearcast.nats.connection import Connection
 
 __all__ = ["Keeper"]
 
@@ -59,7 +59,7 @@ class Keeper:
 
     async def stop(self) -> None:
         """Leave all as it is."""
-        await end(*self._work.values())
+        await cancel_and_wait(*self._work.values())
 
     def follow(self, before: Mapping[str, TopicSpec], topics: Mapping[str, TopicSpec]) -> None:
         """Keep the topics that are to be kept here from now on; take nothing more for those that are not."""
@@ -82,7 +82,7 @@ class Keeper:
         before = self._work.get(topic.name)
 
         async def turn() -> None:
-            await end(before)
+            await cancel_and_wait(before)
             level = logging.WARNING
             while True:
                 try:

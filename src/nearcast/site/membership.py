@@ -20,11 +20,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from nats.errors import Error as NatsError
 
-from nearcast.domain.errors import NearcastError
 from nearcast.domain.topic import TopicSpec, matches
-from nearcast.site.processor import ProcessorSpec, find_processor
-from nearcast.wire import subjects
-from nearcast.wire.control import (
+from nearcast.domain.worker_id import WorkerId
+from nearcast.errors import NearcastError
+from nearcast.nats import subjects
+from nearcast.nats.stamp import header_block, stamp_of
+from nearcast.nats.tasks import cancel_and_wait
+from nearcast.processors import ProcessorSpec, find_processor
+from nearcast.protocol.control import (
     Answer,
     HostTopic,
     LeaveTopic,
@@ -33,10 +36,7 @@ from nearcast.wire.control import (
     SpoolEntry,
     SpoolPage,
     WorkerCommand,
-    parts,
 )
-from nearcast.wire.stamp import header_block, stamp_of
-from nearcast.wire.tasks import end
 
 if TYPE_CHECKING:
     from nearcast.site.worker import Topic, Worker
@@ -62,7 +62,7 @@ class Hosted:
         self.queue: Any = None
         self.copies: Any = None
         self.shared = len(spec.managed_by) > 1  # with members other than the one it came from
-        self.towards = ""  # where publications go that still come after it left
+        self.towards: WorkerId | None = None  # where publications go that still come after it left
         self.left = False
         self.gone = asyncio.Event()
 
@@ -80,12 +80,12 @@ class Membership:
     async def listen(self) -> None:
         """Take commands, and what other workers hand over."""
         worker = self._worker
-        await worker.connection.attach(subjects.worker_command(worker.site, worker.name), self._commanded)
-        await worker.connection.attach(subjects.handover(worker.site, worker.name, ">"), self._handed_over)
+        await worker.connection.subscribe_raw(subjects.worker_command(worker.site, worker.name), self._commanded)
+        await worker.connection.subscribe_raw(subjects.handover(worker.site, worker.name, ">"), self._handed_over)
 
     async def stop(self) -> None:
         """Give up what is under way."""
-        await end(*self._tasks)
+        await cancel_and_wait(*self._tasks)
 
     def hosting(self, topic: str) -> Hosted:
         """What is known of the family a topic belongs to."""
@@ -94,7 +94,7 @@ class Membership:
                 return hosted
         raise NearcastError(f"topic {topic} is not processed here")
 
-    async def host(self, spec: TopicSpec, epoch: int, source: str = "", hold: float = 0.5) -> None:
+    async def host(self, spec: TopicSpec, epoch: int, source: WorkerId | None = None, hold: float = 0.5) -> None:
         """Join a topic's queue group, with a copy of another worker's spool if there is one."""
         worker = self._worker
         while spec.name in self._leaving:  # it comes back before it was gone
@@ -104,25 +104,25 @@ class Membership:
             known.epoch = max(known.epoch, epoch)
             return
         handler = find_processor(worker.executor.processors, spec.name)
-        hosted = self.hosted[spec.name] = Hosted(spec, handler, epoch, hold, moved_here=bool(source))
+        hosted = self.hosted[spec.name] = Hosted(spec, handler, epoch, hold, moved_here=source is not None)
         try:
             if source:
                 await self._copy_spool(hosted, source)
             elif hosted.copied:
-                hosted.copies = await worker.connection.attach(subjects.copies(spec.name), worker.copied)
-            hosted.queue = await worker.connection.attach(
+                hosted.copies = await worker.connection.subscribe_raw(subjects.copies(spec.name), worker.copied)
+            hosted.queue = await worker.connection.subscribe_raw(
                 subjects.publications(spec.name), worker.published, subjects.PROCESSORS
             )
             await worker.connection.flush()
         except BaseException:
             del self.hosted[spec.name]
             if hosted.copies is not None:
-                await worker.connection.detach(hosted.copies)
+                await worker.connection.unsubscribe_raw(hosted.copies)
             for topic in hosted.topics:
                 worker.forget(topic)
             raise
 
-    async def _copy_spool(self, hosted: Hosted, source: str) -> None:
+    async def _copy_spool(self, hosted: Hosted, source: WorkerId) -> None:
         """Fill the spools: first what the source has, then the copies it sent meanwhile."""
         worker, name = self._worker, hosted.spec.name
         held: list[tuple[str, bytes, bytes]] = []
@@ -130,7 +130,7 @@ class Membership:
         def hold(subject: str, reply: str, payload: bytes, headers: bytes) -> None:
             held.append((subject, stamp_of(headers), payload))
 
-        hosted.copies = await worker.connection.attach(subjects.copies(name), hold)
+        hosted.copies = await worker.connection.subscribe_raw(subjects.copies(name), hold)
         await worker.connection.flush()
         after, more = ("", -1), True
         while more:
@@ -141,15 +141,15 @@ class Membership:
             more = page.more
         for subject, message_id, payload in held:
             self._keep(subject, message_id, payload)
-        worker.connection.redirect(hosted.copies, worker.copied)
+        worker.connection.set_handler(hosted.copies, worker.copied)
 
     def _keep(self, subject: str, message_id: bytes, payload: bytes) -> None:
         topic = self._worker.meet(subject)
         if topic.recent is None or not topic.recent.seen(message_id):
             topic.spool.append(message_id, payload)
 
-    async def _ask_for_page(self, source: str, question: Snapshot) -> SpoolPage:
-        subject = subjects.worker_command(*parts(source))
+    async def _ask_for_page(self, source: WorkerId, question: Snapshot) -> SpoolPage:
+        subject = subjects.worker_command(*source)
         try:
             reply = await self._worker.connection.request(
                 subject, msgspec.msgpack.encode(question), timeout=_ANSWER_LIMIT
@@ -178,7 +178,7 @@ class Membership:
         if command.towards:
             shadow = await self._step_aside(hosted)
         else:
-            await connection.finish(hosted.queue)
+            await connection.drain_subscription(hosted.queue)
         hosted.left = True
         self._spawn(self._finish(command.topic, hosted, shadow, command.settle))
 
@@ -198,13 +198,13 @@ class Membership:
         def send_on(subject: str, reply: str, payload: bytes, headers: bytes) -> None:
             self._send_on_once(hosted, subjects.topic_of(subject), stamp_of(headers), payload)
 
-        connection.redirect(hosted.queue, from_queue)
-        shadow = await connection.attach(subjects.publications(hosted.spec.name), see_pass)
+        connection.set_handler(hosted.queue, from_queue)
+        shadow = await connection.subscribe_raw(subjects.publications(hosted.spec.name), see_pass)
         with contextlib.suppress(NatsError, TimeoutError):  # a broker that is away sends nothing that could be missed
             await connection.flush()
-        await connection.finish(hosted.queue)
+        await connection.drain_subscription(hosted.queue)
         # Nothing is awaited from here on: what the queue group gave has come, the rest is for the other worker.
-        connection.redirect(shadow, send_on)
+        connection.set_handler(shadow, send_on)
         for topic, message_id, payload in passed:
             if taken[topic, message_id or payload] > 0:
                 taken[topic, message_id or payload] -= 1
@@ -221,7 +221,8 @@ class Membership:
         self._send_on(hosted, topic, message_id, payload)
 
     def _send_on(self, hosted: Hosted, topic: str, message_id: bytes, payload: bytes) -> None:
-        site, name = parts(hosted.towards)
+        assert hosted.towards is not None
+        site, name = hosted.towards
         headers = header_block(message_id) if message_id else b""
         self._worker.send(subjects.handover(site, name, topic), headers, payload)
 
@@ -229,10 +230,10 @@ class Membership:
         worker, connection = self._worker, self._worker.connection
         if shadow is not None:
             await asyncio.sleep(settle)
-            await connection.finish(shadow)
+            await connection.drain_subscription(shadow)
             await asyncio.sleep(hosted.hold)  # for what was handed over to this one, and is to go on
         if hosted.copies is not None:  # before the last look: a copy that comes later would be put nowhere
-            await connection.detach(hosted.copies)
+            await connection.unsubscribe_raw(hosted.copies)
         numbers = {topic.number for topic in hosted.topics}
         # Looking now and then costs less than an event set for every message.
         while any(ticket.topic in numbers for ticket in worker.executor.outstanding) or any(  # noqa: ASYNC110
@@ -288,10 +289,10 @@ class Membership:
         for topic in hosted.topics:
             topic.copied = copied
         if copied and hosted.copies is None:
-            hosted.copies = await connection.attach(subjects.copies(hosted.spec.name), self._worker.copied)
+            hosted.copies = await connection.subscribe_raw(subjects.copies(hosted.spec.name), self._worker.copied)
         elif not copied and hosted.copies is not None:
             copies, hosted.copies = hosted.copies, None
-            await connection.detach(copies)
+            await connection.unsubscribe_raw(copies)
 
     async def page(self, question: Snapshot) -> SpoolPage:
         """Part of the spools of a topic. From now on copies are sent as well, so that nothing is missed in between."""

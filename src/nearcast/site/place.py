@@ -13,24 +13,24 @@ import msgspec
 from nats.errors import Error as NatsError
 
 from nearcast.coordinates import Coordinate, Node
-from nearcast.domain.errors import InputError, NearcastError
-from nearcast.wire import subjects
-from nearcast.wire.probe import connect_ms
-from nearcast.wire.registration import Place, Places
-from nearcast.wire.tasks import end
+from nearcast.coordinates.probe import connect_ms
+from nearcast.errors import InputError, NearcastError
+from nearcast.nats import subjects
+from nearcast.nats.tasks import cancel_and_wait
+from nearcast.protocol.registration import SiteCoordinate, SiteCoordinates
 
 if TYPE_CHECKING:
     from nearcast.domain.site import SiteSpec
-    from nearcast.wire.connection import Connection
+    from nearcast.nats.connection import Connection
 
-__all__ = ["SitePlace"]
+__all__ = ["CoordinateAgent"]
 
 _log = logging.getLogger(__name__)
 _PEERS = 16  # a bounded set, whatever the number of sites
 _FIRST_EVERY, _LATER_EVERY, _FIRST_ROUNDS = 0.1, 1.0, 100  # seconds between measurements; quick until it has settled
 
 
-class SitePlace:
+class CoordinateAgent:
     """The coordinate of a site. `fixed`, when set, is used instead of the measured one."""
 
     def __init__(self, site: SiteSpec, peers: tuple[SiteSpec, ...], connection: Connection) -> None:
@@ -51,18 +51,18 @@ class SitePlace:
 
     async def start(self) -> None:
         """Answer, and measure from now on."""
-        await self._connection.attach(subjects.site_places(self._site.name), self._asked)
+        await self._connection.subscribe_raw(subjects.site_coordinates(self._site.name), self._asked)
         self._task = asyncio.create_task(self._measure(), name=f"place of {self._site.name}")
 
     async def stop(self) -> None:
         """Stop measuring."""
-        await end(self._task)
+        await cancel_and_wait(self._task)
 
     def _asked(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
         known = {**self.known, self._site.name: self.coordinate}
-        places = [Place(name, *self._addresses[name], where) for name, where in known.items()]
+        places = [SiteCoordinate(name, *self._addresses[name], where) for name, where in known.items()]
         places.sort(key=lambda place: place.site != self._site.name)  # its own first
-        self._connection.send(reply, b"", msgspec.msgpack.encode(Places(places)))
+        self._connection.send(reply, b"", msgspec.msgpack.encode(SiteCoordinates(places)))
 
     async def _measure(self) -> None:
         rounds = 0
@@ -79,8 +79,8 @@ class SitePlace:
 
     async def _measure_one(self, name: str, peer: SiteSpec) -> None:
         taken = await connect_ms(peer.host, peer.port)
-        reply = await self._connection.request(subjects.site_places(name), b"", timeout=2)
-        places = msgspec.msgpack.decode(reply.data, type=Places).places
+        reply = await self._connection.request(subjects.site_coordinates(name), b"", timeout=2)
+        places = msgspec.msgpack.decode(reply.data, type=SiteCoordinates).places
         for place in places:
             if place.site in self._addresses and place.site != self._site.name:
                 self.known[place.site] = place.coordinate

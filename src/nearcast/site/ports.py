@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 
-from nearcast.domain.errors import NearcastError
+from nearcast.errors import NearcastError
 
 __all__ = ["free_ports", "port_problem"]
 

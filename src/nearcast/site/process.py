@@ -11,8 +11,8 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from nearcast.domain.errors import NearcastError
-from nearcast.wire.tasks import end
+from nearcast.errors import NearcastError
+from nearcast.nats.tasks import cancel_and_wait
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -67,7 +67,7 @@ class Supervised:
 
     async def stop(self, grace: float = 5.0) -> None:
         """End the process and the watch over it; kill it when it does not end by itself."""
-        await end(self._watcher)
+        await cancel_and_wait(self._watcher)
         self._watcher = None
         await self._end(grace)
 
@@ -94,7 +94,7 @@ class Supervised:
             await self._end(1.0)
             raise
         finally:
-            await end(ready, ended)
+            await cancel_and_wait(ready, ended)
 
     async def _watch(self) -> None:
         pause = _FIRST_PAUSE

@@ -15,25 +15,26 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from nats.errors import Error as NatsError
 
-from nearcast.domain.errors import NearcastError
+from nearcast.domain.latency_histogram import percentile
+from nearcast.domain.worker_id import WorkerId
+from nearcast.errors import NearcastError
+from nearcast.nats import subjects
+from nearcast.nats.coordinator_rpc import call_coordinator
+from nearcast.nats.tasks import cancel_and_wait
+from nearcast.protocol.control import Assignments, AssignmentsRequest, ReportAnswer
+from nearcast.protocol.registration import RegisterSite, SiteInfo
+from nearcast.protocol.reports import BrokerFigures, ClientReport, SiteReport, WorkerFigures, WorkerTopic
 from nearcast.site.aggregation import aggregate
 from nearcast.site.hosting import configured_records
-from nearcast.wire import subjects
-from nearcast.wire.asking import ask_coordinator
-from nearcast.wire.control import Assignments, AssignmentsRequest, ReportAnswer, parts
-from nearcast.wire.histogram import percentile
-from nearcast.wire.registration import RegisterSite, SiteInfo
-from nearcast.wire.reports import BrokerFigures, ClientReport, SiteReport, WorkerFigures, WorkerTopic
-from nearcast.wire.tasks import end
 
 if TYPE_CHECKING:
     from nearcast.coordinates import Coordinate
     from nearcast.domain.deployment import Deployment
     from nearcast.domain.site import SiteSpec
+    from nearcast.nats.connection import Connection
     from nearcast.site.hosting import Hosting
-    from nearcast.site.place import SitePlace
+    from nearcast.site.place import CoordinateAgent
     from nearcast.site.worker import TopicWork, WorkerStats
-    from nearcast.wire.connection import Connection
 
 __all__ = ["Reporting"]
 
@@ -46,7 +47,7 @@ class Reporting:
     """One site's reports. `utilisation` may replace what the broker says, for tests and planned works."""
 
     def __init__(
-        self, deployment: Deployment, site: SiteSpec, connection: Connection, hosting: Hosting, place: SitePlace
+        self, deployment: Deployment, site: SiteSpec, connection: Connection, hosting: Hosting, place: CoordinateAgent
     ) -> None:
         self._site, self._connection, self._hosting, self._place = site, connection, hosting, place
         self._configured = configured_records(deployment)
@@ -72,26 +73,26 @@ class Reporting:
             spec.limits.max_connections,
         )  # fmt: skip
         request = RegisterSite(info, self._configured)
-        answer = await ask_coordinator(self._connection, "site", "register", request, Assignments, timeout)
+        answer = await call_coordinator(self._connection, "site", "register", request, Assignments, timeout)
         return await self._the_rest(answer, timeout)
 
     async def _the_rest(self, answer: Assignments, timeout: float) -> Assignments:
         records = list(answer.records)
         while answer.more:
             request = AssignmentsRequest(answer.revision)
-            answer = await ask_coordinator(self._connection, "site", "assignments", request, Assignments, timeout)
+            answer = await call_coordinator(self._connection, "site", "assignments", request, Assignments, timeout)
             records += answer.records
         return Assignments(answer.term, answer.revision, records)
 
     async def start(self) -> None:
         """Listen to clients, and report from now on."""
-        await self._connection.attach(subjects.client_reports(self._site.name), self._heard)
-        await self._connection.attach(f"{self._inbox}.*", self._answered)
+        await self._connection.subscribe_raw(subjects.client_reports(self._site.name), self._heard)
+        await self._connection.subscribe_raw(f"{self._inbox}.*", self._answered)
         self._task = asyncio.create_task(self._report_on(), name=f"reports of {self._site.name}")
 
     async def stop(self) -> None:
         """Stop reporting."""
-        await end(self._task, self._following)
+        await cancel_and_wait(self._task, self._following)
 
     def _heard(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
         try:
@@ -135,7 +136,7 @@ class Reporting:
                 await self._hosting.follow(await self.register(5.0))
             elif answer.revision > self._hosting.revision or self._hosting.revision < 0:
                 request = AssignmentsRequest(self._hosting.revision)
-                first = await ask_coordinator(self._connection, "site", "assignments", request, Assignments)
+                first = await call_coordinator(self._connection, "site", "assignments", request, Assignments)
                 await self._hosting.follow(await self._the_rest(first, 5.0))
             else:
                 await self._hosting.reconcile()
@@ -173,9 +174,9 @@ class Reporting:
             sorted(self._told - present),
         )
 
-    def _where(self, members: tuple[str, ...]) -> Coordinate | None:
+    def _where(self, members: tuple[WorkerId, ...]) -> Coordinate | None:
         """The managing site that a client here would be served by: this one, or else the first."""
-        sites = [parts(member)[0] for member in members]
+        sites = [member.site for member in members]
         if self._site.name in sites:
             return self._place.coordinate
         return next((self._place.known[site] for site in sites if site in self._place.known), None)

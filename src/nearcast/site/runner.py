@@ -16,10 +16,11 @@ from typing import Any
 
 import msgspec
 
-from nearcast.site.processor import CachedMessage, ProcessorError, ProcessorSpec, SpoolView, load_processors
+from nearcast.codec import JSON
+from nearcast.message import Message
+from nearcast.nats.stamp import header_block
+from nearcast.processors import ProcessorError, ProcessorSpec, SpoolView, load_processors
 from nearcast.site.spool import Spool
-from nearcast.wire.codec import JSON
-from nearcast.wire.stamp import header_block
 
 __all__ = ["ANNOUNCE", "DONE", "FAILED", "LENGTH", "OUTCOME", "READY", "TICKET", "Announcement", "Setup"]
 
@@ -63,7 +64,7 @@ class _Topic:
         self.spool.refresh()
         self.view.advance(number)
         message_id, payload = self.spool.read(number)
-        outcome = self.call(CachedMessage(self.name, payload, header_block(message_id)), self.view)
+        outcome = self.call(Message(self.name, payload, header_block(message_id)), self.view)
         if outcome is None:
             return []
         if inspect.iscoroutine(outcome) or inspect.isasyncgen(outcome):

@@ -6,8 +6,8 @@ import shutil
 import sysconfig
 from typing import TYPE_CHECKING
 
-from nearcast.domain.errors import NearcastError
-from nearcast.wire.connection import RESERVED_BYTES
+from nearcast.errors import NearcastError
+from nearcast.nats.connection import RESERVED_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

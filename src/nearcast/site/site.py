@@ -9,25 +9,25 @@ import logging
 import urllib.request
 from typing import TYPE_CHECKING
 
-from nearcast.domain.errors import InputError, NearcastError
+from nearcast.errors import InputError, NearcastError
+from nearcast.nats.connection import Connection, open_connection
+from nearcast.nats.coordinator_rpc import CoordinatorError
+from nearcast.nats.tasks import gather_or_cancel
 from nearcast.site.agent import Agent
 from nearcast.site.hosting import Hosting
-from nearcast.site.place import SitePlace
+from nearcast.site.place import CoordinateAgent
 from nearcast.site.ports import port_problem
 from nearcast.site.process import Supervised
 from nearcast.site.reporting import Reporting
 from nearcast.site.servers import broker_config, server_binary, store_config
-from nearcast.wire.asking import CoordinatorError
-from nearcast.wire.connection import Connection, open_connection
-from nearcast.wire.tasks import together
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
     from nearcast.domain.deployment import Deployment
+    from nearcast.protocol.control import Assignments
     from nearcast.site.worker import WorkerStats
-    from nearcast.wire.control import Assignments
 
 __all__ = ["Site", "run_sites"]
 
@@ -48,7 +48,7 @@ class Site:
         self.broker: Supervised | None = None
         self.store: Supervised | None = None
         self.hosting: Hosting | None = None
-        self.place: SitePlace | None = None
+        self.place: CoordinateAgent | None = None
         self.reporting: Reporting | None = None
         self.agent: Agent | None = None
         self._connection: Connection | None = None
@@ -106,7 +106,7 @@ class Site:
         await self.agent.start()
         self.hosting = Hosting(self.deployment, spec, self._connection, folder, self._search_path)
         self.hosting.on_records = self.agent.follow
-        self.place = SitePlace(spec, self.deployment.peers(spec.name), self._connection)
+        self.place = CoordinateAgent(spec, self.deployment.peers(spec.name), self._connection)
         self.reporting = Reporting(self.deployment, spec, self._connection, self.hosting, self.place)
         assignments = None
         if self.hosting.has_known_a_coordinator:  # what was assigned here before may have gone elsewhere
@@ -207,9 +207,9 @@ async def run_sites(
     wanted = [site.name for site in deployment.sites] if names is None else list(names)
     sites = {name: Site(deployment, name, run_directory / name, search_path) for name in wanted}
     try:
-        await together(*(site.start_broker() for site in sites.values()))
-        await together(*(site.has_joined(wanted) for site in sites.values()))
-        await together(*(site.start_rest() for site in sites.values()))
+        await gather_or_cancel(*(site.start_broker() for site in sites.values()))
+        await gather_or_cancel(*(site.has_joined(wanted) for site in sites.values()))
+        await gather_or_cancel(*(site.start_rest() for site in sites.values()))
         yield sites
     finally:
         await asyncio.gather(*(site.stop() for site in sites.values()))

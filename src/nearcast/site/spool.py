@@ -14,7 +14,7 @@ import os
 import struct
 from typing import TYPE_CHECKING
 
-from nearcast.domain.errors import NearcastError
+from nearcast.errors import NearcastError
 
 if TYPE_CHECKING:
     from pathlib import Path

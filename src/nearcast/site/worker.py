@@ -18,17 +18,17 @@ from pathlib import Path
 import msgspec
 import uvloop
 
-from nearcast.domain.errors import NearcastError
+from nearcast.domain.latency_histogram import bucket, empty
 from nearcast.domain.topic import TopicSpec
+from nearcast.errors import NearcastError
+from nearcast.nats import subjects
+from nearcast.nats.connection import Connection, ConnectionLostError, open_connection
+from nearcast.nats.deduplication import RecentContents, RecentIds
+from nearcast.nats.stamp import dead_letter_block, header_block, notification_id, parse_stamp, stamp_of
 from nearcast.site.executor import Executor, Ticket
 from nearcast.site.membership import Hosted, Membership
 from nearcast.site.runner import Announcement, Setup
 from nearcast.site.spool import Spool
-from nearcast.wire import subjects
-from nearcast.wire.connection import Connection, ConnectionLostError, open_connection
-from nearcast.wire.histogram import bucket, empty
-from nearcast.wire.recent import RecentContents, RecentIds
-from nearcast.wire.stamp import dead_letter_block, header_block, notification_id, parse_stamp, stamp_of
 
 __all__ = ["Assignment", "TopicWork", "Worker", "WorkerStats", "main"]
 
@@ -145,7 +145,7 @@ class Worker:
                 for spec in assignment.topics:
                     await self.membership.host(spec, assignment.epochs.get(spec.name, 0))
                 await self.membership.listen()
-                await self.connection.attach(subjects.worker(self.site, self.name), self._asked)
+                await self.connection.subscribe_raw(subjects.worker(self.site, self.name), self._asked)
                 await self.connection.flush()
         finally:
             await self.membership.stop()

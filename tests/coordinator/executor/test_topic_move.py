@@ -8,10 +8,12 @@ import pytest
 
 from nearcast.coordinator.executor import topic_move as tm
 from nearcast.domain.topic import TopicSpec
-from nearcast.wire.control import TopicRecord
+from nearcast.domain.worker_id import WorkerId
+from nearcast.protocol.control import TopicRecord
 
 SPEC = TopicSpec("gps", ("a",))
-MOVE = tm.TopicMove("m1", "gps", 4, ("a/w",), ("b/w",))
+A, B, C, D = (WorkerId(site, "w") for site in "abcd")
+MOVE = tm.TopicMove("m1", "gps", 4, (A,), (B,))
 
 
 class CrashError(Exception):
@@ -68,10 +70,10 @@ class World:
                 return None
         raise AssertionError(instruction)
 
-    def _start(self, member: str, source: str, epoch: int) -> tm.Event:
+    def _start(self, member: WorkerId, source: WorkerId | None, epoch: int) -> tm.Event:
         answer = self.answers.get(member, "ok")
         if answer in ("ok", "deaf"):
-            assert source == "" or source in self.running or source == member
+            assert source is None or source in self.running or source == member
             self.running[member] = max(epoch, self.running.get(member, 0))
         return tm.Started(member) if answer == "ok" else tm.Failed(member, answer)
 
@@ -107,10 +109,10 @@ def run_with_crashes(world: World, move: tm.TopicMove) -> None:
 
 MOVES = [
     MOVE,
-    tm.TopicMove("m2", "gps", 1, ("a/w",), ("a/w", "b/w")),
-    tm.TopicMove("m3", "gps", 1, ("a/w", "b/w"), ("b/w",)),
-    tm.TopicMove("m4", "gps", 7, ("a/w", "b/w"), ("c/w", "d/w")),
-    tm.TopicMove("m5", "gps", 1, (), ("b/w",)),
+    tm.TopicMove("m2", "gps", 1, (A,), (A, B)),
+    tm.TopicMove("m3", "gps", 1, (A, B), (B,)),
+    tm.TopicMove("m4", "gps", 7, (A, B), (C, D)),
+    tm.TopicMove("m5", "gps", 1, (), (B,)),
 ]
 
 
@@ -138,10 +140,10 @@ def test_every_crash_point_and_every_failure_leaves_one_agreed_set_of_owners(mov
 def test_a_move_starts_the_new_member_before_the_old_one_leaves() -> None:
     machine = tm.TopicMoveMachine(MOVE)
     assert machine.handle(tm.Begin()) == [tm.Journal()]
-    assert machine.handle(tm.Journalled()) == [tm.Start("b/w", "a/w", 5)]
-    assert machine.handle(tm.Started("b/w")) == [tm.Commit(4, 5, ("b/w",))]
-    assert machine.handle(tm.Committed()) == [tm.Leave("a/w", "b/w", 5)]
-    assert machine.handle(tm.Left("a/w")) == [tm.Erase()]
+    assert machine.handle(tm.Journalled()) == [tm.Start(B, A, 5)]
+    assert machine.handle(tm.Started(B)) == [tm.Commit(4, 5, (B,))]
+    assert machine.handle(tm.Committed()) == [tm.Leave(A, B, 5)]
+    assert machine.handle(tm.Left(A)) == [tm.Erase()]
     assert machine.handle(tm.Erased()) == [tm.Finish("done")]
 
 
@@ -149,48 +151,54 @@ def test_a_target_that_does_not_answer_is_rolled_back_with_an_epoch_that_keeps_i
     machine = tm.TopicMoveMachine(MOVE)
     machine.handle(tm.Begin())
     machine.handle(tm.Journalled())
-    assert machine.handle(tm.Failed("b/w", "no answer")) == [tm.Commit(4, 6, ("a/w",))]
-    assert machine.handle(tm.Committed()) == [tm.Leave("b/w", "a/w", 6)]
-    assert machine.handle(tm.Left("b/w")) == [tm.Erase()]
+    assert machine.handle(tm.Failed(B, "no answer")) == [tm.Commit(4, 6, (A,))]
+    assert machine.handle(tm.Committed()) == [tm.Leave(B, A, 6)]
+    assert machine.handle(tm.Left(B)) == [tm.Erase()]
     assert machine.handle(tm.Erased()) == [tm.Finish("rolled back", "b/w: no answer")]
 
 
 def test_a_deposed_leaders_commit_is_taken_as_it_stands() -> None:
     # The successor could not reach b, but the deposed leader had committed the move a moment before.
     machine = tm.TopicMoveMachine(MOVE)
-    machine.handle(tm.Resume(TopicRecord(SPEC, 4, ("a/w",))))
-    machine.handle(tm.Failed("b/w", "no answer"))
-    assert machine.handle(tm.Conflict(TopicRecord(SPEC, 5, ("b/w",), "m1"))) == [tm.Leave("a/w", "b/w", 5)]
+    machine.handle(tm.Resume(TopicRecord(SPEC, 4, (A,))))
+    machine.handle(tm.Failed(B, "no answer"))
+    assert machine.handle(tm.Conflict(TopicRecord(SPEC, 5, (B,), "m1"))) == [tm.Leave(A, B, 5)]
 
 
 def test_a_topic_that_somebody_else_changed_is_left_as_they_want_it() -> None:
     machine = tm.TopicMoveMachine(MOVE)
     machine.handle(tm.Begin())
     machine.handle(tm.Journalled())
-    machine.handle(tm.Started("b/w"))
-    other = TopicRecord(SPEC, 9, ("c/w",), "m7")
-    assert machine.handle(tm.Conflict(other)) == [tm.Leave("a/w", "c/w", 9), tm.Leave("b/w", "c/w", 9)]
-    machine.handle(tm.Left("a/w"))
-    machine.handle(tm.Left("b/w"))
+    machine.handle(tm.Started(B))
+    other = TopicRecord(SPEC, 9, (C,), "m7")
+    assert machine.handle(tm.Conflict(other)) == [
+        tm.Leave(A, C, 9),
+        tm.Leave(B, C, 9),
+    ]
+    machine.handle(tm.Left(A))
+    machine.handle(tm.Left(B))
     assert machine.handle(tm.Erased()) == [tm.Finish("abandoned", "the topic was changed by somebody else")]
 
 
 def test_a_removed_topic_stops_everywhere() -> None:
     machine = tm.TopicMoveMachine(MOVE)
-    assert machine.handle(tm.Resume(None)) == [tm.Leave("a/w", "", 6), tm.Leave("b/w", "", 6)]
+    assert machine.handle(tm.Resume(None)) == [
+        tm.Leave(A, None, 6),
+        tm.Leave(B, None, 6),
+    ]
 
 
 def test_late_answers_change_nothing() -> None:
     machine = tm.TopicMoveMachine(MOVE)
     machine.handle(tm.Begin())
     machine.handle(tm.Journalled())
-    machine.handle(tm.Failed("b/w", "no answer"))
-    assert machine.handle(tm.Started("b/w")) == []
+    machine.handle(tm.Failed(B, "no answer"))
+    assert machine.handle(tm.Started(B)) == []
 
 
 def test_nothing_is_asked_of_a_lost_site() -> None:
-    machine = tm.TopicMoveMachine(tm.TopicMove("m1", "gps", 4, ("a/w",), ("b/w",), lost=("a/w",)))
+    machine = tm.TopicMoveMachine(tm.TopicMove("m1", "gps", 4, (A,), (B,), lost=(A,)))
     machine.handle(tm.Begin())
-    assert machine.handle(tm.Journalled()) == [tm.Start("b/w", "", 5)]
-    machine.handle(tm.Started("b/w"))
+    assert machine.handle(tm.Journalled()) == [tm.Start(B, None, 5)]
+    machine.handle(tm.Started(B))
     assert machine.handle(tm.Committed()) == [tm.Erase()]

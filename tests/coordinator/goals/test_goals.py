@@ -9,11 +9,12 @@ from nearcast.coordinator.detectors import detect
 from nearcast.coordinator.goals import ClientProposal, ReplicaProposal, TopicProposal, goals
 from nearcast.coordinator.goals.balance import balance_problem, site_loads
 from nearcast.coordinator.plan import Plan, make_plan
+from nearcast.domain.worker_id import WorkerId
 from nearcast.placement.balance import ldm, sdm
 from nearcast.placement.colocation.simulation import Worker, simulate
 from nearcast.placement.colocation.training import Training, train
+from nearcast.protocol.reports import BrokerFigures
 from nearcast.site.reporting import network_share
-from nearcast.wire.reports import BrokerFigures
 
 
 def plan_of(world: World, moved_at: dict[str, float] | None = None, **changes: object) -> Plan:
@@ -249,7 +250,7 @@ def test_proposals_name_a_worker_the_topic_has_already() -> None:
     world.topic("gps", "west", bound=40.0, worker="worker-7")
     (first, *_) = plan_of(world).accepted
     assert isinstance(first.proposal, TopicProposal)
-    assert first.proposal.members == ("east/worker-0",)
+    assert first.proposal.members == (WorkerId("east", "worker-0"),)
 
 
 def test_a_trained_model_decides_which_topics_may_share_a_worker() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.lab.workloads.literal import check_prediction
 
-from nearcast.domain.errors import InputError
+from nearcast.errors import InputError
 from nearcast.lab.workloads.emergency import CHANNELS, emergency
 from nearcast.lab.workloads.emergency_scene import TYPES, EmergencyParameters, generate_scene, real_scene
 from nearcast.lab.workloads.formats import Happenings, Positions

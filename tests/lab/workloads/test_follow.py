@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.lab.workloads.literal import check_prediction
 
-from nearcast.domain.errors import InputError
+from nearcast.errors import InputError
 from nearcast.lab.workloads.follow import FollowParameters, follow, generate_follows, site_grid
 from nearcast.lab.workloads.formats import Follows
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from nearcast.domain.errors import InputError
+from nearcast.errors import InputError
 from nearcast.lab.workloads import formats
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import pytest
 from tests.lab.workloads.literal import check_prediction, play_literally
 
 from nearcast.cli.tables import Column, read_table
-from nearcast.domain.errors import InputError
+from nearcast.errors import InputError
 from nearcast.lab.workloads.taxi import LARGEST_RATE, centres, taxi, topic_table, trip_schedule
 from nearcast.lab.workloads.taxi_job import FIELDS, GRID, REASONS, TaxiParameters, analyse
 from nearcast.lab.workloads.taxi_trips import write_trips

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.lab.workloads.literal import check_prediction
 
-from nearcast.domain.errors import InputError
+from nearcast.errors import InputError
 from nearcast.lab.workloads.game import GameParameters, game, generate_cities
 from nearcast.lab.workloads.geography import great_circle_km, network_coordinates, plane_km
 from nearcast.lab.workloads.mobility import random_waypoint

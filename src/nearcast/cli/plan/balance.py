@@ -12,7 +12,7 @@ import typer
 
 from nearcast.cli.progress import progress
 from nearcast.cli.tables import Column, Ids, read_table, write_table
-from nearcast.domain.errors import InputError
+from nearcast.errors import InputError
 from nearcast.placement import balance as balancing
 
 if TYPE_CHECKING:

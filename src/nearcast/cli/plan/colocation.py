@@ -15,7 +15,7 @@ from threadpoolctl import threadpool_limits
 from nearcast.cli.model import load_model
 from nearcast.cli.progress import progress
 from nearcast.cli.tables import Column, Ids, Table, read_table, write_table
-from nearcast.domain.errors import InputError
+from nearcast.errors import InputError
 from nearcast.placement.colocation.exact import exact
 from nearcast.placement.colocation.feasibility import (
     Feasibility,

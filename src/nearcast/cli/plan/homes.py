@@ -13,7 +13,7 @@ import typer
 
 from nearcast.cli.progress import progress
 from nearcast.cli.tables import Column, Ids, Table, read_table, write_table
-from nearcast.domain.errors import InputError
+from nearcast.errors import InputError
 from nearcast.placement import homes as planners
 from nearcast.placement.homes.distance import globe_km, plane_km
 

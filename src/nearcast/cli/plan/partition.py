@@ -14,7 +14,7 @@ import typer
 
 from nearcast.cli.progress import progress
 from nearcast.cli.tables import Column, Ids, Table, read_table, write_table
-from nearcast.domain.errors import InputError
+from nearcast.errors import InputError
 from nearcast.placement import partitioning
 from nearcast.placement.partitioning.aggregates import NOWHERE
 from nearcast.placement.partitioning.planners import pair_latencies

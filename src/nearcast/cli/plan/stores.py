@@ -16,7 +16,7 @@ from scipy.sparse.csgraph import connected_components
 
 from nearcast.cli.progress import progress
 from nearcast.cli.tables import Column, Ids, Table, read_table, write_table
-from nearcast.domain.errors import InputError
+from nearcast.errors import InputError
 from nearcast.placement import storage
 
 if TYPE_CHECKING:

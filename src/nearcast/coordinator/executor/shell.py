@@ -16,19 +16,20 @@ from nearcast.coordinator.executor import client_move as cm
 from nearcast.coordinator.executor import replica_move as rm
 from nearcast.coordinator.executor import topic_move as tm
 from nearcast.coordinator.executor.steps import Erase, Erased, Journal, Journalled
-from nearcast.coordinator.state import ConflictError
-from nearcast.domain.errors import NearcastError
-from nearcast.wire import subjects
-from nearcast.wire.control import Answer, Rehome, StartTopic, StopTopic, TopicRecord, parts
-from nearcast.wire.keeping import keeps
-from nearcast.wire.tasks import end, together
+from nearcast.domain.worker_id import WorkerId
+from nearcast.errors import NearcastError
+from nearcast.nats import subjects
+from nearcast.nats.kv import ConflictError
+from nearcast.nats.replica_stream import keeps
+from nearcast.nats.tasks import cancel_and_wait, gather_or_cancel
+from nearcast.protocol.control import Answer, Rehome, StartTopic, StopTopic, TopicRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from nearcast.config.coordinator_settings import CoordinatorSettings
     from nearcast.coordinator.registry import Move, Registry
-    from nearcast.coordinator.settings import Settings
-    from nearcast.wire.connection import Connection
+    from nearcast.nats.connection import Connection
 
 __all__ = ["DeposedError", "Executor"]
 
@@ -43,7 +44,9 @@ class DeposedError(NearcastError):
 class Executor:
     """Makes moves. `term` gives the term to act in, and raises DeposedError when there is none."""
 
-    def __init__(self, registry: Registry, connection: Connection, settings: Settings, term: Callable[[], int]) -> None:
+    def __init__(
+        self, registry: Registry, connection: Connection, settings: CoordinatorSettings, term: Callable[[], int]
+    ) -> None:
         self._registry, self._connection, self._settings, self._current_term = registry, connection, settings, term
         self._stopped = False
         self._slots = asyncio.Semaphore(settings.moves_at_once)
@@ -54,7 +57,7 @@ class Executor:
 
     async def run(self, moves: Iterable[tm.TopicMove | cm.ClientMove]) -> list[tm.Finish | cm.Finish]:
         """Make new moves; how each ended is returned."""
-        return await together(*(self._one(move, resumed=False) for move in moves))
+        return await gather_or_cancel(*(self._one(move, resumed=False) for move in moves))
 
     async def resume(self) -> None:
         """Finish or roll back what an earlier leader began."""
@@ -64,7 +67,7 @@ class Executor:
                 self.copy(move, resumed=True)
             else:
                 moves.append(self._one(move, resumed=True))
-        await together(*moves)
+        await gather_or_cancel(*moves)
 
     def copy(self, move: rm.ReplicaMove, *, resumed: bool = False) -> asyncio.Task[rm.Finish]:
         """Begin to move a topic's replicas. Copying its past may take long: nobody needs to wait for it."""
@@ -86,7 +89,7 @@ class Executor:
     async def stop(self) -> None:
         """Make no further step: whoever leads next, perhaps the same coordinator, goes on from the journal."""
         self._stopped = True
-        await end(*self.copies.values())
+        await cancel_and_wait(*self.copies.values())
 
     def _term(self) -> int:
         if self._stopped:
@@ -123,7 +126,7 @@ class Executor:
             instructions = machine.handle(events.popleft())
             if instructions and isinstance(instructions[0], tm.Finish):
                 return instructions[0]
-            events.extend(await together(*(self._do(move, instruction) for instruction in instructions)))
+            events.extend(await gather_or_cancel(*(self._do(move, instruction) for instruction in instructions)))
 
     async def _do(self, move: tm.TopicMove, instruction: tm.Instruction) -> tm.Event:
         term = self._term()
@@ -131,7 +134,7 @@ class Executor:
             case Journal() | Erase():
                 return await self._written(move, instruction)
             case tm.Start(name, source, epoch):
-                site, worker = parts(name)
+                site, worker = name
                 record = self._registry.topics.get(move.topic)
                 if record is None:
                     return tm.Failed(name, "the topic was removed")
@@ -142,7 +145,7 @@ class Executor:
             case tm.Commit(expected, epoch, members):
                 return await self._commit(move, expected, epoch, members)
             case tm.Leave(name, towards, epoch):
-                site, worker = parts(name)
+                site, worker = name
                 stop = StopTopic(term, epoch, move.topic, worker, towards)
                 error = await self._tell(subjects.site_command(site, "stop"), stop, self._settings.leave_limit)
                 if error:
@@ -150,7 +153,7 @@ class Executor:
                 return tm.Left(name)
         raise AssertionError(instruction)
 
-    async def _commit(self, move: tm.TopicMove, expected: int, epoch: int, members: tuple[str, ...]) -> tm.Event:
+    async def _commit(self, move: tm.TopicMove, expected: int, epoch: int, members: tuple[WorkerId, ...]) -> tm.Event:
         record = self._registry.topics.get(move.topic)
         if record is None or record.epoch != expected:
             return tm.Conflict(await self._registry.reread_topic(move.topic))
@@ -261,7 +264,7 @@ class Executor:
         return answer.error
 
 
-def with_members(record: TopicRecord, epoch: int, members: tuple[str, ...], move: str) -> TopicRecord:
+def with_members(record: TopicRecord, epoch: int, members: tuple[WorkerId, ...], move: str) -> TopicRecord:
     """A record with other members; the topic is managed by their sites."""
-    sites = tuple(dict.fromkeys(parts(name)[0] for name in members))
+    sites = tuple(dict.fromkeys(name.site for name in members))
     return TopicRecord(dataclasses.replace(record.spec, managed_by=sites), epoch, members, move)

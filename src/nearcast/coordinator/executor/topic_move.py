@@ -16,7 +16,8 @@ from typing import Literal
 import msgspec
 
 from nearcast.coordinator.executor.steps import Begin, Erase, Erased, Journal, Journalled
-from nearcast.wire.control import TopicRecord
+from nearcast.domain.worker_id import WorkerId
+from nearcast.protocol.control import TopicRecord
 
 __all__ = [
     "Begin",
@@ -52,18 +53,18 @@ class TopicMove(msgspec.Struct, frozen=True, tag="topic"):
     id: str
     topic: str
     epoch: int
-    before: tuple[str, ...]
-    after: tuple[str, ...]
+    before: tuple[WorkerId, ...]
+    after: tuple[WorkerId, ...]
     goal: str = ""
     reason: str = ""
-    lost: tuple[str, ...] = ()
+    lost: tuple[WorkerId, ...] = ()
 
     @property
-    def joining(self) -> tuple[str, ...]:
+    def joining(self) -> tuple[WorkerId, ...]:
         return tuple(name for name in self.after if name not in self.before)
 
     @property
-    def leaving(self) -> tuple[str, ...]:
+    def leaving(self) -> tuple[WorkerId, ...]:
         return tuple(name for name in self.before if name not in self.after)
 
 
@@ -81,14 +82,14 @@ class Resume:
 class Started:
     """A joining member runs the topic."""
 
-    member: str
+    member: WorkerId
 
 
 @dataclass(frozen=True)
 class Failed:
     """A joining member refused, or did not answer in time."""
 
-    member: str
+    member: WorkerId
     reason: str
 
 
@@ -108,7 +109,7 @@ class Conflict:
 class Left:
     """A member left, or did not answer: it will leave by itself when it learns of the epoch."""
 
-    member: str
+    member: WorkerId
 
 
 # Instructions: what to do next.
@@ -118,8 +119,8 @@ class Left:
 class Start:
     """Have a member run the topic, beginning with a copy of the spool of `source`, if any."""
 
-    member: str
-    source: str
+    member: WorkerId
+    source: WorkerId | None
     epoch: int
 
 
@@ -129,15 +130,15 @@ class Commit:
 
     expected: int
     epoch: int
-    members: tuple[str, ...]
+    members: tuple[WorkerId, ...]
 
 
 @dataclass(frozen=True)
 class Leave:
     """Have a member leave; what is under way to it goes `towards` another, if any."""
 
-    member: str
-    towards: str
+    member: WorkerId
+    towards: WorkerId | None
     epoch: int
 
 
@@ -158,7 +159,7 @@ class TopicMoveMachine:
 
     def __init__(self, move: TopicMove) -> None:
         self.move = move
-        self._waiting: set[str] = set()
+        self._waiting: set[WorkerId] = set()
         self._failure = ""
         self._outcome: Outcome | None = None  # known once the record says so
 
@@ -191,10 +192,10 @@ class TopicMoveMachine:
         self._waiting = set(move.joining)
         if not self._waiting:
             return self._commit()
-        source = next((name for name in move.before if name not in move.lost), "")
+        source = next((name for name in move.before if name not in move.lost), None)
         return [Start(member, source, move.epoch + 1) for member in move.joining]
 
-    def _answered(self, member: str, failure: str) -> list[Instruction]:
+    def _answered(self, member: WorkerId, failure: str) -> list[Instruction]:
         if member not in self._waiting:
             return []
         self._waiting.discard(member)
@@ -234,5 +235,5 @@ class TopicMoveMachine:
             epoch = record.epoch if record else move.epoch + 2
         leavers = [name for name in dict.fromkeys(members) if name not in move.lost]
         self._waiting = set(leavers)
-        towards = next(iter(remaining), "")
+        towards = next(iter(remaining), None)
         return [Leave(name, towards, epoch) for name in leavers] or [Erase()]

@@ -13,8 +13,8 @@ from nearcast.placement.balance import BalanceProblem, Thresholds, cov, from_pai
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from nearcast.config.coordinator_settings import CoordinatorSettings
     from nearcast.coordinator.model import Model
-    from nearcast.coordinator.settings import Settings
 
 __all__ = ["Balance", "balance_problem", "site_loads"]
 
@@ -29,7 +29,7 @@ class Balance:
 
     name = "balance"
 
-    def propose(self, model: Model, settings: Settings) -> list[Proposal]:
+    def propose(self, model: Model, settings: CoordinatorSettings) -> list[Proposal]:
         """The fewest moves the stages need; none when they would not pay."""
         rows, live, problem, current = balance_problem(model)
         if len(live) < 2 or not len(rows):
@@ -58,12 +58,12 @@ class Balance:
             found.append(ClientProposal(int(rows[n]), int(live[plan.assignment[n]]), why))
         return list(found)
 
-    def objection(self, draft: Draft, proposal: Proposal, settings: Settings) -> str:
+    def objection(self, draft: Draft, proposal: Proposal, settings: CoordinatorSettings) -> str:
         """No goal comes behind this one."""
         return ""
 
 
-def _merit(plan: Plan, settings: Settings) -> tuple[bool, float, int]:
+def _merit(plan: Plan, settings: CoordinatorSettings) -> tuple[bool, float, int]:
     """Balanced first, then the least traffic in all (what is shared is carried once), then the fewest moves."""
     return cov(plan.loads) > settings.cov, round(float(plan.loads.sum()), 6), len(plan.moved)
 

@@ -14,8 +14,8 @@ from nearcast.placement.partitioning.aggregates import NOWHERE
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from nearcast.config.coordinator_settings import CoordinatorSettings
     from nearcast.coordinator.model import Model
-    from nearcast.coordinator.settings import Settings
 
 __all__ = ["SiteCapacity", "partition_of"]
 
@@ -25,7 +25,7 @@ class SiteCapacity:
 
     name = "site capacity"
 
-    def propose(self, model: Model, settings: Settings) -> list[Proposal]:
+    def propose(self, model: Model, settings: CoordinatorSettings) -> list[Proposal]:
         """Topics without a live site first, then the largest of overloaded sites."""
         sites, found = model.sites, list(self._shrunk(model))
         shrunk = {proposal.topic for proposal in found if isinstance(proposal, TopicProposal)}
@@ -49,7 +49,7 @@ class SiteCapacity:
         found.extend(self._homeless(model))
         return found
 
-    def objection(self, draft: Draft, proposal: Proposal, settings: Settings) -> str:
+    def objection(self, draft: Draft, proposal: Proposal, settings: CoordinatorSettings) -> str:
         """A target must be alive and stay below its limits."""
         sites = draft.model.sites
         if isinstance(proposal, TopicProposal):
@@ -103,7 +103,9 @@ class SiteCapacity:
         ]
 
 
-def partition_of(model: Model, settings: Settings) -> tuple[NDArray[np.int64], NDArray[np.int64], Topics, Brokers]:
+def partition_of(
+    model: Model, settings: CoordinatorSettings
+) -> tuple[NDArray[np.int64], NDArray[np.int64], Topics, Brokers]:
     """Topics managed by one site as the partitioning planner sees them: their rows, the live sites' rows, columns."""
     sites, topics = model.sites, model.topics
     live = np.flatnonzero(sites.alive)

@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from nearcast.config.coordinator_settings import CoordinatorSettings
     from nearcast.coordinator.model import Model
-    from nearcast.coordinator.settings import Settings
+    from nearcast.domain.worker_id import WorkerId
 
 __all__ = ["ClientProposal", "Draft", "Goal", "Proposal", "ReplicaProposal", "TopicProposal"]
 
@@ -17,7 +18,7 @@ class TopicProposal:
     """Run a topic in these workers. sites: their rows. expected_ms: its latency there."""
 
     topic: int
-    members: tuple[str, ...]
+    members: tuple[WorkerId, ...]
     sites: tuple[int, ...]
     expected_ms: float
     reason: str
@@ -101,8 +102,8 @@ class Goal(Protocol):
 
     name: str
 
-    def propose(self, model: Model, settings: Settings) -> list[Proposal]:
+    def propose(self, model: Model, settings: CoordinatorSettings) -> list[Proposal]:
         """Moves that would serve this goal, most needed first."""
 
-    def objection(self, draft: Draft, proposal: Proposal, settings: Settings) -> str:
+    def objection(self, draft: Draft, proposal: Proposal, settings: CoordinatorSettings) -> str:
         """Why a move of a later goal must not be made; empty when it may."""

@@ -14,8 +14,8 @@ from nearcast.placement.partitioning import centroid
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from nearcast.config.coordinator_settings import CoordinatorSettings
     from nearcast.coordinator.model import Model
-    from nearcast.coordinator.settings import Settings
 
 __all__ = ["TopicLatency"]
 
@@ -27,7 +27,7 @@ class TopicLatency:
 
     name = "topic latency"
 
-    def propose(self, model: Model, settings: Settings) -> list[Proposal]:
+    def propose(self, model: Model, settings: CoordinatorSettings) -> list[Proposal]:
         """Late topics, then the clients of those that moved, then the homes of clients of late shared topics."""
         moved = self._late_topics(model, settings)
         site_of = model.topics.site.copy()
@@ -36,7 +36,7 @@ class TopicLatency:
         follow = self._followers(model, settings, site_of)
         return [*moved, *follow, *self._shared(model, settings)]
 
-    def objection(self, draft: Draft, proposal: Proposal, settings: Settings) -> str:
+    def objection(self, draft: Draft, proposal: Proposal, settings: CoordinatorSettings) -> str:
         """A client's new home must not make one of its topics late."""
         model = draft.model
         if not isinstance(proposal, ClientProposal) or not model.clients.placed[proposal.client]:
@@ -56,7 +56,7 @@ class TopicLatency:
             return f"it would add {longer:.0f} ms to topic {name}, which has {max(spare[worst], 0.0):.0f} ms to spare"
         return ""
 
-    def _late_topics(self, model: Model, settings: Settings) -> list[TopicProposal]:
+    def _late_topics(self, model: Model, settings: CoordinatorSettings) -> list[TopicProposal]:
         rows, live, topics, brokers = partition_of(model, settings)
         late = topics.latency > topics.bound
         if not late.any() or not len(live):
@@ -74,7 +74,7 @@ class TopicLatency:
             found.append(TopicProposal(row, model.members_at(row, (target,)), (target,), expected, why))
         return found
 
-    def _followers(self, model: Model, settings: Settings, site_of: NDArray[np.int64]) -> list[Proposal]:
+    def _followers(self, model: Model, settings: CoordinatorSettings, site_of: NDArray[np.int64]) -> list[Proposal]:
         """Clients of topics that moved or are late, at homes from which the way to their topics is longer than need be.
 
         A client of several topics goes where the sum of its ways, to its home and on to their sites, is least.
@@ -119,7 +119,7 @@ class TopicLatency:
             best[place], now[place], then[place] = chosen, ways[own, clients.home[block]], ways[own, chosen]
         return best, now, then
 
-    def _shared(self, model: Model, settings: Settings) -> list[Proposal]:
+    def _shared(self, model: Model, settings: CoordinatorSettings) -> list[Proposal]:
         """Late topics of several sites: better homes for their clients, by RELOC's delay model and a local search."""
         topics, clients, sites = model.topics, model.clients, model.sites
         many = topics.managing.sum(axis=1) > 1

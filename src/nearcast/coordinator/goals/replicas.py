@@ -9,8 +9,8 @@ import numpy as np
 from nearcast.coordinator.goals.goal import Draft, Proposal, ReplicaProposal
 
 if TYPE_CHECKING:
+    from nearcast.config.coordinator_settings import CoordinatorSettings
     from nearcast.coordinator.model import Model
-    from nearcast.coordinator.settings import Settings
     from nearcast.placement.storage import StorageProblem
 
 __all__ = ["Replicas"]
@@ -21,7 +21,7 @@ class Replicas:
 
     name = "replicas near demand"
 
-    def propose(self, model: Model, settings: Settings) -> list[Proposal]:
+    def propose(self, model: Model, settings: CoordinatorSettings) -> list[Proposal]:
         """Durable topics whose replicas would serve their subscribers' sites with less traffic elsewhere."""
         sites, topics, clients = model.sites, model.topics, model.clients
         stores = np.flatnonzero(sites.store & sites.store_up & sites.alive)
@@ -38,7 +38,7 @@ class Replicas:
             return []
         return self._reassigned(model, settings, stores, durable[asked], demand[asked], lost[asked])
 
-    def objection(self, draft: Draft, proposal: Proposal, settings: Settings) -> str:
+    def objection(self, draft: Draft, proposal: Proposal, settings: CoordinatorSettings) -> str:
         """Where replicas are does not depend on where clients are sent."""
         return ""
 
@@ -49,7 +49,7 @@ class Replicas:
     def _reassigned(
         self,
         model: Model,
-        settings: Settings,
+        settings: CoordinatorSettings,
         stores: np.ndarray,
         rows: np.ndarray,
         demand: np.ndarray,

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nearcast.coordinator.goals.goal import Draft, Proposal, TopicProposal
-from nearcast.wire.control import member, parts
+from nearcast.domain.worker_id import WorkerId
 
 if TYPE_CHECKING:
+    from nearcast.config.coordinator_settings import CoordinatorSettings
     from nearcast.coordinator.model import Model
-    from nearcast.coordinator.settings import Settings
     from nearcast.placement.colocation.model import LatencyModel
 
 __all__ = ["WorkerLatency"]
@@ -25,7 +25,7 @@ class WorkerLatency:
     def __init__(self, model: LatencyModel | None = None) -> None:
         self.latency_model = model
 
-    def propose(self, model: Model, settings: Settings) -> list[Proposal]:
+    def propose(self, model: Model, settings: CoordinatorSettings) -> list[Proposal]:
         """One site at a time; only sites with a worker over its bound, or with workers that could be one."""
         found: list[Proposal] = []
         workers = model.workers
@@ -35,11 +35,11 @@ class WorkerLatency:
                 found += self._site(model, settings, site, rows)
         return found
 
-    def objection(self, draft: Draft, proposal: Proposal, settings: Settings) -> str:
+    def objection(self, draft: Draft, proposal: Proposal, settings: CoordinatorSettings) -> str:
         """Nothing behind this goal changes what a worker does."""
         return ""
 
-    def _site(self, model: Model, settings: Settings, site: int, rows: np.ndarray) -> list[Proposal]:
+    def _site(self, model: Model, settings: CoordinatorSettings, site: int, rows: np.ndarray) -> list[Proposal]:
         workers, topics = model.workers, model.topics
         bound = np.where(np.isfinite(topics.bound), topics.bound, settings.default_bound_ms)[workers.topic[rows]]
         here = np.unique(workers.worker[rows])
@@ -63,7 +63,7 @@ class WorkerLatency:
     def _split(
         self,
         model: Model,
-        settings: Settings,
+        settings: CoordinatorSettings,
         rows: np.ndarray,
         bound: np.ndarray,
         load: np.ndarray,
@@ -113,7 +113,7 @@ class WorkerLatency:
     ) -> list[Proposal]:
         workers, topics = model.workers, model.topics
         here = np.unique(workers.worker[rows])
-        names = [parts(workers.names[worker])[1] for worker in here]
+        names = [workers.names[worker].worker for worker in here]
         taken = set(names)
         while len(names) <= int(wanted.max()):
             fresh = next(f"worker-{n}" for n in range(len(taken) + 1) if f"worker-{n}" not in taken)
@@ -125,7 +125,7 @@ class WorkerLatency:
             row = int(workers.topic[rows[n]])
             old = workers.names[workers.worker[rows[n]]]
             members = tuple(
-                member(site_name, names[wanted[n]]) if name == old else name for name in topics.records[row].members
+                WorkerId(site_name, names[wanted[n]]) if name == old else name for name in topics.records[row].members
             )
             at = tuple(np.flatnonzero(topics.managing[row]).tolist())
             mine = rows[current == current[n]]

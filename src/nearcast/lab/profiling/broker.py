@@ -20,9 +20,9 @@ import numpy as np
 from nearcast.client import connect
 from nearcast.domain.deployment import Deployment
 from nearcast.domain.site import SiteSpec
+from nearcast.message import Message
 from nearcast.site.ports import free_ports
 from nearcast.site.site import run_sites
-from nearcast.wire.message import Message
 
 __all__ = ["Step", "profile"]
 

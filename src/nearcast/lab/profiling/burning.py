@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from nearcast.site.processor import SpoolView, processor
-from nearcast.wire.message import Message
+from nearcast.message import Message
+from nearcast.processors import SpoolView, processor
 
 __all__ = ["burn"]
 

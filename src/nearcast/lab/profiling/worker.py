@@ -16,9 +16,9 @@ from nearcast.client import Client, connect
 from nearcast.domain.deployment import Deployment
 from nearcast.domain.site import SiteSpec
 from nearcast.domain.topic import TopicSpec
+from nearcast.message import Message
 from nearcast.site.ports import free_ports
 from nearcast.site.site import run_sites
-from nearcast.wire.message import Message
 
 __all__ = ["Run", "draw", "measure", "one_site"]
 

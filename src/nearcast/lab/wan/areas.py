@@ -8,7 +8,7 @@ from typing import Unpack
 
 import msgspec
 
-from nearcast.domain.errors import InputError
+from nearcast.errors import InputError
 from nearcast.lab.wan import control
 from nearcast.lab.wan.topology import EVERY_OTHER, Topology
 

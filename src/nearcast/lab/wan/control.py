@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 import msgspec
 
-from nearcast.domain.errors import InputError, NearcastError
+from nearcast.errors import InputError, NearcastError
 from nearcast.lab.wan.topology import Way
 
 if TYPE_CHECKING:

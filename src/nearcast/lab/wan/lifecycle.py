@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from nearcast.domain.errors import InputError, NearcastError
+from nearcast.errors import InputError, NearcastError
 from nearcast.lab.wan import namespaces
 from nearcast.lab.wan.areas import FOLDER, Area, Record
 

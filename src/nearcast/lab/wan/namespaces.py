@@ -21,7 +21,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from nearcast.domain.errors import NearcastError
+from nearcast.errors import NearcastError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

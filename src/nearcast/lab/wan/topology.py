@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from nearcast.domain.errors import InputError
+from nearcast.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

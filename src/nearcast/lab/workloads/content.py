@@ -14,7 +14,7 @@ import numpy as np
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import breadth_first_order
 
-from nearcast.domain.errors import InputError
+from nearcast.errors import InputError
 from nearcast.lab.workloads.schedule import JOIN, PUBLISH, SUBSCRIBE, ScheduleBuilder
 from nearcast.lab.workloads.workload import Places, Workload
 

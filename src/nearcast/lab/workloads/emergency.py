@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nearcast.domain.errors import InputError
+from nearcast.errors import InputError
 from nearcast.lab.workloads.emergency_scene import TYPES, EmergencyParameters, Scene
 from nearcast.lab.workloads.follow import site_grid
 from nearcast.lab.workloads.schedule import (

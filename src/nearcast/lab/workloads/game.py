@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from nearcast.domain.errors import InputError
+from nearcast.errors import InputError
 from nearcast.lab.workloads.formats import FIBRE_KM_PER_MS, Cities
 from nearcast.lab.workloads.geography import great_circle_km, network_coordinates
 from nearcast.lab.workloads.schedule import JOIN, PUBLISH, SUBSCRIBE, UNSUBSCRIBE, ScheduleBuilder, ticks

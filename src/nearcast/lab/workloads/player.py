@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import nearcast
-from nearcast.domain.errors import InputError, NearcastError
+from nearcast.errors import InputError, NearcastError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence

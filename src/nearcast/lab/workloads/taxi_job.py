@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nearcast.domain.errors import InputError
+from nearcast.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nearcast.domain.errors import InputError
+from nearcast.errors import InputError
 from nearcast.lab.workloads.formats import Positions
 from nearcast.lab.workloads.geography import DIMENSIONS, network_coordinates, plane_km
 from nearcast.lab.workloads.mobility import random_waypoint

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nearcast.domain.errors import InputError, NearcastError
+from nearcast.errors import InputError, NearcastError
 from nearcast.placement.colocation.feasibility import MAX_LOAD
 from nearcast.placement.colocation.planners import as_plan, check_k, slowest_first
 from nearcast.placement.colocation.search import feasible_pairs

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nearcast.domain.errors import InputError
+from nearcast.errors import InputError
 from nearcast.placement.colocation.model import subset_columns, topic_features
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nearcast.domain.errors import InputError
+from nearcast.errors import InputError
 from nearcast.placement.colocation.search import FirstSets, feasible_pairs, fill
 
 if TYPE_CHECKING:

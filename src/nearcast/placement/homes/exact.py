@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nearcast.domain.errors import InputError, NearcastError
+from nearcast.errors import InputError, NearcastError
 from nearcast.placement.homes.refined import RefineParameters, refine, refined
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nearcast.domain.errors import InputError
+from nearcast.errors import InputError
 from nearcast.placement.homes.delay import HomesPlan, evaluate
 from nearcast.placement.homes.in_order import Ledger, place_in_order
 from nearcast.placement.homes.relations import strongest_relations

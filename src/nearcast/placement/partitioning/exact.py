@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.sparse import csr_array, eye_array, hstack, kron
 
-from nearcast.domain.errors import NearcastError
+from nearcast.errors import NearcastError
 from nearcast.placement.partitioning.planners import current_capacity, described
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nearcast.domain.errors import InputError
+from nearcast.errors import InputError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,7 +27,7 @@ class Shelves:
         self.room[stores] = problem.capacity * (1 + 1e-12)
 
     def put(self, topic: int, favourites: NDArray[np.int64]) -> bool:
-        """Place one replica at the first favourite with room; exchange others when there is none."""
+        """SiteCoordinate one replica at the first favourite with room; exchange others when there is none."""
         fits = ~self.placed[topic, favourites] & (self.room[favourites] >= self.problem.sizes[topic])
         if not fits.any():
             return self._put_by_exchange(topic, favourites)

@@ -8,6 +8,7 @@ __all__ = [
     "ADVERTISEMENTS",
     "PROCESSORS",
     "REPORTS",
+    "STATE_BUCKET",
     "advertisement",
     "channel_results",
     "channel_stream",
@@ -27,7 +28,7 @@ __all__ = [
     "publications",
     "report",
     "site_command",
-    "site_places",
+    "site_coordinates",
     "store_api",
     "stream_name",
     "topic_of",
@@ -38,6 +39,9 @@ __all__ = [
 
 PROCESSORS = "processors"
 """The queue group of a topic's processors: one member at each managing site, the publisher's own site first."""
+
+STATE_BUCKET = "nearcast"
+"""The key-value bucket of the cloud's store in which coordinators keep what they know."""
 
 ADVERTISEMENTS = "adv.store.*"
 REPORTS = "mon.site.*"
@@ -138,7 +142,7 @@ def report(site: str) -> str:
     return f"mon.site.{site}"
 
 
-def site_places(site: str) -> str:
+def site_coordinates(site: str) -> str:
     """Request: where are you, and which other sites are there? Answered by the agent of a site."""
     return f"api.places.{site}"
 

@@ -12,9 +12,9 @@ import msgspec
 
 from nearcast.domain.cluster import ClusterSpec
 from nearcast.domain.deployment import Deployment
-from nearcast.domain.errors import InputError
 from nearcast.domain.site import Limits, SiteSpec, StoreSpec, check_name
 from nearcast.domain.topic import TopicSpec, check_pattern, overlaps
+from nearcast.errors import InputError
 
 __all__ = ["read_configuration"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearcast.wire.recent import RecentContents, RecentIds
+from nearcast.nats.deduplication import RecentContents, RecentIds
 
 
 @given(st.lists(st.integers(0, 30)), st.integers(1, 10))

@@ -12,9 +12,9 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from nearcast.domain.errors import InputError
+from nearcast.errors import InputError
 
-__all__ = ["Condition", "Field", "PredicateError", "compile_condition", "field"]
+__all__ = ["Condition", "Field", "FilterError", "compile_condition", "field"]
 
 _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,
@@ -27,7 +27,7 @@ _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
 _MISSING = object()
 
 
-class PredicateError(InputError):
+class FilterError(InputError):
     """A condition that is not one."""
 
 
@@ -49,7 +49,7 @@ class Condition:
         return Condition(["not", self.tree])
 
     def __bool__(self) -> bool:
-        raise PredicateError("conditions are combined with &, | and ~, not with and, or and not")
+        raise FilterError("conditions are combined with &, | and ~, not with and, or and not")
 
 
 class Field:
@@ -91,7 +91,7 @@ class Field:
 def field(path: str) -> Field:
     """A field to make a condition with."""
     if not isinstance(path, str) or not path:
-        raise PredicateError(f"field {path!r}: a name is needed")
+        raise FilterError(f"field {path!r}: a name is needed")
     return Field(path)
 
 
@@ -113,7 +113,7 @@ def compile_condition(tree: Any) -> Callable[[Any], bool]:
             return lambda message: get(message) in values
         case [str(sign), str(path), value] if sign in _COMPARISONS:
             return _comparison(_COMPARISONS[sign], _getter(path), value)
-    raise PredicateError(
+    raise FilterError(
         f"condition {tree!r} is not understood; allowed: {', '.join(_COMPARISONS)}, in, exists, and, or, not"
     )
 
@@ -148,5 +148,5 @@ def _getter(path: str) -> Callable[[Any], Any]:
 
 def _tree(condition: Condition) -> list[Any]:
     if not isinstance(condition, Condition):
-        raise PredicateError(f"{condition!r} is not a condition; make one with field(...)")
+        raise FilterError(f"{condition!r} is not a condition; make one with field(...)")
     return condition.tree

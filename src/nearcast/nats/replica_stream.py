@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nearcast.wire import subjects
+from nearcast.nats import subjects
 
 if TYPE_CHECKING:
     from nats.js.api import StreamConfig

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from nearcast import NearcastError, processor
+from nearcast.processors import ProcessorError, ProcessorSpec, SpoolView, find_processor, load_processors
 from nearcast.site.executor import Executor, Ticket
-from nearcast.site.processor import ProcessorError, ProcessorSpec, SpoolView, find_processor, load_processors
 from nearcast.site.runner import Announcement, Setup
 from nearcast.site.spool import Spool
 

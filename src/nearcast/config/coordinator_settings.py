@@ -6,10 +6,10 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["Settings"]
+__all__ = ["CoordinatorSettings"]
 
 
-class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CoordinatorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Times are seconds; thresholds are those of the papers where they give any."""
 
     period: float = 5.0  # between two passes of the loop, and between reports (ePulsar, Section 4)

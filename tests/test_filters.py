@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearcast import field
-from nearcast.wire.predicate import Condition, PredicateError, compile_condition
+from nearcast.filters import Condition, FilterError, compile_condition
 
 MESSAGE = {"speed": 50, "kind": "car", "at": {"lat": 35.6, "tags": ["a"]}, "gone": None}
 
@@ -51,12 +51,12 @@ def test_messages_that_are_no_objects_match_no_comparison(message: object) -> No
     "tree", [None, [], ["and"], ["and", ["=", "a", 1]], ["~", "a", 1], ["=", 1, 1], "x", ["in", "a", 1]]
 )
 def test_what_is_no_condition_is_refused(tree: object) -> None:
-    with pytest.raises(PredicateError):
+    with pytest.raises(FilterError):
         compile_condition(tree)
 
 
 def test_python_words_instead_of_signs_are_refused() -> None:
-    with pytest.raises(PredicateError, match="&"):
+    with pytest.raises(FilterError, match="&"):
         _ = (field("a") == 1) and (field("b") == 2)
-    with pytest.raises(PredicateError):
+    with pytest.raises(FilterError):
         _ = (field("a") == 1) & True

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nearcast import InputError
-from nearcast.site.configuration import read_configuration
+from nearcast.config.deployment_file import read_configuration
 
 GOOD = """
 processors = ["traffic"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearcast.coordinator.lease import Lease, LeaseMachine, Write
+from nearcast.nats.lease import Lease, LeaseMachine, Write
 
 PERIOD = 3.0
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from nearcast.domain.errors import NearcastError
-from nearcast.wire.codec import JSON
-from nearcast.wire.stamp import Stamp, parse_stamp, reason_of, stamp_of
+from nearcast.codec import JSON
+from nearcast.errors import NearcastError
+from nearcast.nats.stamp import Stamp, parse_stamp, reason_of, stamp_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +26,7 @@ class Message:
     payload: the bytes as they came
     """
 
-    __slots__ = ("_decode", "_headers", "_stamp", "payload", "topic")
+    __slots__ = ("_data", "_decode", "_headers", "_stamp", "payload", "topic")
 
     def __init__(
         self, topic: str, payload: bytes, headers: bytes = b"", decode: Callable[[bytes], Any] = JSON.decode
@@ -39,11 +39,16 @@ class Message:
 
     @property
     def data(self) -> Any:
-        """The payload read by the codec; JSON by default."""
+        """The payload read by the codec, once; JSON by default."""
         try:
-            return self._decode(self.payload)
+            return self._data
+        except AttributeError:
+            pass
+        try:
+            self._data: Any = self._decode(self.payload)
         except Exception as error:
             raise PayloadError(f"message {self.id or '(no id)'} of topic {self.topic}: {error}") from error
+        return self._data
 
     @property
     def stamp(self) -> Stamp:

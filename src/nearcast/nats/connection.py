@@ -1,7 +1,7 @@
 """A NATS connection with two shortcuts on the path every message takes.
 
 nats-py queues each message for a task of its subscription and parses all headers. Here a subscription may
-be a *sink*, a plain function that gets the raw parts as they come off the socket; and `send` writes a command
+be a *handler*, a plain function that gets the raw parts as they come off the socket; and `send` writes a command
 whose header block is made already. All else (parsing, reconnecting, resubscribing, draining) is nats-py's.
 """
 
@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
-from nearcast.domain.errors import NearcastError
-from nearcast.wire.tasks import end
+from nearcast.errors import NearcastError
+from nearcast.nats.tasks import cancel_and_wait
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from nats.aio.subscription import Subscription
 
-    Sink = Callable[[str, str, bytes, bytes], None]
+    Handler = Callable[[str, str, bytes, bytes], None]
     """Called with subject, reply, payload and the raw header block."""
 
 __all__ = ["RESERVED_BYTES", "Connection", "ConnectionLostError", "PayloadTooLargeError", "open_connection"]
@@ -52,11 +52,11 @@ class PayloadTooLargeError(NearcastError, ValueError):
 
 
 class Connection(Client):
-    """nats-py's client with sinks and ready-made headers."""
+    """nats-py's client with handlers and ready-made headers."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._sinks: dict[int, Sink] = {}
+        self._handlers: dict[int, Handler] = {}
         self._wake: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._wake.set_result(None)
 
@@ -65,19 +65,19 @@ class Connection(Client):
         """The name of the server at the other end: the site's name for a broker."""
         return str(self._server_info.get("server_name", ""))
 
-    async def attach(self, subject: str, sink: Sink, queue: str = "") -> Subscription:
+    async def subscribe_raw(self, subject: str, handler: Handler, queue: str = "") -> Subscription:
         """Subscribe with a plain function that is called for each message, in order."""
-        self._sinks[self._sid + 1] = sink  # known before the first message can come
+        self._handlers[self._sid + 1] = handler  # known before the first message can come
         return await self.subscribe(subject, queue=queue)
 
-    async def detach(self, subscription: Subscription) -> None:
-        """End a subscription made with `attach`."""
-        self._sinks.pop(subscription._id, None)
+    async def unsubscribe_raw(self, subscription: Subscription) -> None:
+        """End a subscription made with `subscribe_raw`."""
+        self._handlers.pop(subscription._id, None)
         if not self.is_closed:
             await subscription.unsubscribe()
 
-    async def finish(self, subscription: Subscription) -> None:
-        """End a subscription made with `attach`, after taking all that the broker sent before it heard of the end.
+    async def drain_subscription(self, subscription: Subscription) -> None:
+        """End a subscription made with `subscribe_raw`, after taking what the broker sent before it heard of it.
 
         A broker that is away has nothing to send, and hears of the end when it is back.
         """
@@ -85,11 +85,11 @@ class Connection(Client):
             await subscription.unsubscribe()
             with contextlib.suppress(NatsError, TimeoutError):
                 await self.flush()
-        self._sinks.pop(subscription._id, None)
+        self._handlers.pop(subscription._id, None)
 
-    def redirect(self, subscription: Subscription, sink: Sink) -> None:
-        """Have another function take the messages of a subscription made with `attach`."""
-        self._sinks[subscription._id] = sink
+    def set_handler(self, subscription: Subscription, handler: Handler) -> None:
+        """Have another function take the messages of a subscription made with `subscribe_raw`."""
+        self._handlers[subscription._id] = handler
 
     async def close(self) -> None:
         """Close; a server that has gone already is no error."""
@@ -98,13 +98,13 @@ class Connection(Client):
         except OSError as error:
             _log.debug("nats: %s", error)
         # A reconnection under way may outlive nats-py's one cancellation.
-        await end(self._reconnection_task, self._reading_task, self._ping_interval_task, self._flusher_task)
+        await cancel_and_wait(self._reconnection_task, self._reading_task, self._ping_interval_task, self._flusher_task)
         self._status = Client.CLOSED
         if self._transport is not None:
             self._transport.close()  # type: ignore[no-untyped-call]
 
     def send(self, subject: str, headers: bytes, payload: bytes, reply: str = "") -> None:
-        """Queue one message; the caller awaits `room()` now and then. Subject and headers are trusted."""
+        """Queue one message; the caller awaits `wait_writable()` now and then. Subject and headers are trusted."""
         if not self.is_connected:
             self._refuse_if_gone(len(payload))
         size = len(headers)
@@ -126,11 +126,11 @@ class Connection(Client):
             queue.put_nowait(self._wake)
 
     @property
-    def crowded(self) -> bool:
+    def backlogged(self) -> bool:
         """Whether more than a socket's worth of data waits to be sent."""
         return bool(self._pending_data_size > _UNSENT_BYTES)
 
-    async def room(self) -> None:
+    async def wait_writable(self) -> None:
         """Wait until what was sent has gone to the socket."""
         if self.is_connected:
             await self._flush_pending(force_flush=True)
@@ -159,12 +159,12 @@ class Connection(Client):
         await super()._process_pong()
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
-        sink = self._sinks.get(sid)
-        if sink is None:
+        handler = self._handlers.get(sid)
+        if handler is None:
             await super()._process_msg(sid, subject, reply, data, headers)
             return
         try:
-            sink(subject.decode(), reply.decode(), data, headers or b"")
+            handler(subject.decode(), reply.decode(), data, headers or b"")
         except Exception:  # else nats-py would stop reading: one odd message must not end the connection
             _log.exception("a message on %r could not be taken", subject)
 

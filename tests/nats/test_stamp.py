@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearcast.wire.stamp import dead_letter_block, header_block, notification_id, parse_stamp, reason_of, stamp_of
-from nearcast.wire.subjects import stream_name, topic_of
+from nearcast.nats.stamp import dead_letter_block, header_block, notification_id, parse_stamp, reason_of, stamp_of
+from nearcast.nats.subjects import stream_name, topic_of
 
 names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_-]{0,20}", fullmatch=True)
 
@@ -46,7 +46,7 @@ def test_stream_names_tell_topics_apart(topic: str) -> None:
 
 
 def test_topics_come_back_from_subjects() -> None:
-    from nearcast.wire import subjects
+    from nearcast.nats import subjects
 
     for make in (subjects.publications, subjects.copies, subjects.notifications, subjects.dead_letters):
         assert topic_of(make("gps.north")) == "gps.north"

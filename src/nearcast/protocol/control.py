@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from nearcast.domain.topic import TopicSpec
+from nearcast.domain.worker_id import WorkerId
 
 __all__ = [
     "Answer",
@@ -26,31 +27,18 @@ __all__ = [
     "StopTopic",
     "TopicRecord",
     "WorkerCommand",
-    "member",
-    "parts",
 ]
 
 
-def member(site: str, worker: str) -> str:
-    """The name of a worker among all sites, as it stands in a topic's record."""
-    return f"{site}/{worker}"
-
-
-def parts(name: str) -> tuple[str, str]:
-    """Site and worker of a member."""
-    site, _, worker = name.partition("/")
-    return site, worker
-
-
 class TopicRecord(msgspec.Struct, frozen=True):
-    """Who runs a topic's processor. `move` is the move that made it so; members are `site/worker`.
+    """Who runs a topic's processor. `move` is the move that made it so.
 
     A removed topic keeps its record, so that everybody learns of it.
     """
 
     spec: TopicSpec
     epoch: int = 1
-    members: tuple[str, ...] = ()
+    members: tuple[WorkerId, ...] = ()
     move: str = ""
     removed: bool = False
 
@@ -85,7 +73,7 @@ class StartTopic(msgspec.Struct, frozen=True):
     epoch: int
     spec: TopicSpec
     worker: str
-    source: str = ""
+    source: WorkerId | None = None
 
 
 class StopTopic(msgspec.Struct, frozen=True):
@@ -95,7 +83,7 @@ class StopTopic(msgspec.Struct, frozen=True):
     epoch: int
     topic: str
     worker: str
-    towards: str = ""
+    towards: WorkerId | None = None
 
 
 class Rehome(msgspec.Struct, frozen=True):
@@ -121,7 +109,7 @@ class HostTopic(msgspec.Struct, frozen=True, tag=True):
 
     spec: TopicSpec
     epoch: int
-    source: str = ""
+    source: WorkerId | None = None
     hold: float = 0.5
 
 
@@ -130,7 +118,7 @@ class LeaveTopic(msgspec.Struct, frozen=True, tag=True):
 
     topic: str
     epoch: int
-    towards: str = ""
+    towards: WorkerId | None = None
     settle: float = 1.0
 
 

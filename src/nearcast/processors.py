@@ -6,17 +6,14 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import Any, Protocol, TypeVar, overload
 
 import msgspec
 
-from nearcast.domain.errors import InputError
 from nearcast.domain.topic import check_pattern, covers
-from nearcast.wire.message import Message
-from nearcast.wire.stamp import header_block
-
-if TYPE_CHECKING:
-    from nearcast.site.spool import Spool
+from nearcast.errors import InputError
+from nearcast.message import Message
+from nearcast.nats.stamp import header_block
 
 __all__ = ["ProcessorError", "ProcessorSpec", "SpoolView", "find_processor", "load_processors", "processor"]
 
@@ -88,6 +85,14 @@ def find_processor(specs: Iterable[ProcessorSpec], topic: str) -> ProcessorSpec:
     raise ProcessorError(f"topic {topic!r}: {problem}; the modules have: {have}")
 
 
+class SpoolReader(Protocol):
+    """What a view needs of a spool: messages by number, oldest first."""
+
+    start: int
+
+    def read(self, number: int) -> tuple[bytes, bytes]: ...
+
+
 class SpoolView(Sequence[Message]):
     """The messages that came before the one in hand, oldest first: read-only, at most the spool's size.
 
@@ -97,7 +102,7 @@ class SpoolView(Sequence[Message]):
 
     __slots__ = ("_cache", "_end", "_size", "_spool", "_start", "_topic")
 
-    def __init__(self, spool: Spool, topic: str, size: int) -> None:
+    def __init__(self, spool: SpoolReader, topic: str, size: int) -> None:
         self._spool, self._topic, self._size = spool, topic, size
         self._start = self._end = 0
         self._cache: dict[int, Message] = {}
@@ -135,21 +140,5 @@ class SpoolView(Sequence[Message]):
         message = self._cache.get(number)
         if message is None:
             message_id, payload = self._spool.read(number)
-            message = self._cache[number] = CachedMessage(self._topic, payload, header_block(message_id))
+            message = self._cache[number] = Message(self._topic, payload, header_block(message_id))
         return message
-
-
-class CachedMessage(Message):
-    """A message that remembers its parsed payload: in a spool it is read again and again."""
-
-    __slots__ = ("_data",)
-    _data: Any
-
-    @property
-    def data(self) -> Any:
-        """The payload, parsed once."""
-        try:
-            return self._data
-        except AttributeError:
-            self._data = super().data
-            return self._data

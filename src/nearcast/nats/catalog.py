@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import time
 from collections.abc import Mapping
@@ -11,57 +10,41 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from nats.errors import Error as NatsError
-from nats.js.api import KeyValueConfig, RetentionPolicy, StorageType, StreamConfig
-from nats.js.errors import (
-    BucketNotFoundError,
-    KeyNotFoundError,
-    KeyWrongLastSequenceError,
-    NoStreamResponseError,
-    NotFoundError,
-)
+from nats.js.api import RetentionPolicy, StorageType, StreamConfig
+from nats.js.errors import NotFoundError
 
 from nearcast.domain.channel import ChannelSpec
 from nearcast.domain.dataset import DatasetSpec
-from nearcast.domain.errors import InputError, NearcastError
-from nearcast.wire import subjects
-from nearcast.wire.registration import STATE_BUCKET
-from nearcast.wire.stream import StreamReader, bucket_stream
+from nearcast.errors import InputError, NearcastError
+from nearcast.nats import subjects
+from nearcast.nats.kv import Bucket, BucketNotFoundError
 
 if TYPE_CHECKING:
-    from nats.js.kv import KeyValue
+    from nearcast.nats.connection import Connection
+    from nearcast.nats.streams import StoredEntry
 
-    from nearcast.wire.connection import Connection
-    from nearcast.wire.stream import Entry
-
-__all__ = ["CHANNELS", "DATASETS", "REPORTS_STREAM", "SUBSCRIPTIONS", "Registry"]
+__all__ = ["CHANNELS", "DATASETS", "REPORTS_STREAM", "SUBSCRIPTIONS", "Catalog"]
 
 DATASETS, CHANNELS, SUBSCRIPTIONS = "nearcast-datasets", "nearcast-channels", "nearcast-subscriptions"
 REPORTS_STREAM = "nearcast-reports"
 _HOUR = 3600.0
-_TRIES, _TRY_AGAIN = 30, 0.1
+_NOTHING_ADDED = "no datasets and channels were ever added here; begin with: nearcast dataset add"
 T = TypeVar("T", DatasetSpec, ChannelSpec)
 
 
-class Registry:
+class Catalog:
     """Reads and changes the registry through any broker. store: the site whose store keeps it."""
 
     def __init__(self, connection: Connection, store: str, timeout: float = 10.0) -> None:
         self._js = connection.jetstream(domain=store, timeout=timeout)
         self._store = store
-        self._buckets: dict[str, KeyValue] = {}
-        self._reader = StreamReader(connection, subjects.store_api(store))
+        names = (DATASETS, CHANNELS, SUBSCRIPTIONS, subjects.STATE_BUCKET)
+        self._buckets = {name: Bucket(connection, store, name, timeout=timeout) for name in names}
 
     async def prepare(self) -> None:
         """Make the buckets that are not there yet."""
         for bucket in (DATASETS, CHANNELS, SUBSCRIPTIONS):
-            try:
-                await self._bucket(bucket)
-            except InputError:
-                try:
-                    config = KeyValueConfig(bucket=bucket, history=1, storage=StorageType.FILE, direct=True)
-                    await self._js.create_key_value(config)
-                except (NatsError, TimeoutError) as error:
-                    raise NearcastError(f"the store of {self._store} cannot keep the registry: {error}") from error
+            await self._buckets[bucket].create()
 
     async def keep_reports(self) -> None:
         """Keep the last hour of the sites' reports. The store does not answer them: that is the coordinator's part."""
@@ -69,13 +52,7 @@ class Registry:
 
     async def knows_clients(self) -> bool:
         """Whether a coordinator keeps a registry of clients in this store."""
-        try:
-            await self._js.stream_info(bucket_stream(STATE_BUCKET))
-        except NotFoundError:
-            return False
-        except (NatsError, TimeoutError) as error:
-            raise NearcastError(f"the store of {self._store} does not answer: {error or 'timed out'}") from error
-        return True
+        return await self._buckets[subjects.STATE_BUCKET].exists()
 
     async def datasets(self) -> dict[str, DatasetSpec]:
         """All datasets by name."""
@@ -99,11 +76,11 @@ class Registry:
             raise InputError(f"dataset {spec.name!r} is there already; drop it first, or choose another name")
         if spec.source == subjects.feed(spec.name):
             await self._make_stream(subjects.feed_stream(spec.name), subjects.feed(spec.name), spec.keep_seconds)
-        await self._put(DATASETS, spec.name, replace(spec, created=time.time_ns() // 1000))
+        await self._put(DATASETS, replace(spec, created=time.time_ns() // 1000))
 
     async def replace_dataset(self, spec: DatasetSpec) -> None:
         """Change a dataset's entry, for example to its next version."""
-        await self._put(DATASETS, spec.name, spec)
+        await self._put(DATASETS, spec)
 
     async def drop_dataset(self, name: str) -> None:
         """Drop a dataset that no channel reads."""
@@ -112,7 +89,7 @@ class Registry:
         users = [c.name for c in (await self.channels()).values() if re.search(rf"\b{name}\b", c.query, re.IGNORECASE)]
         if users:
             raise InputError(f"dataset {name!r} is read by channel {', '.join(sorted(users))}; drop that first")
-        await self._remove(DATASETS, name)
+        await self._buckets[DATASETS].remove(name)
         await self._drop_stream(subjects.feed_stream(name))
 
     async def add_channel(self, spec: ChannelSpec) -> None:
@@ -121,22 +98,22 @@ class Registry:
             raise InputError(f"channel {spec.name!r} is there already; drop it first, or choose another name")
         pattern = subjects.channel_results(spec.name, "*")
         await self._make_stream(subjects.channel_stream(spec.name), pattern, spec.keep_seconds)
-        await self._put(CHANNELS, spec.name, replace(spec, created=time.time_ns() // 1000))
+        await self._put(CHANNELS, replace(spec, created=time.time_ns() // 1000))
 
     async def drop_channel(self, name: str) -> None:
         """Drop a channel with its results; its subscribers get no more."""
         if await self.channel(name) is None:
             raise InputError(f"there is no channel {name!r}; there are: {', '.join(await self.channels()) or 'none'}")
-        await self._remove(CHANNELS, name)
+        await self._buckets[CHANNELS].remove(name)
         await self._drop_stream(subjects.channel_stream(name))
 
     async def subscribe(self, channel: str, key: str, site: str, values: Mapping[str, Any]) -> None:
         """A site has subscribers for these values."""
-        await self._store_value(SUBSCRIPTIONS, f"{channel}.{key}.{site}", msgspec.json.encode(values))
+        await self._buckets[SUBSCRIPTIONS].put(f"{channel}.{key}.{site}", msgspec.json.encode(values))
 
     async def unsubscribe(self, channel: str, key: str, site: str) -> None:
         """A site has no more subscribers for these values."""
-        await self._remove(SUBSCRIPTIONS, f"{channel}.{key}.{site}")
+        await self._buckets[SUBSCRIPTIONS].remove(f"{channel}.{key}.{site}")
 
     async def held_by(self, site: str) -> list[str]:
         """The subscriptions of a site, as `<channel>.<key>`."""
@@ -149,23 +126,13 @@ class Registry:
 
     async def renew(self, site: str) -> None:
         """A site is there and answers for its subscriptions."""
-        await self._store_value(SUBSCRIPTIONS, f"lease.{site}", b"")
+        await self._buckets[SUBSCRIPTIONS].put(f"lease.{site}", b"")
 
-    async def _bucket(self, name: str) -> KeyValue:
-        if name not in self._buckets:
-            try:
-                self._buckets[name] = await self._js.key_value(name)
-            except BucketNotFoundError:
-                raise InputError(
-                    "no datasets and channels were ever added here; begin with: nearcast dataset add"
-                ) from None
-            except (NatsError, TimeoutError) as error:
-                raise NearcastError(f"the store of {self._store} does not answer: {error or 'timed out'}") from error
-        return self._buckets[name]
-
-    async def _entries(self, bucket: str) -> dict[str, Entry]:
-        await self._bucket(bucket)
-        return await self._reader.read_bucket(bucket)
+    async def _entries(self, bucket: str) -> dict[str, StoredEntry]:
+        try:
+            return await self._buckets[bucket].read_all()
+        except BucketNotFoundError:
+            raise InputError(_NOTHING_ADDED) from None
 
     async def _all(self, bucket: str, kind: type[T]) -> dict[str, T]:
         entries = await self._entries(bucket)
@@ -174,38 +141,13 @@ class Registry:
 
     async def _one(self, bucket: str, name: str, kind: type[T]) -> T | None:
         try:
-            entry = await (await self._bucket(bucket)).get(name)
-        except KeyNotFoundError:
-            return None
-        except (ValueError, NatsError, TimeoutError) as error:
-            raise NearcastError(f"the registry cannot be read for {name!r}: {error or 'timed out'}") from error
-        return msgspec.json.decode(entry.value or b"", type=kind)
+            entry = await self._buckets[bucket].get(name)
+        except BucketNotFoundError:
+            raise InputError(_NOTHING_ADDED) from None
+        return None if entry is None else msgspec.json.decode(entry.payload, type=kind)
 
-    async def _put(self, bucket: str, name: str, spec: DatasetSpec | ChannelSpec) -> None:
-        try:
-            await self._store_value(bucket, name, msgspec.json.encode(spec))
-        except (KeyWrongLastSequenceError, NatsError, TimeoutError) as error:
-            raise NearcastError(f"the registry cannot be changed for {name!r}: {error or 'timed out'}") from error
-
-    async def _store_value(self, bucket: str, key: str, value: bytes) -> None:
-        await self._publish(bucket, key, value, {})
-
-    async def _remove(self, bucket: str, key: str) -> None:
-        await self._publish(bucket, key, b"", {"KV-Operation": "PURGE", "Nats-Rollup": "sub"})
-
-    async def _publish(self, bucket: str, key: str, value: bytes, headers: dict[str, str]) -> None:
-        """Change an entry. Plain $KV subjects do not cross into a store's domain; below its API prefix they do.
-        A bucket that was just made may take a moment to be known at the broker."""
-        await self._bucket(bucket)
-        subject = f"{subjects.store_api(self._store)}.$KV.{bucket}.{key}"
-        for left in range(_TRIES - 1, -1, -1):
-            try:
-                await self._js.publish(subject, value, headers=headers or None)
-                return
-            except NoStreamResponseError:
-                if not left:
-                    raise
-                await asyncio.sleep(_TRY_AGAIN)
+    async def _put(self, bucket: str, spec: DatasetSpec | ChannelSpec) -> None:
+        await self._buckets[bucket].put(spec.name, msgspec.json.encode(spec))
 
     async def _make_stream(self, name: str, pattern: str, keep: float | None, no_ack: bool = False) -> None:
         config = StreamConfig(

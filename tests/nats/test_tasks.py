@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from nearcast.wire.tasks import end, together
+from nearcast.nats.tasks import cancel_and_wait, gather_or_cancel
 
 
 async def test_a_task_that_swallows_a_cancellation_ends_all_the_same() -> None:
@@ -27,7 +27,7 @@ async def test_a_task_that_swallows_a_cancellation_ends_all_the_same() -> None:
 
     tasks = [asyncio.create_task(stubborn()), asyncio.create_task(failing()), None, asyncio.current_task()]
     await asyncio.sleep(0)
-    await end(*tasks)
+    await cancel_and_wait(*tasks)
     assert swallowed == 2
     assert tasks[0] is not None
     assert tasks[0].cancelled()
@@ -47,14 +47,14 @@ async def test_when_one_fails_the_others_are_ended_before_the_failure_is_seen() 
         raise ValueError("this one")
 
     with pytest.raises(ValueError, match="this one"):
-        await together(forever("a"), failing(), forever("b"))
+        await gather_or_cancel(forever("a"), failing(), forever("b"))
     assert sorted(ended) == ["a", "b"]
 
     async def number(n: int) -> int:
         return n
 
-    assert await together(*(number(n) for n in range(3))) == [0, 1, 2]
-    assert await together() == []
+    assert await gather_or_cancel(*(number(n) for n in range(3))) == [0, 1, 2]
+    assert await gather_or_cancel() == []
 
 
 async def test_who_is_cancelled_while_it_ends_tasks_ends_them_first() -> None:
@@ -66,7 +66,7 @@ async def test_who_is_cancelled_while_it_ends_tasks_ends_them_first() -> None:
             raise
 
     inner = asyncio.create_task(slow_to_end())
-    outer = asyncio.create_task(end(inner))
+    outer = asyncio.create_task(cancel_and_wait(inner))
     await asyncio.sleep(0.01)
     outer.cancel()
     await asyncio.wait([outer])
@@ -85,7 +85,7 @@ async def test_cancelled_once_all_are_ended_even_one_that_misses_it() -> None:
             missed += 1
         await asyncio.sleep(60)
 
-    outer = asyncio.create_task(together(stubborn(), stubborn()))
+    outer = asyncio.create_task(gather_or_cancel(stubborn(), stubborn()))
     await asyncio.sleep(0.01)
     outer.cancel()
     await asyncio.wait([outer], timeout=30)

@@ -7,12 +7,16 @@ from typing import Literal
 import msgspec
 
 from nearcast.coordinates import Coordinate
-from nearcast.wire.control import TopicRecord
+from nearcast.protocol.control import TopicRecord
 
-__all__ = ["STATE_BUCKET", "ClientInfo", "ClientRecord", "HomeAnswer", "Place", "Places", "RegisterSite", "SiteInfo"]
-
-# The key-value bucket of the cloud's store in which coordinators keep what they know.
-STATE_BUCKET = "nearcast"
+__all__ = [
+    "ClientRecord",
+    "HomeAnswer",
+    "RegisterSite",
+    "SiteCoordinate",
+    "SiteCoordinates",
+    "SiteInfo",
+]
 
 
 class SiteInfo(msgspec.Struct, frozen=True):
@@ -36,26 +40,15 @@ class RegisterSite(msgspec.Struct, frozen=True):
     topics: list[TopicRecord] = []
 
 
-class ClientInfo(msgspec.Struct, frozen=True):
+class ClientRecord(msgspec.Struct, frozen=True):
     """A client: where it is, and what it publishes and subscribes to.
 
-    tried: sites that it could not reach; it asks for another home.
+    channels: its subscriptions as `channel.key`, equal ones alike. tried: sites that it could not reach; it asks for
+    another home.
     """
 
     name: str
     home: str = ""
-    coordinate: Coordinate | None = None
-    publishes: list[str] = []
-    subscribes: list[str] = []
-    channels: list[str] = []
-    tried: list[str] = []
-
-
-class ClientRecord(msgspec.Struct, frozen=True):
-    """What the registry keeps of a client. channels: its subscriptions as `channel.key`, equal ones alike."""
-
-    name: str
-    home: str
     coordinate: Coordinate | None = None
     publishes: list[str] = []
     subscribes: list[str] = []
@@ -70,7 +63,7 @@ class HomeAnswer(msgspec.Struct, frozen=True):
     homes: list[tuple[str, str]]
 
 
-class Place(msgspec.Struct, frozen=True):
+class SiteCoordinate(msgspec.Struct, frozen=True):
     """A site with its address and coordinate."""
 
     site: str
@@ -79,7 +72,7 @@ class Place(msgspec.Struct, frozen=True):
     coordinate: Coordinate
 
 
-class Places(msgspec.Struct, frozen=True):
+class SiteCoordinates(msgspec.Struct, frozen=True):
     """Where an agent is, and the other sites it knows."""
 
-    places: list[Place]
+    places: list[SiteCoordinate]

@@ -1,0 +1,1 @@
+"""NATS, each thing once: connections, subjects, stamps, requests, key-value buckets, streams, leases, tasks."""

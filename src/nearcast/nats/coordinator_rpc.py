@@ -1,0 +1,32 @@
+"""Requests to the coordinator that leads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from nearcast.errors import NearcastError
+from nearcast.nats import subjects
+from nearcast.nats.rpc import NoAnswerError, RemoteError, call
+
+if TYPE_CHECKING:
+    from nearcast.nats.connection import Connection
+
+__all__ = ["CoordinatorError", "call_coordinator"]
+
+T = TypeVar("T")
+
+
+class CoordinatorError(NearcastError):
+    """No coordinator answers, or it could not do what was asked."""
+
+
+async def call_coordinator(
+    connection: Connection, noun: str, verb: str, body: Any, answer: type[T], timeout: float = 5.0
+) -> T:
+    """One request, its answer, or an InputError with the coordinator's words when it refuses."""
+    try:
+        return await call(connection, subjects.coordinator(noun, verb), body, answer, timeout=timeout)
+    except NoAnswerError as error:
+        raise CoordinatorError("no coordinator answers; start one with: nearcast coordinator run") from error
+    except RemoteError as error:
+        raise CoordinatorError(str(error)) from error

@@ -1,0 +1,187 @@
+"""Requests and answers, by the conventions of NATS services: JSON bodies, errors in the headers
+`Nats-Service-Error` and `Nats-Service-Error-Code`, `$SRV.PING|INFO|STATS` for those who look.
+
+400 is the caller's mistake (InputError there), 409 a term that is over (StaleTermError), all else a failure.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import msgspec
+from nats.errors import Error as NatsError
+from nats.errors import NoRespondersError
+from nats.micro import add_service
+from nats.micro.request import ERROR_CODE_HEADER, ERROR_HEADER
+from nats.micro.service import EndpointConfig, Service, ServiceConfig
+
+from nearcast.errors import InputError, NearcastError
+from nearcast.nats.connection import ConnectionLostError
+from nearcast.nats.tasks import TaskSet
+
+if TYPE_CHECKING:
+    from nats.micro.request import Request
+
+    from nearcast.nats.connection import Connection
+
+__all__ = ["Endpoint", "NoAnswerError", "RemoteError", "Server", "StaleTermError", "call"]
+
+_log = logging.getLogger(__name__)
+Encoding = Literal["json", "msgpack"]
+T = TypeVar("T")
+
+
+class NoAnswerError(NearcastError, TimeoutError):
+    """Nobody answered a request. nobody_listens: there was no one to ask, as opposed to one who was silent."""
+
+    def __init__(self, message: str, *, nobody_listens: bool) -> None:
+        super().__init__(message)
+        self.nobody_listens = nobody_listens
+
+
+class RemoteError(NearcastError):
+    """The other side could not do what was asked."""
+
+
+class StaleTermError(RemoteError):
+    """A command of a coordinator whose term is over. term: the highest one that the other side has seen."""
+
+    def __init__(self, message: str, term: int) -> None:
+        super().__init__(message)
+        self.term = term
+
+
+async def call(
+    connection: Connection,
+    subject: str,
+    body: Any,
+    answer: type[T],
+    *,
+    timeout: float = 5.0,
+    encoding: Encoding = "json",
+) -> T:
+    """One request, and its answer decoded as `answer`.
+
+    Raises NoAnswerError, InputError when the request was refused as wrong, RemoteError when it failed.
+    """
+    codec: Any = getattr(msgspec, encoding)
+    try:
+        payload = b"" if body is None else codec.encode(body)
+    except (TypeError, msgspec.EncodeError) as error:
+        raise InputError(f"the request cannot be sent: {error}") from error
+    try:
+        reply = await connection.request(subject, payload, timeout=timeout)
+    except (NatsError, TimeoutError) as error:
+        nobody = isinstance(error, NoRespondersError)
+        why = "nobody listens there" if nobody else f"no answer within {timeout:g} s"
+        raise NoAnswerError(f"{subject}: {why}", nobody_listens=nobody) from error
+    headers = reply.headers or {}
+    if ERROR_HEADER in headers:
+        raise _error(headers.get(ERROR_CODE_HEADER, ""), headers[ERROR_HEADER], reply.data)
+    try:
+        return codec.decode(reply.data, type=answer)  # type: ignore[no-any-return]
+    except msgspec.DecodeError as error:
+        raise RemoteError(f"{subject}: the answer is unreadable: {error}") from error
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """A subject, the type of its request (NoneType for an empty one), and what answers it.
+
+    What the handler returns is the answer. What it raises becomes an error: InputError 400, StaleTermError 409.
+    """
+
+    name: str
+    subject: str
+    request: Any
+    handler: Callable[[Any], Awaitable[Any]]
+    encoding: Encoding = "json"
+
+
+class Server:
+    """Answers requests. Each has a task of its own: a slow answer does not hold up the next.
+
+    With a service name the endpoints can be discovered (`nats micro ls`); clients, of which there are many, have none.
+    """
+
+    def __init__(self, connection: Connection, endpoints: Sequence[Endpoint], service: str = "") -> None:
+        self._connection, self._endpoints = connection, endpoints
+        self._name = service
+        self._service: Service | None = None
+        self._subscriptions: list[Any] = []
+        self._tasks = TaskSet()
+
+    async def start(self) -> None:
+        """Listen from now on."""
+        if self._name:
+            self._service = await add_service(self._connection, ServiceConfig(self._name, "1.0.0"))
+        for endpoint in self._endpoints:
+            if self._service is None:
+                handler = self._raw_handler(endpoint)
+                self._subscriptions.append(await self._connection.subscribe_raw(endpoint.subject, handler))
+            else:
+                config = EndpointConfig(endpoint.name, self._micro_handler(endpoint), subject=endpoint.subject)
+                await self._service.add_endpoint(config)
+
+    async def stop(self) -> None:
+        """Answer no more."""
+        await self._tasks.cancel()
+        for subscription in self._subscriptions:
+            await self._connection.unsubscribe_raw(subscription)
+        if self._service is not None and not self._connection.is_closed:
+            await self._service.stop()
+
+    def _raw_handler(self, endpoint: Endpoint) -> Callable[[str, str, bytes, bytes], None]:
+        def take(subject: str, reply: str, payload: bytes, headers: bytes) -> None:
+            self._tasks.spawn(self._answer(endpoint, reply, payload), name=endpoint.subject)
+
+        return take
+
+    def _micro_handler(self, endpoint: Endpoint) -> Callable[[Request], Awaitable[None]]:
+        async def take(request: Request) -> None:
+            self._tasks.spawn(self._answer(endpoint, request._msg.reply, request.data), name=endpoint.subject)
+
+        return take
+
+    async def _answer(self, endpoint: Endpoint, reply: str, payload: bytes) -> None:
+        codec: Any = getattr(msgspec, endpoint.encoding)
+        headers, body = b"", b""
+        try:
+            request = codec.decode(payload, type=endpoint.request) if payload else _empty(endpoint.request)
+            answer = await endpoint.handler(request)
+            body = codec.encode(answer)
+        except (InputError, msgspec.DecodeError) as error:
+            headers = _error_headers("400", error)
+        except StaleTermError as error:
+            headers, body = _error_headers("409", error), b"%d" % error.term
+        except NearcastError as error:
+            headers = _error_headers("500", error)
+        except Exception as error:
+            _log.exception("request on %s failed", endpoint.subject)
+            headers = _error_headers("500", error)
+        if reply:  # without one nobody waits; a publication to no subject would end the connection
+            try:
+                self._connection.send(reply, headers, body)
+            except ConnectionLostError as error:
+                _log.warning("%s: not answered: %s", endpoint.subject, error)
+
+
+def _empty(kind: Any) -> Any:
+    """What an empty request stands for."""
+    return None if kind in (None, type(None)) else msgspec.convert({}, kind)
+
+
+def _error_headers(code: str, error: Exception) -> bytes:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return f"NATS/1.0\r\n{ERROR_HEADER}: {text}\r\n{ERROR_CODE_HEADER}: {code}\r\n\r\n".encode()
+
+
+def _error(code: str, text: str, body: bytes) -> NearcastError:
+    if code == "400":
+        return InputError(text)
+    if code == "409" and body.isdigit():
+        return StaleTermError(text, int(body))
+    return RemoteError(text)

@@ -1,0 +1,198 @@
+"""Reads JetStream streams in bulk by *direct get* batches: no consumer, no state at the server.
+
+`DirectGet` gives what the server sent, raw; `StreamReader` gives stored messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from nats.errors import Error as NatsError
+from nats.js.errors import NotFoundError
+
+from nearcast.errors import NearcastError
+from nearcast.nats.stamp import stamp_of
+
+if TYPE_CHECKING:
+    from nearcast.nats.connection import Connection
+
+__all__ = ["Batch", "DirectGet", "RawBatch", "StoredEntry", "StreamError", "StreamReader", "parse_entry"]
+
+_TIMEOUT = 5.0
+
+
+class StreamError(NearcastError, OSError):
+    """A stream cannot be read or written."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEntry:
+    """A stored message."""
+
+    sequence: int
+    subject: str
+    stored_us: int
+    id: bytes
+    payload: bytes
+
+
+@dataclass
+class RawBatch:
+    """The answers to one request: payloads and header blocks in order.
+
+    pending: how many more there were behind it. last_sequence: how far the store had looked.
+    """
+
+    payloads: list[bytes] = field(default_factory=list)
+    headers: list[bytes] = field(default_factory=list)
+    pending: int = 0
+    last_sequence: int = 0
+    problem: str = ""
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def take(self, payload: bytes, headers: bytes) -> None:
+        """One answer; a status instead of a message ends the batch."""
+        if not headers.startswith(b"NATS/1.0 "):
+            self.payloads.append(payload)
+            self.headers.append(headers)
+            return
+        status = headers[9:12]
+        if status == b"204":
+            self.pending = int(header_field(headers, b"Nats-Num-Pending:") or 0)
+            self.last_sequence = int(header_field(headers, b"Nats-Last-Sequence:") or 0)
+        elif status != b"404":  # 404: nothing there, which is an empty batch
+            self.problem = headers[9:].split(b"\r\n", 1)[0].decode()
+        self.done.set()
+
+
+class DirectGet:
+    """Direct-get batches through one inbox. prefix: of the JetStream API, which names the store."""
+
+    def __init__(self, connection: Connection, timeout: float = _TIMEOUT) -> None:
+        self._connection, self._timeout = connection, timeout
+        self._inbox = connection.new_inbox()
+        self._batches: dict[str, RawBatch] = {}
+        self._requests = 0
+        self._listening = False
+
+    async def fetch(self, stream: str, prefix: str, request: dict[str, object]) -> RawBatch:
+        """One request, all its answers. Raises StreamError when the store refuses, or does not answer in time."""
+        if not self._listening:
+            self._listening = True
+            await self._connection.subscribe_raw(f"{self._inbox}.*", self._arrived)
+        self._requests += 1
+        token = str(self._requests)
+        batch = self._batches[token] = RawBatch()
+        try:
+            reply = f"{self._inbox}.{token}"
+            self._connection.send(f"{prefix}.DIRECT.GET.{stream}", b"", json.dumps(request).encode(), reply)
+            async with asyncio.timeout(self._timeout):
+                await batch.done.wait()
+        except TimeoutError:
+            raise StreamError(f"stream {stream}: the store did not answer within {self._timeout:g} s") from None
+        finally:
+            del self._batches[token]
+        if batch.problem:
+            raise StreamError(f"stream {stream}: {batch.problem}")
+        return batch
+
+    def _arrived(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
+        batch = self._batches.get(subject.rpartition(".")[2])
+        if batch is not None:
+            batch.take(payload, headers)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Entries in order. exhausted: there was no more when the batch was read, up to `last_sequence`."""
+
+    entries: list[StoredEntry]
+    exhausted: bool
+    last_sequence: int
+
+
+class StreamReader:
+    """Reads streams of a store: the one that a connection leads to, or the one with this prefix of its API."""
+
+    def __init__(self, connection: Connection, prefix: str = "$JS.API") -> None:
+        self._connection, self._prefix = connection, prefix
+        self._direct = DirectGet(connection)
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the store can be asked just now."""
+        return self._connection.is_connected
+
+    async def bounds(self, stream: str) -> tuple[int, int]:
+        """First and last sequence of a stream; an empty one has the first above the last."""
+        try:
+            state = (await self._connection.jsm(prefix=self._prefix, timeout=_TIMEOUT).stream_info(stream)).state
+        except NotFoundError:
+            raise StreamError(f"stream {stream} does not exist") from None
+        except (NatsError, TimeoutError) as error:
+            raise StreamError(f"stream {stream}: {error or 'timed out'}") from error
+        return state.first_seq, state.last_seq
+
+    async def read(self, stream: str, subject: str, start: int, limit: int, *, since_us: int | None = None) -> Batch:
+        """Up to `limit` messages of a subject, from a sequence or a time on."""
+        request: dict[str, object] = {"batch": limit, "next_by_subj": subject}
+        if since_us is None:
+            request["seq"] = start
+        else:
+            request["start_time"] = _rfc3339(since_us)
+        raw = await self._direct.fetch(stream, self._prefix, request)
+        entries = [parse_entry(*answer) for answer in zip(raw.payloads, raw.headers, strict=True)]
+        return Batch(entries, raw.pending == 0, raw.last_sequence)
+
+    async def read_range(self, stream: str, subject: str, low: int, high: int) -> list[StoredEntry]:
+        """All messages of a subject with low <= sequence < high."""
+        found: list[StoredEntry] = []
+        while low < high:
+            batch = await self.read(stream, subject, low, high - low)
+            found.extend(entry for entry in batch.entries if entry.sequence < high)
+            if batch.exhausted or batch.entries[-1].sequence >= high - 1:
+                break
+            low = batch.entries[-1].sequence + 1
+        return found
+
+    async def last(self, stream: str, subject: str) -> StoredEntry | None:
+        """The last message of a subject."""
+        raw = await self._direct.fetch(stream, self._prefix, {"multi_last": [subject], "batch": 1})
+        return parse_entry(raw.payloads[0], raw.headers[0]) if raw.payloads else None
+
+
+def parse_entry(payload: bytes, headers: bytes) -> StoredEntry:
+    """A stored message from one answer of a direct get."""
+    return StoredEntry(
+        int(header_field(headers, b"Nats-Sequence:")),
+        header_field(headers, b"Nats-Subject:").decode(),
+        _microseconds(header_field(headers, b"Nats-Time-Stamp:")),
+        stamp_of(headers),
+        payload,
+    )
+
+
+def header_field(headers: bytes, name: bytes) -> bytes:
+    """The value of a field (its name with the colon), or nothing."""
+    at = headers.find(name)
+    return headers[at + len(name) : headers.index(b"\r\n", at)].strip() if at >= 0 else b""
+
+
+def _microseconds(text: bytes) -> int:
+    """From 2026-11-15T20:00:00.123456789Z; the server leaves out trailing zeros of the fraction."""
+    whole, _, fraction = text.rstrip(b"Z").partition(b".")
+    return _seconds(whole) * 1_000_000 + int((fraction + b"000000")[:6])
+
+
+@lru_cache(256)  # neighbours in a stream were mostly stored in the same second
+def _seconds(text: bytes) -> int:
+    return int(datetime.fromisoformat(text.decode()).replace(tzinfo=UTC).timestamp())
+
+
+def _rfc3339(us: int) -> str:
+    return datetime.fromtimestamp(us / 1e6, UTC).isoformat().replace("+00:00", "Z")

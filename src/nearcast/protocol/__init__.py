@@ -1,0 +1,1 @@
+"""The structs that travel between processes, and nothing else."""

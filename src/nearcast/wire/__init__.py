@@ -1,1 +1,0 @@
-"""Subjects, headers and codecs: the only place that knows what travels on the wire."""
