@@ -13,7 +13,7 @@ from tests.system.conftest import City, until
 from nearcast.config.coordinator_settings import CoordinatorSettings
 from nearcast.coordinator.coordinator import Coordinator
 from nearcast.nats.connection import Connection, open_connection
-from nearcast.nats.coordinator_rpc import ask_coordinator
+from nearcast.nats.coordinator_rpc import call_coordinator
 from nearcast.nats.tasks import cancel_and_wait
 
 QUICK = CoordinatorSettings(
@@ -28,7 +28,7 @@ class Control:
         self.coordinator, self.connection = coordinator, connection
 
     async def ask(self, noun: str, verb: str, timeout: float = 30.0, **body: Any) -> Any:
-        return await ask_coordinator(self.connection, noun, verb, body, object, timeout)
+        return await call_coordinator(self.connection, noun, verb, body, object, timeout)
 
     async def members(self, topic: str) -> list[str]:
         return list((await self.ask("topic", "info", name=topic))["members"])

@@ -12,14 +12,14 @@ from tests.system.control import coordinator
 import nearcast
 from nearcast.domain.channel import ChannelSpec, Parameter, subscription_key
 from nearcast.nats import subjects
-from nearcast.nats.catalog import Registry
+from nearcast.nats.catalog import Catalog
 from nearcast.nats.stamp import header_block
 from nearcast.nats.tasks import cancel_and_wait
 
 
 async def test_a_client_that_moves_misses_no_result_and_the_coordinator_lists_its_subscriptions(city):
     async with city(report_seconds=0.2) as c, coordinator(c) as control:
-        registry = Registry(control.connection, "cloud")
+        registry = Catalog(control.connection, "cloud")
         await registry.prepare()
         await registry.add_channel(ChannelSpec("alerts", "SELECT 1", (Parameter("kind", "string"),)))
         fire, flood = (subscription_key({"kind": kind}) for kind in ("fire", "flood"))

@@ -12,7 +12,7 @@ from tests.system.control import coordinator
 import nearcast
 from nearcast.domain.topic import TopicSpec
 from nearcast.nats import subjects
-from nearcast.nats.catalog import REPORTS_STREAM, Registry
+from nearcast.nats.catalog import REPORTS_STREAM, Catalog
 from nearcast.nats.connection import open_connection
 from nearcast.nats.lease import keep_lease
 from nearcast.protocol.control import Answer, StopTopic
@@ -105,7 +105,7 @@ async def test_reports_that_the_store_keeps_for_analytics_still_reach_the_coordi
     async with city(GPS, report_seconds=0.2) as c:
         connection = await open_connection([c.url("cloud")], name="analytics")
         try:
-            await Registry(connection, "cloud").keep_reports()
+            await Catalog(connection, "cloud").keep_reports()
             async with coordinator(c) as control:  # waits until every site is heard, and registered by the answers
                 await until(lambda: all(site.hosting.revision >= 0 for site in c.sites.values()))
                 assert set(control.coordinator.registry.sites) == set(c.sites)
