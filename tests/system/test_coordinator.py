@@ -14,7 +14,7 @@ from nearcast.domain.topic import TopicSpec
 from nearcast.nats import subjects
 from nearcast.nats.catalog import REPORTS_STREAM, Catalog
 from nearcast.nats.connection import open_connection
-from nearcast.nats.lease import keep_lease
+from nearcast.nats.lease import LeaseKeeper
 from nearcast.protocol.control import Answer, StopTopic
 from nearcast.protocol.reports import SiteReport
 
@@ -118,17 +118,17 @@ async def test_reports_that_the_store_keeps_for_analytics_still_reach_the_coordi
 
 async def test_a_coordinator_ends_though_the_write_of_its_lease_takes_a_cancellation_for_its_own(city, monkeypatch):
     """As `asyncio.wait_for` of Python 3.11 does when the answer comes in the same moment."""
-    deaf = 0
+    deaf, keep_lease = 0, LeaseKeeper.keep
 
-    async def keep(machine, state, changed):
+    async def keep(keeper, changed):
         nonlocal deaf
         try:
-            await keep_lease(machine, state, changed)
+            await keep_lease(keeper, changed)
         except asyncio.CancelledError:
             deaf += 1
-            await keep_lease(machine, state, changed)
+            await keep_lease(keeper, changed)
 
-    monkeypatch.setattr("nearcast.coordinator.coordinator.keep_lease", keep)
+    monkeypatch.setattr(LeaseKeeper, "keep", keep)
     async with city(GPS, report_seconds=0.2) as c:
         before = asyncio.all_tasks()
         async with coordinator(c):
