@@ -132,9 +132,9 @@ async def test_messages_without_ids_are_processed_once_too(city):
             ring = ["tokyo", "osaka", "cloud"]
             for n in range(8):
                 here, there, epoch = ring[n % 3], ring[(n + 1) % 3], n + 2
-                start = StartTopic(1, epoch, spec, "worker-0", f"{here}/worker-0")
+                start = StartTopic(1, epoch, spec, "worker-0", WorkerId(here, "worker-0"))
                 assert await command(connection, there, "start", start) == Answer("", 1)
-                stop = StopTopic(1, epoch, "gps", "worker-0", f"{there}/worker-0")
+                stop = StopTopic(1, epoch, "gps", "worker-0", WorkerId(there, "worker-0"))
                 assert await command(connection, here, "stop", stop) == Answer("", 1)
             running = False
             await asyncio.gather(*tasks)
