@@ -9,6 +9,7 @@ import pytest
 from nearcast.client.presence import Presence
 from nearcast.client.whereabouts import Whereabouts
 from nearcast.errors import NearcastError
+from nearcast.protocol.control import Rehome
 
 
 class Old:
@@ -48,5 +49,6 @@ async def test_a_connection_whose_closing_was_cancelled_is_closed_when_the_clien
 async def test_a_command_that_comes_while_the_client_leaves_moves_it_nowhere() -> None:
     presence = Presence(Gone(), Whereabouts(), 5.0)  # type: ignore[arg-type]
     await presence.stop()
-    presence._commanded("ctl.client.car", "", b'{"term":1,"home":"osaka","url":"nats://osaka"}', b"")
+    with pytest.raises(NearcastError, match="client car is closing"):
+        await presence._rehome(Rehome(1, "osaka", "nats://osaka"))
     assert presence._moving == set()

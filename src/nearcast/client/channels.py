@@ -8,11 +8,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
-from nats.errors import Error as NatsError
-from nats.errors import NoRespondersError
 
-from nearcast.errors import InputError, NearcastError
+from nearcast.errors import NearcastError
 from nearcast.nats import subjects
+from nearcast.nats.rpc import NoAnswerError, call
 from nearcast.nats.tasks import cancel_and_wait
 from nearcast.protocol.services import ChannelAnswer, ChannelRequest, DatasetRequest, RenewAnswer, RenewRequest
 
@@ -25,7 +24,7 @@ _log = logging.getLogger(__name__)
 _RENEW_EVERY = 2.0
 # As many keys as surely fit into one message.
 _KEYS_AT_ONCE = 2_000
-T = TypeVar("T", ChannelAnswer, RenewAnswer)
+T = TypeVar("T")
 
 
 class FixedStore:
@@ -102,20 +101,13 @@ class ChannelMember:
     async def _ask(self, verb: str, request: msgspec.Struct, kind: type[T]) -> T:
         home = self._connection.server_name
         try:
-            subject = subjects.channels_service(home, verb)
-            reply = await self._connection.request(subject, msgspec.json.encode(request), timeout=10.0)
-        except NoRespondersError:
-            raise NearcastError(
-                f"site {home} has no agent that knows channels; is there a site of kind cloud?"
-            ) from None
-        except (NatsError, TimeoutError) as error:
+            return await call(self._connection, subjects.channels_service(home, verb), request, kind, timeout=10.0)
+        except NoAnswerError as error:
+            if error.nobody_listens:
+                raise NearcastError(
+                    f"site {home} has no agent that serves channels; is there a site of kind cloud?"
+                ) from error
             raise NearcastError(f"the agent of site {home} does not answer about channels") from error
-        except (TypeError, msgspec.EncodeError) as error:
-            raise InputError(f"params cannot be sent: {error}") from error
-        answer = msgspec.json.decode(reply.data, type=kind)
-        if answer.error:
-            raise InputError(answer.error)
-        return answer
 
     async def _renew_forever(self) -> None:
         while True:

@@ -7,16 +7,17 @@ import logging
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from datetime import datetime
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
-from nats.errors import Error as NatsError
 
 from nearcast.errors import InputError, NearcastError
 from nearcast.filters import Condition, compile_condition
 from nearcast.message import Message
 from nearcast.nats import subjects
 from nearcast.nats.deduplication import RecentIds
+from nearcast.nats.rpc import NoAnswerError, RemoteError, call
 from nearcast.nats.stamp import header_block
 from nearcast.nats.tasks import cancel_and_wait
 from nearcast.protocol.services import HistoryPage, HistoryRequest, StoresAnswer, TopicsRequest
@@ -74,15 +75,11 @@ class StoreFinder:
 
     async def _ask_home(self, topic: str) -> StoresAnswer:
         home = self._connection.server_name
-        request = msgspec.json.encode(TopicsRequest(topic))
+        subject = subjects.history(home, "find")
         try:
-            reply = await self._connection.request(subjects.history(home, "find"), request, timeout=2.0)
-        except (NatsError, TimeoutError) as error:
+            return await call(self._connection, subject, TopicsRequest(topic), StoresAnswer, timeout=2.0)
+        except (NoAnswerError, RemoteError) as error:
             raise HistoryError(f"topic {topic}: the agent of site {home or '(unknown)'} does not answer") from error
-        answer = msgspec.json.decode(reply.data, type=StoresAnswer)
-        if answer.error:
-            raise InputError(answer.error)
-        return answer
 
     async def _round_trip(self, site: str) -> float | None:
         """The shorter of two, so that one stray delay does not decide."""
@@ -91,8 +88,8 @@ class StoreFinder:
         for _ in range(2):
             start = clock()
             try:
-                await self._connection.request(subjects.history(site, "ping"), b"", timeout=_PING_TIMEOUT)
-            except (NatsError, TimeoutError):
+                await call(self._connection, subjects.history(site, "ping"), None, NoneType, timeout=_PING_TIMEOUT)
+            except (NoAnswerError, RemoteError):
                 return best
             best = min(best or _PING_TIMEOUT, clock() - start)
         return best
@@ -176,16 +173,14 @@ class HistoryQuery:
         return msgspec.structs.replace(request, cursor=None, before=None, last=None, since_us=last_us - 5_000_000)
 
     async def _fetch(self, store: str, request: HistoryRequest) -> HistoryPage | None:
+        """A page, or nothing when this store cannot answer; InputError when no store could."""
+        subject = subjects.history(store, "read")
         try:
-            subject = subjects.history(store, "read")
-            reply = await self._connection.request(subject, msgspec.msgpack.encode(request), timeout=_PAGE_TIMEOUT)
-        except (NatsError, TimeoutError):
+            raw = await call(self._connection, subject, request, msgspec.Raw, timeout=_PAGE_TIMEOUT, encoding="msgpack")
+        except (NoAnswerError, RemoteError):
             return None
-        self.bytes_received += len(reply.data)
-        page = msgspec.msgpack.decode(reply.data, type=HistoryPage)
-        if page.error:
-            raise InputError(page.error)
-        return None if page.unavailable else page
+        self.bytes_received += len(bytes(raw))
+        return msgspec.msgpack.decode(raw, type=HistoryPage)
 
 
 class History:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from typing import TYPE_CHECKING
 
-import msgspec
-from nats.errors import Error as NatsError
-from nats.errors import NoRespondersError
-
-from nearcast.errors import InputError, NearcastError
+from nearcast.errors import NearcastError
 from nearcast.nats import subjects
 from nearcast.nats.connection import ConnectionLostError
+from nearcast.nats.rpc import NoAnswerError, call
+from nearcast.nats.tasks import retry
 from nearcast.protocol.services import TopicsAnswer, TopicsRequest
 
 if TYPE_CHECKING:
@@ -39,25 +36,23 @@ class Route:
 
 async def look_up(live: Callable[[], Connection], pattern: str) -> list[TopicSpec]:
     """What is configured for the topics within a pattern. A NATS server that is no site's promises nothing."""
-    request = msgspec.json.encode(TopicsRequest(pattern))
-    clock = asyncio.get_running_loop().time
-    deadline = clock() + _AGENT_LIMIT
-    while True:
+
+    async def ask() -> list[TopicSpec]:
         home = live().server_name
         try:
-            reply = await live().request(subjects.topics_lookup(home or "none"), request, timeout=1.0)
-            break
-        except (NatsError, TimeoutError) as error:
-            if isinstance(error, NoRespondersError) and _BARE_SERVER.fullmatch(home):
+            subject = subjects.topics_lookup(home or "none")
+            return (await call(live(), subject, TopicsRequest(pattern), TopicsAnswer, timeout=1.0)).topics
+        except NoAnswerError as error:
+            if error.nobody_listens and _BARE_SERVER.fullmatch(home):
                 return []
-            if clock() > deadline:
-                if not live().is_connected:
-                    raise ConnectionLostError(f"topic {pattern}: no broker answers to ask about it") from error
-                raise NearcastError(
-                    f"topic {pattern}: the agent of site {home} does not answer; is `nearcast site run` up?"
-                ) from error
-        await asyncio.sleep(0.1)  # a site that has just come back: its agent follows its broker
-    answer = msgspec.json.decode(reply.data, type=TopicsAnswer)
-    if answer.error:
-        raise InputError(answer.error)
-    return answer.topics
+            raise
+
+    try:
+        # A site that has just come back: its agent follows its broker.
+        return await retry(ask, within=_AGENT_LIMIT, on=NoAnswerError)
+    except NoAnswerError as error:
+        if not live().is_connected:
+            raise ConnectionLostError(f"topic {pattern}: no broker answers to ask about it") from error
+        raise NearcastError(
+            f"topic {pattern}: the agent of site {live().server_name} does not answer; is `nearcast site run` up?"
+        ) from error

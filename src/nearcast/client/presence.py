@@ -19,9 +19,10 @@ from nearcast.errors import NearcastError
 from nearcast.nats import subjects
 from nearcast.nats.connection import Connection, ConnectionLostError, open_connection
 from nearcast.nats.coordinator_rpc import CoordinatorError, call_coordinator
+from nearcast.nats.rpc import Endpoint, Server, StaleTermError
 from nearcast.nats.stamp import parse_stamp, stamp_of
 from nearcast.nats.tasks import cancel_and_wait
-from nearcast.protocol.control import Answer, Rehome
+from nearcast.protocol.control import Rehome
 from nearcast.protocol.registration import ClientRecord, HomeAnswer
 from nearcast.protocol.reports import ClientReport, ClientTopic, channel_row, is_channel
 
@@ -59,6 +60,7 @@ class Presence:
         self._reporter: asyncio.Task[None] | None = None
         self._moving: set[asyncio.Task[None]] = set()
         self._spare: dict[Connection, Acknowledgements | None] = {}  # open, but not yet or no longer the client's own
+        self._servers: dict[Connection, Server] = {}
         self._leaving = False
         self.moves = 0
 
@@ -103,6 +105,8 @@ class Presence:
         await cancel_and_wait(self._reporter, *self._moving)
         for connection in list(self._spare):  # a move was under way
             await self._discard(connection)
+        for server in self._servers.values():
+            await server.stop()
         with contextlib.suppress(NearcastError, NatsError, TimeoutError):
             client = self._client
             last = msgspec.msgpack.encode(ClientReport(client.name, 0.0))
@@ -121,7 +125,9 @@ class Presence:
             self._latency.setdefault(key, Counter())[bucket(latency_ms)] += 1
 
     async def _listen(self, connection: Connection) -> None:
-        await connection.subscribe_raw(subjects.client_command(self._client.name), self._commanded)
+        endpoint = Endpoint("rehome", subjects.client_command(self._client.name), Rehome, self._rehome)
+        self._servers[connection] = Server(connection, [endpoint])
+        await self._servers[connection].start()
 
     async def _report_on(self) -> None:
         while True:
@@ -158,7 +164,7 @@ class Presence:
             answer = await call_coordinator(connection, "client", "register", asked, HomeAnswer)
             if self._told is None:  # nobody answered when it came
                 info = msgspec.structs.replace(info, home=answer.homes[0][0])
-                self._begin_move(rh.Commanded(answer.term, *answer.homes[0]), "")
+                self._begin_move(rh.Commanded(answer.term, *answer.homes[0]), None)
             self._told, self._since_registered = info, 0
 
     def _report(self) -> ClientReport:
@@ -190,27 +196,33 @@ class Presence:
             )
         return ClientReport(client.name, seconds, self._whereabouts.coordinate, parts)
 
-    def _commanded(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
+    async def _rehome(self, command: Rehome) -> None:
+        """Answers as soon as publications leave by the new connection; the old one is drained afterwards."""
         if self._leaving:
-            return
-        command = msgspec.json.decode(payload, type=Rehome)
-        self._begin_move(rh.Commanded(command.term, command.home, command.url), reply)
+            raise NearcastError(f"client {self._client.name} is closing")
+        answered: asyncio.Future[rh.Answer] = asyncio.get_running_loop().create_future()
+        self._begin_move(rh.Commanded(command.term, command.home, command.url), answered)
+        answer = await answered
+        if answer.term > command.term:
+            raise StaleTermError(answer.error, answer.term)
+        if answer.error:
+            raise NearcastError(answer.error)
 
-    def _begin_move(self, event: rh.Commanded, reply: str) -> None:
-        task = asyncio.create_task(self._move(event, reply))
+    def _begin_move(self, event: rh.Commanded, answered: asyncio.Future[rh.Answer] | None) -> None:
+        task = asyncio.create_task(self._move(event, answered))
         self._moving.add(task)
         task.add_done_callback(self._moving.discard)
 
-    async def _move(self, event: rh.Event, reply: str) -> None:
+    async def _move(self, event: rh.Event, answered: asyncio.Future[rh.Answer] | None) -> None:
         """Do what the machine says until it says nothing more."""
         old, new = self._client._live(), None
         events: list[rh.Event] = [event]
         while events:
             for instruction in self._machine.handle(events.pop(0)):
                 match instruction:
-                    case rh.Answer(error, term):
-                        if reply:
-                            self._client._live().send(reply, b"", msgspec.json.encode(Answer(error, term)))
+                    case rh.Answer():
+                        if answered is not None and not answered.done():
+                            answered.set_result(instruction)
                     case rh.Open(url):
                         new, outcome = await self._open(url)
                         events.append(outcome)
@@ -293,6 +305,8 @@ class Presence:
         acknowledgements = self._spare[connection]
         if acknowledgements is not None:
             await acknowledgements.stop()
+        if (server := self._servers.pop(connection, None)) is not None:
+            await server.stop()
         await connection.close()
         del self._spare[connection]  # not before: whoever is cancelled in the middle leaves it to `stop`
 

@@ -6,13 +6,11 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING
 
-import msgspec
-from nats.errors import Error as NatsError
-
 from nearcast.coordinates import Coordinate, Node
 from nearcast.coordinates.probe import connect_ms
-from nearcast.errors import InputError
+from nearcast.errors import InputError, NearcastError
 from nearcast.nats import subjects
+from nearcast.nats.rpc import call
 from nearcast.protocol.registration import SiteCoordinate, SiteCoordinates
 
 if TYPE_CHECKING:
@@ -50,9 +48,9 @@ class Whereabouts:
         if self._fixed is not None:
             return
         try:
-            reply = await connection.request(subjects.site_coordinates(connection.server_name), b"", timeout=2)
-            places = msgspec.msgpack.decode(reply.data, type=SiteCoordinates).places[:_SITES]
-        except (NatsError, TimeoutError, msgspec.DecodeError):
+            subject = subjects.site_coordinates(connection.server_name)
+            places = (await call(connection, subject, None, SiteCoordinates, timeout=2)).places[:_SITES]
+        except NearcastError:
             return
         for _ in range(rounds):
             taken = await asyncio.gather(*(_measured(place) for place in places))

@@ -34,7 +34,6 @@ class TopicsAnswer(msgspec.Struct, frozen=True):
     """The configured topics that overlap the pattern."""
 
     topics: list[TopicSpec] = []
-    error: str = ""
 
 
 class StoresAnswer(msgspec.Struct, frozen=True):
@@ -42,7 +41,6 @@ class StoresAnswer(msgspec.Struct, frozen=True):
 
     stores: list[str] = []
     configured: bool = False
-    error: str = ""
 
 
 class Advertisement(msgspec.Struct, frozen=True):
@@ -87,7 +85,7 @@ class HistoryPage(msgspec.Struct, frozen=True, omit_defaults=True):
 
     end: the store's last sequence that this page has looked at; a later request may start behind it.
     before, remaining: the backward search is not over; ask again with these.
-    error: the request is wrong wherever it is asked. unavailable: this store cannot answer, another one may.
+    Error 400: the request is wrong wherever it is asked. Any other error: this store cannot answer, another one may.
     """
 
     messages: list[StoredMessage] = []
@@ -95,8 +93,6 @@ class HistoryPage(msgspec.Struct, frozen=True, omit_defaults=True):
     end: int = 0
     before: int | None = None
     remaining: int = 0
-    error: str = ""
-    unavailable: str = ""
 
 
 class ChannelRequest(msgspec.Struct, frozen=True):
@@ -112,7 +108,6 @@ class ChannelAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
 
     key: str = ""
     store: str = ""
-    error: str = ""
 
 
 class RenewRequest(msgspec.Struct, frozen=True):
@@ -126,7 +121,6 @@ class RenewAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     """Those that the agent does not know and the client must make anew."""
 
     unknown: list[str] = []
-    error: str = ""
 
 
 class DatasetRequest(msgspec.Struct, frozen=True):

@@ -15,6 +15,7 @@ from nearcast.domain.topic import overlaps
 from nearcast.errors import InputError, NearcastError
 from nearcast.nats import subjects
 from nearcast.nats.connection import Connection, open_connection
+from nearcast.nats.rpc import Endpoint, Server
 from nearcast.nats.tasks import cancel_and_wait
 from nearcast.protocol.services import Advertisement, StoresAnswer, TopicsAnswer, TopicsRequest
 from nearcast.site.channels import ChannelDesk
@@ -43,6 +44,7 @@ class Agent:
         self._store_connection: Connection | None = None
         self._history: HistoryService | None = None
         self._desk: ChannelDesk | None = None
+        self._server: Server | None = None
         self._task: asyncio.Task[None] | None = None
         self._keeper: Keeper | None = None
 
@@ -58,8 +60,12 @@ class Agent:
             await self._keeper.start(self._deployment.stored_at(name))
             self._history = HistoryService(self._deployment, name, self._connection, self._store_connection)
             await self._history.start()
-        await self._connection.subscribe_raw(subjects.topics_lookup(name), self._topics_asked)
-        await self._connection.subscribe_raw(subjects.history(name, "find"), self._stores_asked)
+        endpoints = [
+            Endpoint("topics", subjects.topics_lookup(name), TopicsRequest, self._topics),
+            Endpoint("stores", subjects.history(name, "find"), TopicsRequest, self._stores),
+        ]
+        self._server = Server(self._connection, endpoints, "nearcast-agent")
+        await self._server.start()
         await self._connection.subscribe_raw(subjects.ADVERTISEMENTS, self._heard)
         with contextlib.suppress(InputError):  # without a cloud there are no channels
             self._desk = ChannelDesk(self._connection, name, self._deployment.cloud().name)
@@ -70,6 +76,8 @@ class Agent:
     async def stop(self) -> None:
         """Stop answering."""
         await cancel_and_wait(self._task)
+        if self._server is not None:
+            await self._server.stop()
         if self._keeper is not None:
             await self._keeper.stop()
         if self._desk is not None:
@@ -88,30 +96,19 @@ class Agent:
         if self._keeper is not None:
             self._keeper.follow(before, {topic.name: topic for topic in self._deployment.topics})
 
-    def _topics_asked(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
-        try:
-            pattern = msgspec.json.decode(payload, type=TopicsRequest).pattern
-        except msgspec.DecodeError as error:
-            self._connection.send(reply, b"", msgspec.json.encode(TopicsAnswer(error=str(error))))
-            return
-        topics = list(self._deployment.topics_within(pattern))
-        self._connection.send(reply, b"", msgspec.json.encode(TopicsAnswer(topics=topics)))
+    async def _topics(self, request: TopicsRequest) -> TopicsAnswer:
+        return TopicsAnswer(list(self._deployment.topics_within(request.pattern)))
 
-    def _stores_asked(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
+    async def _stores(self, request: TopicsRequest) -> StoresAnswer:
         """Which stores advertise a topic: the advertisement table of paper 003, kept at every site."""
-        try:
-            pattern = msgspec.json.decode(payload, type=TopicsRequest).pattern
-        except msgspec.DecodeError as error:
-            self._connection.send(reply, b"", msgspec.json.encode(StoresAnswer(error=str(error))))
-            return
         now = asyncio.get_running_loop().time()
         stores = [
             site
             for site, (heard, topics) in self._advertised.items()
-            if now - heard < _FORGET_AFTER and any(overlaps(topic, pattern) for topic in topics)
+            if now - heard < _FORGET_AFTER and any(overlaps(topic, request.pattern) for topic in topics)
         ]
-        configured = any(topic.replicas for topic in self._deployment.topics_within(pattern))
-        self._connection.send(reply, b"", msgspec.json.encode(StoresAnswer(stores, configured)))
+        configured = any(topic.replicas for topic in self._deployment.topics_within(request.pattern))
+        return StoresAnswer(stores, configured)
 
     def _heard(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
         try:

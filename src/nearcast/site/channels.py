@@ -7,18 +7,17 @@ not renew has left. The site itself holds a lease; when it is lost, the data clu
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from nats.errors import Error as NatsError
 
 from nearcast.domain.channel import ChannelSpec, check_values, subscription_key
 from nearcast.errors import InputError, NearcastError
 from nearcast.nats import subjects
 from nearcast.nats.catalog import Catalog
+from nearcast.nats.rpc import Endpoint, Server
 from nearcast.nats.tasks import cancel_and_wait
 from nearcast.protocol.services import ChannelAnswer, ChannelRequest, DatasetRequest, RenewAnswer, RenewRequest
 
@@ -39,54 +38,48 @@ class ChannelDesk:
     """Answers the clients of one site. store: the site that keeps the registry."""
 
     def __init__(self, connection: Connection, site: str, store: str) -> None:
-        self._connection, self._site, self._store = connection, site, store
+        self._site, self._store = site, store
         self._registry = Catalog(connection, store)
         self._heard: dict[str, dict[str, float]] = {}  # "<channel>.<key>" -> client -> when
         self._specs: dict[str, tuple[float, ChannelSpec]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._subscriptions: list[Any] = []
         self._clock = asyncio.get_running_loop().time
+        self._watcher: asyncio.Task[None] | None = None
+        verbs: list[tuple[str, Any, Callable[[Any], Awaitable[Any]]]] = [
+            ("subscribe", ChannelRequest, self._subscribe),
+            ("renew", RenewRequest, self._renew),
+            ("leave", RenewRequest, self._leave),
+            ("dataset", DatasetRequest, self._dataset),
+        ]
+        endpoints = [
+            Endpoint(verb, subjects.channels_service(site, verb), kind, self._reaching_store(handler))
+            for verb, kind, handler in verbs
+        ]
+        self._server = Server(connection, endpoints, "nearcast-channels")
 
     async def start(self) -> None:
         """Begin to answer. The registry need not be reachable yet."""
-        verbs: dict[str, Callable[[bytes], Awaitable[msgspec.Struct]]] = {
-            "subscribe": self._subscribe, "renew": self._renew, "leave": self._leave, "dataset": self._dataset,
-        }  # fmt: skip
-        for verb, answer in verbs.items():
-            subject = subjects.channels_service(self._site, verb)
-            self._subscriptions.append(await self._connection.subscribe_raw(subject, self._taker(answer)))
-        self._spawn(self._watch())
+        await self._server.start()
+        self._watcher = asyncio.create_task(self._watch(), name=f"channels of {self._site}")
 
     async def stop(self) -> None:
         """Stop answering; the rows stay, for the next agent to adopt or the lease to end."""
-        for subscription in self._subscriptions:
-            await self._connection.unsubscribe_raw(subscription)
-        await cancel_and_wait(*self._tasks)
+        await self._server.stop()
+        await cancel_and_wait(self._watcher)
 
-    def _taker(self, answer: Callable[[bytes], Awaitable[msgspec.Struct]]) -> Callable[[str, str, bytes, bytes], None]:
-        def take(subject: str, reply: str, payload: bytes, headers: bytes) -> None:
-            self._spawn(self._respond(answer, reply, payload))
+    def _reaching_store(self, handler: Callable[[Any], Awaitable[Any]]) -> Callable[[Any], Awaitable[Any]]:
+        """The handler, with an error that names the store when the store does not answer."""
 
-        return take
+        async def answer(request: Any) -> Any:
+            try:
+                return await handler(request)
+            except (NatsError, TimeoutError) as error:
+                raise NearcastError(
+                    f"the store of {self._store} does not answer: {str(error) or 'timed out'}"
+                ) from error
 
-    def _spawn(self, work: Any) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        return answer
 
-    async def _respond(self, answer: Callable[[bytes], Awaitable[msgspec.Struct]], reply: str, payload: bytes) -> None:
-        try:
-            outcome = await answer(payload)
-        except (NearcastError, msgspec.DecodeError) as error:
-            outcome = ChannelAnswer(error=str(error))
-        except (NatsError, TimeoutError) as error:
-            outcome = ChannelAnswer(error=f"the store of {self._store} does not answer: {error or 'timed out'}")
-        if reply:
-            with contextlib.suppress(NearcastError):
-                self._connection.send(reply, b"", msgspec.json.encode(outcome))
-
-    async def _subscribe(self, payload: bytes) -> ChannelAnswer:
-        request = msgspec.json.decode(payload, type=ChannelRequest)
+    async def _subscribe(self, request: ChannelRequest) -> ChannelAnswer:
         spec = await self._spec(request.channel)
         values = check_values(spec, request.params)
         key = subscription_key(values)
@@ -101,9 +94,8 @@ class ChannelDesk:
                 raise
         return ChannelAnswer(key=key, store=self._store)
 
-    async def _renew(self, payload: bytes) -> RenewAnswer:
-        request, now = msgspec.json.decode(payload, type=RenewRequest), self._clock()
-        unknown = []
+    async def _renew(self, request: RenewRequest) -> RenewAnswer:
+        now, unknown = self._clock(), []
         for name in request.names:
             clients = self._heard.get(name)
             if not clients:
@@ -112,16 +104,15 @@ class ChannelDesk:
                 clients[request.client] = now
         return RenewAnswer(unknown=unknown)
 
-    async def _leave(self, payload: bytes) -> RenewAnswer:
-        request = msgspec.json.decode(payload, type=RenewRequest)
+    async def _leave(self, request: RenewRequest) -> RenewAnswer:
         for name in request.names:
             clients = self._heard.get(name, {})
             clients.pop(request.client, None)
             await self._drop_if_empty(name)
         return RenewAnswer()
 
-    async def _dataset(self, payload: bytes) -> ChannelAnswer:
-        name = msgspec.json.decode(payload, type=DatasetRequest).dataset
+    async def _dataset(self, request: DatasetRequest) -> ChannelAnswer:
+        name = request.dataset
         spec = await self._registry.dataset(name)
         if spec is None:
             raise InputError(f"there is no dataset {name!r}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 from nats.errors import Error as NatsError
@@ -19,9 +19,8 @@ from nearcast.domain.topic import covers, overlaps
 from nearcast.errors import InputError, NearcastError
 from nearcast.filters import compile_condition
 from nearcast.nats import subjects
-from nearcast.nats.connection import ConnectionLostError
+from nearcast.nats.rpc import Endpoint, Server
 from nearcast.nats.streams import StoredEntry, StreamReader
-from nearcast.nats.tasks import cancel_and_wait
 from nearcast.protocol.services import HistoryPage, HistoryRequest, StoredMessage
 
 if TYPE_CHECKING:
@@ -42,45 +41,40 @@ class HistoryService:
     """Answers `read` and `ping` requests for the topics that this site's store keeps."""
 
     def __init__(self, deployment: Deployment, site: str, broker: Connection, store: Connection) -> None:
-        self.deployment, self._site, self._broker = deployment, site, broker
+        self.deployment, self._site = deployment, site
         self._reader = StreamReader(store)
         self._slots = asyncio.Semaphore(_AT_ONCE)
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._subscriptions: list[Any] = []
+        self._server = Server(
+            broker,
+            [
+                Endpoint("ping", subjects.history(site, "ping"), None, self._ping),
+                Endpoint("read", subjects.history(site, "read"), HistoryRequest, self._read, "msgpack"),
+            ],
+            "nearcast-history",
+        )
 
     async def start(self) -> None:
         """Begin to answer."""
-        for verb, sink in (("ping", self._pinged), ("read", self._asked)):
-            self._subscriptions.append(await self._broker.subscribe_raw(subjects.history(self._site, verb), sink))
+        await self._server.start()
 
     async def stop(self) -> None:
-        """Stop answering; what is under way is given up."""
-        for subscription in self._subscriptions:
-            await self._broker.unsubscribe_raw(subscription)
-        await cancel_and_wait(*self._tasks)
+        """Stop answering; requests under way are cancelled."""
+        await self._server.stop()
 
-    def _pinged(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
-        if self._reader.is_connected:  # an agent without its store is no place to ask
-            self._broker.send(reply, b"", b"")
+    async def _ping(self, request: None) -> None:
+        if not self._reader.is_connected:
+            raise NearcastError(f"the store of {self._site} is not connected")
 
-    def _asked(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
-        task = asyncio.create_task(self._answer(reply, payload))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _answer(self, reply: str, payload: bytes) -> None:
+    async def _read(self, request: HistoryRequest) -> HistoryPage:
+        """A page. InputError: wrong wherever it is asked; any other error: this store cannot answer, another may."""
         async with self._slots:
             try:
-                page = await self._page(msgspec.msgpack.decode(payload, type=HistoryRequest))
-            except (InputError, msgspec.DecodeError) as error:
-                page = HistoryPage(error=str(error))
+                return await self._page(request)
+            except InputError:
+                raise
             except (NearcastError, NatsError, TimeoutError) as error:
                 _log.warning("history at %s: %s", self._site, error)
-                page = HistoryPage(unavailable=str(error))
-        try:
-            self._broker.send(reply, b"", msgspec.msgpack.encode(page))
-        except ConnectionLostError as error:
-            _log.warning("history at %s: %s", self._site, error)
+                raise NearcastError(f"the store of {self._site} cannot answer: {error}") from error
 
     async def _page(self, request: HistoryRequest) -> HistoryPage:
         if request.results:

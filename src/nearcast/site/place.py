@@ -9,13 +9,11 @@ import random
 import zlib
 from typing import TYPE_CHECKING
 
-import msgspec
-from nats.errors import Error as NatsError
-
 from nearcast.coordinates import Coordinate, Node
 from nearcast.coordinates.probe import connect_ms
 from nearcast.errors import InputError, NearcastError
 from nearcast.nats import subjects
+from nearcast.nats.rpc import Endpoint, Server, call
 from nearcast.nats.tasks import cancel_and_wait
 from nearcast.protocol.registration import SiteCoordinate, SiteCoordinates
 
@@ -42,6 +40,8 @@ class CoordinateAgent:
         self.known: dict[str, Coordinate] = {}
         self.round_trips: dict[str, float] = {}
         self._addresses = {spec.name: (spec.host, spec.port) for spec in (site, *peers)}
+        endpoint = Endpoint("coordinates", subjects.site_coordinates(site.name), None, self._coordinates)
+        self._server = Server(connection, [endpoint], "nearcast-coordinates")
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -51,18 +51,19 @@ class CoordinateAgent:
 
     async def start(self) -> None:
         """Answer, and measure from now on."""
-        await self._connection.subscribe_raw(subjects.site_coordinates(self._site.name), self._asked)
+        await self._server.start()
         self._task = asyncio.create_task(self._measure(), name=f"place of {self._site.name}")
 
     async def stop(self) -> None:
-        """Stop measuring."""
+        """Stop answering and measuring."""
+        await self._server.stop()
         await cancel_and_wait(self._task)
 
-    def _asked(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
+    async def _coordinates(self, request: None) -> SiteCoordinates:
         known = {**self.known, self._site.name: self.coordinate}
         places = [SiteCoordinate(name, *self._addresses[name], where) for name, where in known.items()]
         places.sort(key=lambda place: place.site != self._site.name)  # its own first
-        self._connection.send(reply, b"", msgspec.msgpack.encode(SiteCoordinates(places)))
+        return SiteCoordinates(places)
 
     async def _measure(self) -> None:
         rounds = 0
@@ -70,7 +71,7 @@ class CoordinateAgent:
             for name, peer in self._peers.items():
                 try:
                     await self._measure_one(name, peer)
-                except (OSError, TimeoutError, NatsError, NearcastError, msgspec.DecodeError) as error:
+                except (OSError, TimeoutError, NearcastError) as error:
                     _log.debug("%s: %s not measured: %s", self._site.name, name, error)
                 await asyncio.sleep(_FIRST_EVERY if rounds < _FIRST_ROUNDS else _LATER_EVERY)
             rounds += 1
@@ -79,9 +80,8 @@ class CoordinateAgent:
 
     async def _measure_one(self, name: str, peer: SiteSpec) -> None:
         taken = await connect_ms(peer.host, peer.port)
-        reply = await self._connection.request(subjects.site_coordinates(name), b"", timeout=2)
-        places = msgspec.msgpack.decode(reply.data, type=SiteCoordinates).places
-        for place in places:
+        answer = await call(self._connection, subjects.site_coordinates(name), None, SiteCoordinates, timeout=2)
+        for place in answer.places:
             if place.site in self._addresses and place.site != self._site.name:
                 self.known[place.site] = place.coordinate
         self.round_trips[name] = taken

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import logging
 from collections import defaultdict, deque
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,7 +22,8 @@ from nearcast.errors import NearcastError
 from nearcast.nats import subjects
 from nearcast.nats.kv import ConflictError
 from nearcast.nats.replica_stream import keeps
-from nearcast.nats.tasks import cancel_and_wait, gather_or_cancel
+from nearcast.nats.rpc import NoAnswerError, StaleTermError, call
+from nearcast.nats.tasks import cancel_and_wait, gather_or_cancel, retry
 from nearcast.protocol.control import Answer, Rehome, StartTopic, StopTopic, TopicRecord
 
 if TYPE_CHECKING:
@@ -242,7 +244,21 @@ class Executor:
         if site is None:
             return f"site {move.after} is not registered"
         command = Rehome(self._term(), site.name, site.url)
-        return await self._tell(subjects.client_command(move.client), command, self._settings.rehome_limit)
+        subject, limit = subjects.client_command(move.client), self._settings.rehome_limit
+        try:
+            # Brokers learn of each other's subscriptions a moment late: nobody listens yet.
+            await retry(
+                lambda: call(self._connection, subject, command, NoneType, timeout=limit),
+                within=limit / 2,
+                on=NoAnswerError,
+            )
+        except StaleTermError as error:
+            if error.term > self._term():
+                raise DeposedError(str(error)) from error
+            return str(error)
+        except NearcastError as error:
+            return str(error)
+        return ""
 
     async def _tell(self, subject: str, command: Any, limit: float) -> str:
         """Send a command; why it was not done is returned."""
