@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-__all__ = ["JSON", "Codec", "JsonCodec"]
+from nearcast.errors import InputError
+
+__all__ = ["JSON", "Codec", "JsonCodec", "typed_decoder"]
+
+T = TypeVar("T")
 
 
 class Codec(Protocol):
@@ -26,3 +31,17 @@ class JsonCodec:
 
 
 JSON: Codec = JsonCodec()
+
+
+def typed_decoder(kind: type[T], codec: Codec = JSON) -> Callable[[bytes], T]:
+    """Decodes a payload and validates it as a type that msgspec knows: structs, dataclasses, builtin and typing types.
+
+    The decoder raises msgspec.ValidationError for a value of another type, and what the codec raises.
+    """
+    try:
+        decoder = msgspec.json.Decoder(kind)
+    except TypeError as error:
+        raise InputError(f"type is {kind!r}, which msgspec cannot decode: {error}") from error
+    if isinstance(codec, JsonCodec):
+        return decoder.decode
+    return lambda payload: msgspec.convert(codec.decode(payload), kind)

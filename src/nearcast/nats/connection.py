@@ -26,7 +26,14 @@ if TYPE_CHECKING:
     Handler = Callable[[str, str, bytes, bytes], None]
     """Called with subject, reply, payload and the raw header block."""
 
-__all__ = ["RESERVED_BYTES", "Connection", "ConnectionLostError", "PayloadTooLargeError", "open_connection"]
+__all__ = [
+    "RESERVED_BYTES",
+    "Connection",
+    "ConnectionLostError",
+    "PayloadTooLargeError",
+    "interest_settle",
+    "open_connection",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -167,6 +174,15 @@ class Connection(Client):
             handler(subject.decode(), reply.decode(), data, headers or b"")
         except Exception:  # else nats-py would stop reading: one odd message must not end the connection
             _log.exception("a message on %r could not be taken", subject)
+
+
+def interest_settle(round_trip_s: float = 0.0) -> float:
+    """Seconds until a new or ended subscription is known at every site. NATS gives no event for it.
+
+    Interest travels from broker to broker (gateway, leaf node), so a few of the longest round trips bound it. The floor
+    is for brokers on a busy machine: a handover between workers loses messages when it is too short.
+    """
+    return max(1.0, 4 * round_trip_s)
 
 
 async def open_connection(
