@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from nearcast.nats.tasks import cancel_and_wait, gather_or_cancel
+from nearcast.nats.tasks import TaskSet, cancel_and_wait, gather_or_cancel, retry
 
 
 async def test_a_task_that_swallows_a_cancellation_ends_all_the_same() -> None:
@@ -91,3 +91,42 @@ async def test_cancelled_once_all_are_ended_even_one_that_misses_it() -> None:
     await asyncio.wait([outer], timeout=30)
     assert outer.cancelled()
     assert missed == 2
+
+
+async def test_a_task_set_forgets_what_is_done_and_logs_what_failed(caplog: pytest.LogCaptureFixture) -> None:
+    tasks, forever = TaskSet(), asyncio.Event()
+
+    async def number(n: int) -> int:
+        return n
+
+    async def failing() -> None:
+        raise ValueError("on purpose")
+
+    assert await tasks.spawn(number(3)) == 3
+    tasks.spawn(failing(), name="the one that fails")
+    waiting = tasks.spawn(forever.wait())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert "task the one that fails failed" in caplog.text
+    await tasks.cancel()
+    assert waiting.cancelled()
+    assert not tasks._tasks
+
+
+async def test_retry_returns_the_first_result_and_raises_the_last_error_when_time_is_up() -> None:
+    attempts = 0
+
+    async def third_time() -> int:
+        nonlocal attempts
+        attempts += 1
+        if attempts < 3:
+            raise ConnectionError(f"attempt {attempts}")
+        return attempts
+
+    assert await retry(third_time, within=60, on=ConnectionError, pause=0) == 3
+    attempts = 0
+    with pytest.raises(ConnectionError, match="attempt 1"):
+        await retry(third_time, within=0, on=ConnectionError)
+    attempts = 0
+    with pytest.raises(ConnectionError):
+        await retry(third_time, within=60, on=KeyError)
