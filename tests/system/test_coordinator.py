@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import NoneType
 
 import msgspec
 import pytest
@@ -15,7 +16,8 @@ from nearcast.nats import subjects
 from nearcast.nats.catalog import REPORTS_STREAM, Catalog
 from nearcast.nats.connection import open_connection
 from nearcast.nats.lease import LeaseKeeper
-from nearcast.protocol.control import Answer, StopTopic
+from nearcast.nats.rpc import StaleTermError, call
+from nearcast.protocol.control import StopTopic
 from nearcast.protocol.reports import SiteReport
 
 GPS = TopicSpec("gps", ("tokyo",))
@@ -79,9 +81,10 @@ async def test_a_second_coordinator_takes_over_and_two_never_act(city):
             await until(lambda: set(c.sites) <= set(two.monitor.reports))
             assert (await second.ask("topic", "move", name="gps", to=["osaka"]))["outcome"] == "done"
             # Sites have heard of term 2 and refuse the first one's commands.
-            stop = msgspec.json.encode(StopTopic(1, 99, "gps", "worker-0"))
-            reply = await first.connection.request(subjects.site_command("osaka", "stop"), stop, timeout=5)
-            assert msgspec.json.decode(reply.data, type=Answer) == Answer("term 1 is over; term 2 leads", 2)
+            stop = StopTopic(1, 99, "gps", "worker-0")
+            with pytest.raises(StaleTermError, match="term 1 is over; term 2 leads") as caught:
+                await call(first.connection, subjects.site_command("osaka", "stop"), stop, NoneType)
+            assert caught.value.term == 2
             assert "gps" in c.sites["osaka"].hosting.running
 
 

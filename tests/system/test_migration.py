@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from types import NoneType
 
-import msgspec
+import pytest
 from tests.system.conftest import until
 
 import nearcast
@@ -13,12 +14,12 @@ from nearcast.domain.topic import TopicSpec
 from nearcast.domain.worker_id import WorkerId
 from nearcast.nats import subjects
 from nearcast.nats.connection import open_connection
-from nearcast.protocol.control import Answer, StartTopic, StopTopic
+from nearcast.nats.rpc import RemoteError, StaleTermError, call
+from nearcast.protocol.control import StartTopic, StopTopic
 
 
 async def command(connection, site, verb, body):
-    reply = await connection.request(subjects.site_command(site, verb), msgspec.json.encode(body), timeout=30)
-    return msgspec.json.decode(reply.data, type=Answer)
+    await call(connection, subjects.site_command(site, verb), body, NoneType, timeout=30)
 
 
 async def test_twenty_migrations_under_load_lose_and_repeat_nothing(city):
@@ -46,12 +47,10 @@ async def test_twenty_migrations_under_load_lose_and_repeat_nothing(city):
             for n in range(20):
                 here, there = ring[n % 3], ring[(n + 1) % 3]
                 source = WorkerId(here, "worker-0")
-                answer = await command(connection, there, "start", StartTopic(1, epoch + 1, spec, "worker-0", source))
-                assert answer == Answer("", 1)
+                await command(connection, there, "start", StartTopic(1, epoch + 1, spec, "worker-0", source))
                 await asyncio.sleep(0.05)
                 towards = WorkerId(there, "worker-0")
-                answer = await command(connection, here, "stop", StopTopic(1, epoch + 1, "gps", "worker-0", towards))
-                assert answer == Answer("", 1)
+                await command(connection, here, "stop", StopTopic(1, epoch + 1, "gps", "worker-0", towards))
                 epoch += 1
             running = False
             await asyncio.gather(*tasks)
@@ -75,12 +74,12 @@ async def test_a_topic_takes_its_spool_along(city):
                 await client.publish("gps.a", {"n": n})
             for _ in range(30):
                 await anext(subscription)
-            assert await command(
+            await command(
                 connection, "cloud", "start", StartTopic(1, 2, spec, "worker-3", WorkerId("tokyo", "worker-0"))
-            ) == Answer("", 1)
-            assert await command(
+            )
+            await command(
                 connection, "tokyo", "stop", StopTopic(1, 2, "gps.*", "worker-0", WorkerId("cloud", "worker-3"))
-            ) == Answer("", 1)
+            )
             await client.publish("gps.a", {"n": 30, "do": "past"})
             message = await anext(subscription)
             assert message.data == {"n": 30, "past": list(range(10, 30))}
@@ -92,19 +91,17 @@ async def test_a_deposed_coordinators_commands_and_older_epochs_are_refused(city
     spec = TopicSpec("gps", ("tokyo",))
     async with city(spec) as c:
         connection = await open_connection([c.url("cloud")], name="test")
-        assert (await command(connection, "osaka", "stop", StopTopic(5, 1, "gps", "worker-0"))).error == ""
-        answer = await command(
-            connection, "osaka", "start", StartTopic(4, 2, spec, "worker-0", WorkerId("tokyo", "worker-0"))
-        )
-        assert answer == Answer("term 4 is over; term 5 leads", 5)
+        await command(connection, "osaka", "stop", StopTopic(5, 1, "gps", "worker-0"))
+        start = StartTopic(4, 2, spec, "worker-0", WorkerId("tokyo", "worker-0"))
+        with pytest.raises(StaleTermError, match="term 4 is over; term 5 leads") as caught:
+            await command(connection, "osaka", "start", start)
+        assert caught.value.term == 5
         assert not c.sites["osaka"].workers
-        assert (await command(connection, "tokyo", "stop", StopTopic(1, 0, "gps", "worker-0"))).error.endswith(
-            "topic gps is held with epoch 1, newer than 0"
-        )
-        missing = await command(
-            connection, "osaka", "start", StartTopic(5, 2, spec, "worker-0", WorkerId("cloud", "worker-9"))
-        )
-        assert "cloud/worker-9 sends no spool of topic gps" in missing.error
+        with pytest.raises(RemoteError, match=r"topic gps is held with epoch 1, newer than 0$"):
+            await command(connection, "tokyo", "stop", StopTopic(1, 0, "gps", "worker-0"))
+        start = StartTopic(5, 2, spec, "worker-0", WorkerId("cloud", "worker-9"))
+        with pytest.raises(RemoteError, match="cloud/worker-9 sends no spool of topic gps"):
+            await command(connection, "osaka", "start", start)
         await connection.close()
 
 
@@ -133,9 +130,9 @@ async def test_messages_without_ids_are_processed_once_too(city):
             for n in range(8):
                 here, there, epoch = ring[n % 3], ring[(n + 1) % 3], n + 2
                 start = StartTopic(1, epoch, spec, "worker-0", WorkerId(here, "worker-0"))
-                assert await command(connection, there, "start", start) == Answer("", 1)
+                await command(connection, there, "start", start)
                 stop = StopTopic(1, epoch, "gps", "worker-0", WorkerId(there, "worker-0"))
-                assert await command(connection, here, "stop", stop) == Answer("", 1)
+                await command(connection, here, "stop", stop)
             running = False
             await asyncio.gather(*tasks)
             await until(lambda: len(got) >= sent)

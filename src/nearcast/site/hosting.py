@@ -18,7 +18,8 @@ from nats.errors import Error as NatsError
 from nearcast.domain.worker_id import WorkerId
 from nearcast.errors import NearcastError
 from nearcast.nats import subjects
-from nearcast.nats.tasks import cancel_and_wait, gather_or_cancel
+from nearcast.nats.rpc import Endpoint, Server, StaleTermError
+from nearcast.nats.tasks import gather_or_cancel
 from nearcast.protocol.control import (
     Answer,
     Assignments,
@@ -84,7 +85,11 @@ class Hosting:
         self._idle: set[str] = set()
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._launching = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
+        endpoints = [
+            Endpoint("start", subjects.site_command(site.name, "start"), StartTopic, self._start_topic),
+            Endpoint("stop", subjects.site_command(site.name, "stop"), StopTopic, self._stop_topic),
+        ]
+        self._server = Server(connection, endpoints, "nearcast-site")
 
     @property
     def _memory(self) -> Path:
@@ -124,13 +129,12 @@ class Hosting:
                 self.running[record.spec.name] = Running(record.spec, worker, record.epoch)
         for name in sorted({running.worker for running in self.running.values()}):
             await self._worker(name)
-        for verb in ("start", "stop"):
-            await self._connection.subscribe_raw(subjects.site_command(self._site.name, verb), self._commanded)
+        await self._server.start()
         await self._connection.flush()
 
     async def stop(self) -> None:
         """End the workers."""
-        await cancel_and_wait(*self._tasks)
+        await self._server.stop()
         await asyncio.gather(*(worker.stop() for worker in self.workers.values()))
         self.workers.clear()
 
@@ -297,27 +301,18 @@ class Hosting:
         if answer.error:
             raise NearcastError(f"{self._site.name}/{worker}: {answer.error}")
 
-    def _commanded(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
-        task = asyncio.create_task(self._obey(subject.rpartition(".")[2], reply, payload))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    async def _start_topic(self, command: StartTopic) -> None:
+        self._check_term(command.term)
+        await self._take(TopicRecord(command.spec, command.epoch), command.worker, command.source)
 
-    async def _obey(self, verb: str, reply: str, payload: bytes) -> None:
-        error = ""
-        try:
-            kind: type[StartTopic] | type[StopTopic] = StartTopic if verb == "start" else StopTopic
-            command = msgspec.json.decode(payload, type=kind)
-            if command.term < self.term:
-                raise NearcastError(f"term {command.term} is over; term {self.term} leads")
-            self.term = command.term
-            if isinstance(command, StartTopic):
-                record = TopicRecord(command.spec, command.epoch)
-                await self._take(record, command.worker, command.source)
-            else:
-                await self._drop(command.topic, command.worker, command.epoch, command.towards)
-        except (NearcastError, msgspec.DecodeError) as problem:
-            error = str(problem)
-        self._connection.send(reply, b"", msgspec.json.encode(Answer(error, self.term)))
+    async def _stop_topic(self, command: StopTopic) -> None:
+        self._check_term(command.term)
+        await self._drop(command.topic, command.worker, command.epoch, command.towards)
+
+    def _check_term(self, term: int) -> None:
+        if term < self.term:
+            raise StaleTermError(f"term {term} is over; term {self.term} leads", self.term)
+        self.term = term
 
 
 async def ask(connection: Connection, subject: str, payload: bytes, timeout: float = 2.0) -> bytes:

@@ -142,14 +142,14 @@ class Executor:
                     return tm.Failed(name, "the topic was removed")
                 spec = with_members(record, epoch, move.after, move.id).spec
                 command = StartTopic(term, epoch, spec, worker, source)
-                error = await self._tell(subjects.site_command(site, "start"), command, self._settings.start_limit)
+                error = await self._tell_site(subjects.site_command(site, "start"), command, self._settings.start_limit)
                 return tm.Failed(name, error) if error else tm.Started(name)
             case tm.Commit(expected, epoch, members):
                 return await self._commit(move, expected, epoch, members)
             case tm.Leave(name, towards, epoch):
                 site, worker = name
                 stop = StopTopic(term, epoch, move.topic, worker, towards)
-                error = await self._tell(subjects.site_command(site, "stop"), stop, self._settings.leave_limit)
+                error = await self._tell_site(subjects.site_command(site, "stop"), stop, self._settings.leave_limit)
                 if error:
                     _log.warning("%s was not told to leave topic %s: %s", name, move.topic, error)
                 return tm.Left(name)
@@ -245,6 +245,23 @@ class Executor:
             return f"site {move.after} is not registered"
         command = Rehome(self._term(), site.name, site.url)
         subject, limit = subjects.client_command(move.client), self._settings.rehome_limit
+        try:
+            # Brokers learn of each other's subscriptions a moment late: nobody listens yet.
+            await retry(
+                lambda: call(self._connection, subject, command, NoneType, timeout=limit),
+                within=limit / 2,
+                on=NoAnswerError,
+            )
+        except StaleTermError as error:
+            if error.term > self._term():
+                raise DeposedError(str(error)) from error
+            return str(error)
+        except NearcastError as error:
+            return str(error)
+        return ""
+
+    async def _tell_site(self, subject: str, command: Any, limit: float) -> str:
+        """Send a command to a site; why it was not done is returned."""
         try:
             # Brokers learn of each other's subscriptions a moment late: nobody listens yet.
             await retry(
