@@ -12,7 +12,8 @@ from nearcast.domain.site import SiteSpec
 from nearcast.domain.topic import TopicSpec
 from nearcast.domain.worker_id import WorkerId
 from nearcast.errors import NearcastError
-from nearcast.protocol.control import Assignments, HostTopic, LeaveTopic, MembersChanged, TopicRecord
+from nearcast.protocol.control import Assignments, TopicRecord
+from nearcast.protocol.worker import HostTopic, LeaveTopic, MembersChanged
 from nearcast.site.assignments import Running
 from nearcast.site.hosting import Hosting
 

@@ -107,9 +107,9 @@ def worker(site: str, name: str) -> str:
     return f"api.worker.{site}.{name}"
 
 
-def worker_command(site: str, name: str) -> str:
+def worker_command(site: str, name: str, verb: str) -> str:
     """Request to a worker, from the agent of its site or from a worker that takes a topic over."""
-    return f"ctl.worker.{site}.{name}"
+    return f"ctl.worker.{site}.{name}.{verb}"
 
 
 def handover(site: str, name: str, topic: str) -> str:

@@ -1,4 +1,4 @@
-"""What the control plane says to sites, workers and clients, and what it keeps about them.
+"""What the control plane says to sites and clients, and what it keeps about them.
 
 Every command carries the term of the coordinator that sent it: whoever has seen a higher one refuses it. Every
 assignment of a topic carries an epoch: a worker stops when it learns of a newer one that leaves it out.
@@ -15,18 +15,11 @@ __all__ = [
     "Answer",
     "Assignments",
     "AssignmentsRequest",
-    "HostTopic",
-    "LeaveTopic",
-    "MembersChanged",
     "Rehome",
     "ReportAnswer",
-    "Snapshot",
-    "SpoolEntry",
-    "SpoolPage",
     "StartTopic",
     "StopTopic",
     "TopicRecord",
-    "WorkerCommand",
 ]
 
 
@@ -99,59 +92,3 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
 
     error: str = ""
     term: int = 0
-
-
-class HostTopic(msgspec.Struct, frozen=True, tag=True):
-    """To a worker: take a topic, with a copy of the spool of `source`, and join its queue group.
-
-    hold: seconds that publications handed over wait for a sign that another member has processed them.
-    """
-
-    spec: TopicSpec
-    epoch: int
-    source: WorkerId | None = None
-    hold: float = 0.5
-
-
-class LeaveTopic(msgspec.Struct, frozen=True, tag=True):
-    """To a worker: leave a topic's queue group, finish what was begun, send on what comes for `settle` seconds yet."""
-
-    topic: str
-    epoch: int
-    towards: WorkerId | None = None
-    settle: float = 1.0
-
-
-class MembersChanged(msgspec.Struct, frozen=True, tag=True):
-    """To a worker: this many members run a topic now, as of an epoch. One alone sends no copies."""
-
-    topic: str
-    epoch: int
-    members: int
-
-
-class Snapshot(msgspec.Struct, frozen=True, tag=True):
-    """To a worker: send copies from now on, and a page of what the spools of a topic hold, behind a cursor."""
-
-    topic: str
-    after: tuple[str, int] = ("", -1)
-
-
-WorkerCommand = HostTopic | LeaveTopic | MembersChanged | Snapshot
-
-
-class SpoolEntry(msgspec.Struct, frozen=True, array_like=True):
-    """One message of a spool."""
-
-    topic: str
-    number: int
-    id: bytes
-    payload: bytes
-
-
-class SpoolPage(msgspec.Struct, frozen=True):
-    """Part of the spools of a topic, oldest first; `more` asks for the next page."""
-
-    entries: list[SpoolEntry] = []
-    more: bool = False
-    error: str = ""

@@ -10,30 +10,32 @@ import asyncio
 import logging
 import sys
 from collections import defaultdict
+from types import NoneType
 from typing import TYPE_CHECKING
 
 import msgspec
-from nats.errors import Error as NatsError
 
 from nearcast.domain.worker_id import WorkerId
 from nearcast.errors import NearcastError
 from nearcast.nats import subjects
-from nearcast.nats.rpc import Endpoint, Server, StaleTermError
+from nearcast.nats.rpc import Endpoint, Server, StaleTermError, call
 from nearcast.nats.tasks import gather_or_cancel
 from nearcast.protocol.control import (
-    Answer,
     Assignments,
-    HostTopic,
-    LeaveTopic,
-    MembersChanged,
     StartTopic,
     StopTopic,
     TopicRecord,
+)
+from nearcast.protocol.worker import (
+    HostTopic,
+    LeaveTopic,
+    MembersChanged,
+    WorkerAssignment,
     WorkerCommand,
+    WorkerStats,
 )
 from nearcast.site.assignments import Drop, Inform, Running, Take, changes, worker_of
 from nearcast.site.process import Supervised
-from nearcast.site.worker import Assignment, WorkerStats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -225,9 +227,9 @@ class Hosting:
         if worker in self.workers:
             self.workers[worker].stdin = msgspec.json.encode(self._assignment(worker))
 
-    def _assignment(self, worker: str) -> Assignment:
+    def _assignment(self, worker: str) -> WorkerAssignment:
         topics = [running for running in self.running.values() if running.worker == worker]
-        return Assignment(
+        return WorkerAssignment(
             site=self._site.name,
             worker=worker,
             url=self._site.url,
@@ -291,15 +293,14 @@ class Hosting:
             return None
 
     async def _ask_worker(self, worker: str) -> WorkerStats:
-        reply = await ask(self._connection, subjects.worker(self._site.name, worker), b"")
-        return msgspec.json.decode(reply, type=WorkerStats)
+        return await call(self._connection, subjects.worker(self._site.name, worker), None, WorkerStats, timeout=2)
 
     async def _tell(self, worker: str, command: WorkerCommand) -> None:
-        subject = subjects.worker_command(self._site.name, worker)
-        reply = await ask(self._connection, subject, msgspec.msgpack.encode(command), _ANSWER_LIMIT)
-        answer = msgspec.msgpack.decode(reply, type=Answer)
-        if answer.error:
-            raise NearcastError(f"{self._site.name}/{worker}: {answer.error}")
+        subject = subjects.worker_command(self._site.name, worker, command.verb)
+        try:
+            await call(self._connection, subject, command, NoneType, timeout=_ANSWER_LIMIT, encoding="msgpack")
+        except NearcastError as error:
+            raise NearcastError(f"{self._site.name}/{worker}: {error}") from error
 
     async def _start_topic(self, command: StartTopic) -> None:
         self._check_term(command.term)
@@ -313,11 +314,3 @@ class Hosting:
         if term < self.term:
             raise StaleTermError(f"term {term} is over; term {self.term} leads", self.term)
         self.term = term
-
-
-async def ask(connection: Connection, subject: str, payload: bytes, timeout: float = 2.0) -> bytes:
-    """One request, one answer, or a NearcastError."""
-    try:
-        return bytes((await connection.request(subject, payload, timeout=timeout)).data)
-    except (NatsError, TimeoutError) as error:
-        raise NearcastError(f"no answer on {subject}: {error or 'timed out'}") from error

@@ -17,26 +17,17 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from nats.errors import Error as NatsError
 
 from nearcast.domain.topic import TopicSpec, matches
 from nearcast.domain.worker_id import WorkerId
 from nearcast.errors import NearcastError
 from nearcast.nats import subjects
+from nearcast.nats.rpc import Endpoint, call
 from nearcast.nats.stamp import header_block, stamp_of
 from nearcast.nats.tasks import cancel_and_wait
 from nearcast.processors import ProcessorSpec, find_processor
-from nearcast.protocol.control import (
-    Answer,
-    HostTopic,
-    LeaveTopic,
-    MembersChanged,
-    Snapshot,
-    SpoolEntry,
-    SpoolPage,
-    WorkerCommand,
-)
+from nearcast.protocol.worker import HostTopic, LeaveTopic, MembersChanged, SpoolEntry, SpoolPage, SpoolPageRequest
 
 if TYPE_CHECKING:
     from nearcast.site.worker import Topic, Worker
@@ -75,12 +66,24 @@ class Membership:
         self.hosted: dict[str, Hosted] = {}
         self._leaving: dict[str, Hosted] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._decode = msgspec.msgpack.Decoder(WorkerCommand).decode
+
+    def endpoints(self) -> list[Endpoint]:
+        """The commands a worker takes."""
+        site, name = self._worker.site, self._worker.name
+        handlers: list[tuple[Any, Any]] = [
+            (HostTopic, self._host_topic),
+            (LeaveTopic, self.leave),
+            (MembersChanged, self.members_changed),
+            (SpoolPageRequest, self.page),
+        ]
+        return [
+            Endpoint(kind.verb, subjects.worker_command(site, name, kind.verb), kind, handler, "msgpack")
+            for kind, handler in handlers
+        ]
 
     async def listen(self) -> None:
-        """Take commands, and what other workers hand over."""
+        """Take what other workers hand over."""
         worker = self._worker
-        await worker.connection.subscribe_raw(subjects.worker_command(worker.site, worker.name), self._commanded)
         await worker.connection.subscribe_raw(subjects.handover(worker.site, worker.name, ">"), self._handed_over)
 
     async def stop(self) -> None:
@@ -93,6 +96,9 @@ class Membership:
             if matches(hosted.spec.name, topic):
                 return hosted
         raise NearcastError(f"topic {topic} is not processed here")
+
+    async def _host_topic(self, command: HostTopic) -> None:
+        await self.host(command.spec, command.epoch, command.source, command.hold)
 
     async def host(self, spec: TopicSpec, epoch: int, source: WorkerId | None = None, hold: float = 0.5) -> None:
         """Join a topic's queue group, with a copy of another worker's spool if there is one."""
@@ -134,7 +140,7 @@ class Membership:
         await worker.connection.flush()
         after, more = ("", -1), True
         while more:
-            page = await self._ask_for_page(source, Snapshot(name, after))
+            page = await self._ask_for_page(source, SpoolPageRequest(name, after))
             for entry in page.entries:
                 self._keep(subjects.copies(entry.topic), entry.id, entry.payload)
                 after = (entry.topic, entry.number)
@@ -148,18 +154,14 @@ class Membership:
         if topic.recent is None or not topic.recent.seen(message_id):
             topic.spool.append(message_id, payload)
 
-    async def _ask_for_page(self, source: WorkerId, question: Snapshot) -> SpoolPage:
-        subject = subjects.worker_command(*source)
+    async def _ask_for_page(self, source: WorkerId, question: SpoolPageRequest) -> SpoolPage:
+        subject = subjects.worker_command(*source, question.verb)
         try:
-            reply = await self._worker.connection.request(
-                subject, msgspec.msgpack.encode(question), timeout=_ANSWER_LIMIT
+            return await call(
+                self._worker.connection, subject, question, SpoolPage, timeout=_ANSWER_LIMIT, encoding="msgpack"
             )
-        except (NatsError, TimeoutError) as error:
-            raise NearcastError(f"{source} sends no spool of topic {question.topic}: {error or 'timed out'}") from error
-        page = msgspec.msgpack.decode(reply.data, type=SpoolPage)
-        if page.error:
-            raise NearcastError(f"{source} sends no spool of topic {question.topic}: {page.error}")
-        return page
+        except NearcastError as error:
+            raise NearcastError(f"{source} sends no spool of topic {question.topic}: {error}") from error
 
     async def leave(self, command: LeaveTopic) -> None:
         """Leave the queue group now; finish what was taken, and send on what still comes, in the background."""
@@ -294,11 +296,11 @@ class Membership:
             copies, hosted.copies = hosted.copies, None
             await connection.unsubscribe_raw(copies)
 
-    async def page(self, question: Snapshot) -> SpoolPage:
+    async def page(self, question: SpoolPageRequest) -> SpoolPage:
         """Part of the spools of a topic. From now on copies are sent as well, so that nothing is missed in between."""
         hosted = self.hosted.get(question.topic)
         if hosted is None:
-            return SpoolPage(error="it does not have the topic")
+            raise NearcastError("it does not have the topic")
         hosted.shared = True
         if not hosted.copied or hosted.copies is None:
             await self._share(hosted, True)
@@ -323,25 +325,6 @@ class Membership:
             if topic in hosted.topics
         ][-hosted.handler.spool :]
         return SpoolPage(entries)
-
-    def _commanded(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
-        self._spawn(self._obey(reply, payload))
-
-    async def _obey(self, reply: str, payload: bytes) -> None:
-        error, outcome = "", None
-        try:
-            match self._decode(payload):
-                case HostTopic(spec, epoch, source, hold):
-                    await self.host(spec, epoch, source, hold)
-                case LeaveTopic() as command:
-                    await self.leave(command)
-                case MembersChanged() as command:
-                    await self.members_changed(command)
-                case Snapshot() as question:
-                    outcome = await self.page(question)
-        except (NearcastError, NatsError, msgspec.DecodeError) as problem:
-            error = str(problem)
-        self._worker.send(reply, b"", msgspec.msgpack.encode(outcome or Answer(error)))
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.create_task(work)

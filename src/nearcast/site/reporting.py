@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from nearcast.domain.deployment import Deployment
     from nearcast.domain.site import SiteSpec
     from nearcast.nats.connection import Connection
+    from nearcast.protocol.worker import TopicWork, WorkerStats
     from nearcast.site.hosting import Hosting
     from nearcast.site.place import CoordinateAgent
-    from nearcast.site.worker import TopicWork, WorkerStats
 
 __all__ = ["Reporting"]
 

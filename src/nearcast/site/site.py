@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from nearcast.domain.deployment import Deployment
     from nearcast.protocol.control import Assignments
-    from nearcast.site.worker import WorkerStats
+    from nearcast.protocol.worker import WorkerStats
 
 __all__ = ["Site", "run_sites"]
 

@@ -19,18 +19,19 @@ import msgspec
 import uvloop
 
 from nearcast.domain.latency_histogram import bucket, empty
-from nearcast.domain.topic import TopicSpec
 from nearcast.errors import NearcastError
 from nearcast.nats import subjects
 from nearcast.nats.connection import Connection, ConnectionLostError, open_connection
 from nearcast.nats.deduplication import RecentContents, RecentIds
+from nearcast.nats.rpc import Endpoint, Server
 from nearcast.nats.stamp import dead_letter_block, header_block, notification_id, parse_stamp, stamp_of
+from nearcast.protocol.worker import TopicWork, WorkerAssignment, WorkerStats
 from nearcast.site.executor import Executor, Ticket
 from nearcast.site.membership import Hosted, Membership
 from nearcast.site.runner import Announcement, Setup
 from nearcast.site.spool import Spool
 
-__all__ = ["Assignment", "TopicWork", "Worker", "WorkerStats", "main"]
+__all__ = ["Worker", "main"]
 
 _log = logging.getLogger(__name__)
 # How far the runner may be behind before messages wait outside the spool: the ring keeps this many slots more than
@@ -39,46 +40,6 @@ _AHEAD = 512
 _WAITING_LIMIT = 200_000
 _ANONYMOUS = b"anonymous:"
 _SAMPLED = 16  # one message in so many has its latency taken; a power of two
-
-
-class Assignment(msgspec.Struct, frozen=True):
-    """What a worker is told to do."""
-
-    site: str
-    worker: str
-    url: str
-    run_directory: str
-    modules: list[str]
-    search_path: list[str]
-    topics: list[TopicSpec]
-    epochs: dict[str, int] = {}
-
-
-class TopicWork(msgspec.Struct):
-    """What was done for one topic or family since the worker took it; latencies from publication, sampled."""
-
-    epoch: int = 0
-    processed: int = 0
-    busy_s: float = 0.0
-    waiting: int = 0
-    latency: list[int] = msgspec.field(default_factory=empty)
-
-
-class WorkerStats(msgspec.Struct):
-    """Counts since the worker started. Delegated: processed here for a publisher whose home is another site."""
-
-    worker: str = ""
-    processed: int = 0
-    delegated: int = 0
-    notified: int = 0
-    copies_sent: int = 0
-    copies_received: int = 0
-    dead_letters: int = 0
-    dropped: int = 0
-    duplicates: int = 0
-    runner_pid: int = 0
-    restarts: int = 0
-    topics: dict[str, TopicWork] = {}
 
 
 class Topic:
@@ -115,7 +76,7 @@ class Topic:
 class Worker:
     """Publications in, notifications out."""
 
-    def __init__(self, assignment: Assignment) -> None:
+    def __init__(self, assignment: WorkerAssignment) -> None:
         self._assignment = assignment
         self.site, self.name = assignment.site, assignment.worker
         self._folder = Path(assignment.run_directory) / f"spools-{assignment.worker}"
@@ -138,6 +99,8 @@ class Worker:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._connection = await open_connection([assignment.url], name=name, echo=False, timeout=30)
         started = asyncio.Event()
+        stats = Endpoint("stats", subjects.worker(self.site, self.name), None, self._stats)
+        server = Server(self._connection, [stats, *self.membership.endpoints()], "nearcast-worker")
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.executor.run(started.set))
@@ -145,9 +108,10 @@ class Worker:
                 for spec in assignment.topics:
                     await self.membership.host(spec, assignment.epochs.get(spec.name, 0))
                 await self.membership.listen()
-                await self.connection.subscribe_raw(subjects.worker(self.site, self.name), self._asked)
+                await server.start()
                 await self.connection.flush()
         finally:
+            await server.stop()
             await self.membership.stop()
             await self._connection.close()
 
@@ -234,11 +198,11 @@ class Worker:
         self.send(subjects.dead_letters(topic.name), dead_letter_block(message_id, reason), payload)
         self._take_waiting()
 
-    def _asked(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
+    async def _stats(self, request: None) -> WorkerStats:
         self.stats.runner_pid = self.executor.pid or 0
         self.stats.restarts = self.executor.restarts
         self.stats.topics = {name: self._work(hosted) for name, hosted in self.membership.hosted.items()}
-        self.send(reply, b"", msgspec.json.encode(self.stats))
+        return self.stats
 
     def send(self, subject: str, headers: bytes, payload: bytes) -> None:
         assert self._connection is not None
@@ -293,7 +257,7 @@ class Worker:
         return b"%b%b:%d:%d" % (_ANONYMOUS, self._home[0], time.time_ns() // 1000, self._anonymous)
 
 
-async def _run_until_signal(assignment: Assignment) -> None:
+async def _run_until_signal(assignment: WorkerAssignment) -> None:
     task = asyncio.current_task()
     assert task is not None
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -304,7 +268,7 @@ async def _run_until_signal(assignment: Assignment) -> None:
 def main() -> None:
     """Entry point of the worker process: its assignment comes as JSON on standard input."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    assignment = msgspec.json.decode(sys.stdin.buffer.read(), type=Assignment)
+    assignment = msgspec.json.decode(sys.stdin.buffer.read(), type=WorkerAssignment)
     try:
         uvloop.run(_run_until_signal(assignment))
     except* NearcastError as errors:

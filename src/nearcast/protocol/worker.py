@@ -1,0 +1,123 @@
+"""What the agent of a site, and a worker that takes a topic over, ask of a worker; requests are msgpack."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+
+from nearcast.domain.latency_histogram import empty
+from nearcast.domain.topic import TopicSpec
+from nearcast.domain.worker_id import WorkerId
+
+__all__ = [
+    "HostTopic",
+    "LeaveTopic",
+    "MembersChanged",
+    "SpoolEntry",
+    "SpoolPage",
+    "SpoolPageRequest",
+    "TopicWork",
+    "WorkerAssignment",
+    "WorkerCommand",
+    "WorkerStats",
+]
+
+
+class WorkerAssignment(msgspec.Struct, frozen=True):
+    """What a worker process is started with."""
+
+    site: str
+    worker: str
+    url: str
+    run_directory: str
+    modules: list[str]
+    search_path: list[str]
+    topics: list[TopicSpec]
+    epochs: dict[str, int] = {}
+
+
+class HostTopic(msgspec.Struct, frozen=True):
+    """Take a topic, with a copy of the spool of `source`, and join its queue group.
+
+    hold: seconds that handed-over publications wait for a sign that another member has processed them.
+    """
+
+    verb: ClassVar[str] = "host"
+    spec: TopicSpec
+    epoch: int
+    source: WorkerId | None = None
+    hold: float = 0.5
+
+
+class LeaveTopic(msgspec.Struct, frozen=True):
+    """Leave a topic's queue group, finish what was begun, forward what still arrives within `settle` seconds."""
+
+    verb: ClassVar[str] = "leave"
+    topic: str
+    epoch: int
+    towards: WorkerId | None = None
+    settle: float = 1.0
+
+
+class MembersChanged(msgspec.Struct, frozen=True):
+    """This many members run a topic now, as of an epoch. One alone sends no copies."""
+
+    verb: ClassVar[str] = "members"
+    topic: str
+    epoch: int
+    members: int
+
+
+class SpoolPageRequest(msgspec.Struct, frozen=True):
+    """Send copies from now on, and a page of what the spools of a topic hold, after a cursor."""
+
+    verb: ClassVar[str] = "spool"
+    topic: str
+    after: tuple[str, int] = ("", -1)
+
+
+WorkerCommand = HostTopic | LeaveTopic | MembersChanged
+
+
+class SpoolEntry(msgspec.Struct, frozen=True, array_like=True):
+    """One message of a spool."""
+
+    topic: str
+    number: int
+    id: bytes
+    payload: bytes
+
+
+class SpoolPage(msgspec.Struct, frozen=True):
+    """Part of the spools of a topic, oldest first; `more`: another page follows."""
+
+    entries: list[SpoolEntry] = []
+    more: bool = False
+
+
+class TopicWork(msgspec.Struct):
+    """What was done for one topic or family since the worker took it; latencies from publication, sampled."""
+
+    epoch: int = 0
+    processed: int = 0
+    busy_s: float = 0.0
+    waiting: int = 0
+    latency: list[int] = msgspec.field(default_factory=empty)
+
+
+class WorkerStats(msgspec.Struct):
+    """Counts since the worker started. Delegated: processed here for a publisher whose home is another site."""
+
+    worker: str = ""
+    processed: int = 0
+    delegated: int = 0
+    notified: int = 0
+    copies_sent: int = 0
+    copies_received: int = 0
+    dead_letters: int = 0
+    dropped: int = 0
+    duplicates: int = 0
+    runner_pid: int = 0
+    restarts: int = 0
+    topics: dict[str, TopicWork] = {}
