@@ -58,7 +58,7 @@ async def test_coordinator_run_leads_and_refuses_unknown_settings(city, tmp_path
         settings.write_text("leese = 1.0\n")
         code, _, err = await run("coordinator", "run", "--url", c.url("cloud"), "--settings", str(settings))
         assert code == 2
-        assert "unknown field `leese`" in err
+        assert "leese is 1.0, an unknown key; allowed: period, lease" in err
 
 
 async def test_profiling_a_worker_goes_on_where_it_stopped(tmp_path):

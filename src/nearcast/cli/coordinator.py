@@ -5,19 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-import msgspec
 import typer
 import uvloop
 
 from nearcast.cli.asking import DEFAULT_URL, JsonOption, UrlOption, ask, print_fields
-from nearcast.errors import InputError
-
-if TYPE_CHECKING:
-    from nearcast.config.coordinator_settings import CoordinatorSettings
 
 app = typer.Typer()
 
@@ -42,13 +36,14 @@ def run(
 ) -> None:
     """Coordinate until Ctrl-C. Several may run: one leads, another takes over when it is gone."""
     from nearcast.config.coordinator_settings import CoordinatorSettings
+    from nearcast.config.validation import read_toml
     from nearcast.coordinator.coordinator import Coordinator
     from nearcast.coordinator.goals import GOALS
     from nearcast.coordinator.goals import goals as make_goals
     from nearcast.nats.connection import open_connection
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    chosen = read_settings(settings) if settings is not None else CoordinatorSettings()
+    chosen = read_toml(settings, CoordinatorSettings) if settings is not None else CoordinatorSettings()
     goals = GOALS
     if model is not None:
         from nearcast.cli.model import load_model
@@ -78,17 +73,3 @@ def run(
 def status(url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
     """Who leads, what it knows, and what its last pass found."""
     print_fields(ask(url, "coordinator", "status"), as_json)
-
-
-def read_settings(path: Path) -> CoordinatorSettings:
-    """CoordinatorSettings from a TOML file, or an InputError that names the key."""
-    from nearcast.config.coordinator_settings import CoordinatorSettings
-
-    try:
-        return msgspec.convert(tomllib.loads(path.read_text()), CoordinatorSettings)
-    except FileNotFoundError:
-        raise InputError(f"{path}: there is no such file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: is not TOML: {error}") from None
-    except msgspec.ValidationError as error:
-        raise InputError(f"{path}: {error}; allowed: {', '.join(CoordinatorSettings.__struct_fields__)}") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -108,7 +107,7 @@ class Registry:
 
     async def put_replicas(self, record: TopicRecord, replicas: tuple[str, ...]) -> None:
         """A topic is kept elsewhere; its members stay."""
-        spec = dataclasses.replace(record.spec, replicas=replicas)
+        spec = msgspec.structs.replace(record.spec, replicas=replicas)
         await self.put_topic(msgspec.structs.replace(record, spec=spec, epoch=record.epoch + 1))
 
     async def reread_topic(self, name: str) -> TopicRecord | None:

@@ -3,61 +3,62 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
 
 from nearcast.errors import InputError
 
 __all__ = ["Limits", "SiteSpec", "StoreSpec", "check_name"]
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
+_NAME = "[A-Za-z0-9][A-Za-z0-9_-]{0,62}"
+_NAME_RULE = "letters, digits, - and _, 63 at most, a letter or digit first"
+_Latitude = Annotated[float, Meta(ge=-90, le=90, description="a latitude, -90 to 90 degrees")]
+_Longitude = Annotated[float, Meta(ge=-180, le=180, description="a longitude, -180 to 180 degrees")]
 
 
 def check_name(name: str, what: str) -> str:
     """Return a site's, client's or worker's name if it can travel in a subject; raise InputError otherwise."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise InputError(
-            f"{what} name {name!r}: letters, digits, - and _ are allowed, 63 at most, starting with neither"
-        )
+    if not isinstance(name, str) or not re.fullmatch(_NAME, name):
+        raise InputError(f"{what} name is {name!r}; allowed: {_NAME_RULE}")
     return name
 
 
-@dataclass(frozen=True)
-class StoreSpec:
+class StoreSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A site's JetStream server. `sync_always` writes every message through to the disk before it is acknowledged."""
 
     directory: Path
-    max_bytes: int = 10 * 2**30
+    max_bytes: Annotated[int, Meta(ge=1 << 20)] = 10 * 2**30
     sync_always: bool = False
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a broker refuses: larger payloads, more connections, subscribers that fall too far behind."""
 
-    max_payload: int = 1 << 20
-    max_connections: int = 65_536
-    max_pending: int = 64 << 20
+    max_payload: Annotated[int, Meta(ge=1024, le=64 << 20)] = 1 << 20
+    max_connections: Annotated[int, Meta(ge=1)] = 65_536
+    max_pending: Annotated[int, Meta(ge=1024)] = 64 << 20
 
 
-@dataclass(frozen=True)
-class SiteSpec:
+class SiteSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One site. Its servers take five ports from `port` on: clients, gateway, leaf node, store, monitoring.
 
-    bandwidth_mbit: what its link carries in one direction, in Mbit/s; without it the network is not watched.
+    position: latitude and longitude. bandwidth_mbit: what its link carries in one direction, in Mbit/s; without it the
+    network is not monitored.
     """
 
-    name: str
+    name: Annotated[str, Meta(pattern=f"^{_NAME}$", description=_NAME_RULE)]
     kind: Literal["edge", "cloud"] = "edge"
-    position: tuple[float, float] | None = None  # latitude, longitude
+    position: tuple[_Latitude, _Longitude] | None = None
     host: str = "127.0.0.1"
-    port: int = 4222
-    mqtt_port: int | None = None
+    port: Annotated[int, Meta(ge=1, le=65531, description="1 to 65531 (five ports from it on are used)")] = 4222
+    mqtt_port: Annotated[int, Meta(ge=1, le=65535)] | None = None
     store: StoreSpec | None = None
     limits: Limits = Limits()
-    workers: int = 1
-    bandwidth_mbit: float | None = None
+    workers: Annotated[int, Meta(ge=1)] = 1
+    bandwidth_mbit: Annotated[float, Meta(gt=0)] | None = None
 
     @property
     def gateway_port(self) -> int:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
 
 from nearcast.errors import InputError
 
@@ -64,8 +67,7 @@ def covers(wide: str, narrow: str) -> bool:
     return len(left) == len(right)
 
 
-@dataclass(frozen=True)
-class TopicSpec:
+class TopicSpec(msgspec.Struct, frozen=True):
     """A topic, or a family of topics when `name` is a pattern: who manages it and what is kept.
 
     managed_by: the sites that run its processor; none means the topic is delivered as published.
@@ -75,10 +77,10 @@ class TopicSpec:
     name: str
     managed_by: tuple[str, ...] = ()
     replicas: tuple[str, ...] = ()
-    quorum: int = 0
-    bound_ms: float | None = None
-    keep_seconds: float | None = None
-    keep_bytes: int | None = None
+    quorum: Annotated[int, Meta(ge=0)] = 0
+    bound_ms: Annotated[float, Meta(gt=0)] | None = None
+    keep_seconds: Annotated[float, Meta(gt=0)] | None = None
+    keep_bytes: Annotated[int, Meta(gt=0)] | None = None
 
     @property
     def processed(self) -> bool:

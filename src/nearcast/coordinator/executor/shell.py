@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 from collections import defaultdict, deque
 from types import NoneType
@@ -300,4 +299,4 @@ class Executor:
 def with_members(record: TopicRecord, epoch: int, members: tuple[WorkerId, ...], move: str) -> TopicRecord:
     """A record with other members; the topic is managed by their sites."""
     sites = tuple(dict.fromkeys(name.site for name in members))
-    return TopicRecord(dataclasses.replace(record.spec, managed_by=sites), epoch, members, move)
+    return TopicRecord(msgspec.structs.replace(record.spec, managed_by=sites), epoch, members, move)
