@@ -1,69 +1,71 @@
-"""The `nearcast` command: puts the nouns together and turns errors into one line and an exit code."""
+"""The `nearcast` command: its commands by name, and errors as one line and an exit code."""
 
 from __future__ import annotations
 
-import importlib
 import sys
 
-import typer
-
+from nearcast.cli.lazy_group import LazyCommand, lazy_app
 from nearcast.errors import InputError, NearcastError
 
-__all__ = ["main"]
+__all__ = ["COMMANDS", "EXTRAS", "main"]
 
-# A module is imported only when its noun or command is used, so that `nearcast site run` does not pay for the
-# planners' libraries.
 
-# noun -> module with a typer application named `app`
-NOUNS = {
-    "channel": ("nearcast.cli.channel", "Parameterised queries over datasets: add, drop, list."),
-    "client": ("nearcast.cli.client", "Registered clients and their homes."),
-    "cluster": ("nearcast.cli.cluster", "Run the data cluster: datasets and channels on Spark."),
-    "coordinates": ("nearcast.cli.coordinates", "Network coordinates from measured round trips."),
-    "coordinator": ("nearcast.cli.coordinator", "Run a coordinator, or ask the one that leads."),
-    "dataset": ("nearcast.cli.dataset", "What the data cluster keeps: add, load, drop, list."),
-    "lab": ("nearcast.cli.lab", "A wide area on one machine: namespaces with delays between them."),
-    "model": ("nearcast.cli.model", "Learn how slow topics make each other when they share a worker."),
-    "plan": ("nearcast.cli.plan", "SiteCoordinate clients, topics, replicas and subscribers: tables in, a plan out."),
-    "profile": ("nearcast.cli.profile", "Measure what a worker and a broker can take."),
-    "site": ("nearcast.cli.site", "Run one site on this machine; see all of them."),
-    "topic": ("nearcast.cli.topic", "Registered topics: see, add, remove, move."),
-    "workload": ("nearcast.cli.workload", "Make the papers' workloads, look at them, play them."),
-}
+def _group(name: str, summary: str) -> LazyCommand:
+    return LazyCommand(f"nearcast.cli.{name}", "app", summary)
 
-# command -> module with a function named `command`
+
+def _command(name: str, summary: str) -> LazyCommand:
+    return LazyCommand(f"nearcast.cli.{name}", "command", summary)
+
+
 COMMANDS = {
-    "demo": ("nearcast.cli.demo", "Three sites, fifty pedestrians and cars, warnings: watch it work for 20 seconds."),
-    "feed": ("nearcast.cli.feed", "Feed the records of a file to a dataset."),
-    "up": ("nearcast.cli.up", "Run all sites of a configuration on this machine."),
+    "channel": _group("channel", "Parameterised queries over datasets: add, drop, list."),
+    "client": _group("client", "Registered clients and their homes."),
+    "cluster": _group("cluster", "Run the data cluster: datasets and channels on Spark."),
+    "coordinates": _group("coordinates", "Network coordinates from measured round trips."),
+    "coordinator": _group("coordinator", "Run a coordinator, or ask the one that leads."),
+    "dataset": _group("dataset", "Datasets of the data cluster: add, load, drop, list."),
+    "lab": _group("lab", "A wide area on one machine: network namespaces with delays between them."),
+    "model": _group("model", "Train a model of the latency of topics that share a worker."),
+    "plan": _group("plan", "Plan the placement of clients, topics, replicas and subscribers from tables."),
+    "profile": _group("profile", "Measure the capacity of a worker and of a broker."),
+    "site": _group("site", "Run one site on this machine; list all sites."),
+    "topic": _group("topic", "Registered topics: list, add, remove, move."),
+    "workload": _group("workload", "Generate the papers' workloads, plot them, play them."),
+    "demo": _command("demo", "Three sites, fifty pedestrians and cars, warnings: a demonstration of 20 seconds."),
+    "feed": _command("feed", "Feed the records of a file to a dataset."),
+    "up": _command("up", "Run all sites of a configuration on this machine."),
 }
 
-
-def build(wanted: str | None) -> typer.Typer:
-    """The application; only the wanted module is loaded, the others are named for the help."""
-    app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-
-    @app.callback()
-    def root() -> None:
-        """Publish, process and subscribe at the edge."""
-
-    for noun, (module, summary) in NOUNS.items():
-        loaded = importlib.import_module(module).app if noun == wanted else typer.Typer()
-        app.add_typer(loaded, name=noun, help=summary, no_args_is_help=True)
-    for command, (module, summary) in COMMANDS.items():
-        function = importlib.import_module(module).command if command == wanted else lambda: None
-        app.command(command, help=summary)(function)
-    return app
+# The extra that installs a package, unless the command has one that installs everything it needs.
+EXTRAS = {
+    **dict.fromkeys(("numpy", "ortools", "pyarrow", "rustworkx", "scipy", "sklearn", "threadpoolctl"), "plan"),
+    **dict.fromkeys(("pandas", "pyspark"), "cluster"),
+    "matplotlib": "lab",
+}
+COMMAND_EXTRAS = {
+    **dict.fromkeys(("channel", "cluster", "dataset"), "cluster"),
+    **dict.fromkeys(("demo", "lab", "profile", "workload"), "lab"),
+}
 
 
 def main() -> None:
-    """Run the command line. Exit code 2: the input was refused; 1: it could not be done."""
-    wanted = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
+    """Run the command line. Exit code 2: the input was refused or an extra is missing; 1: any other failure."""
+    app = lazy_app(COMMANDS, pretty_exceptions_enable=False, help="Publish, process and subscribe at the edge.")
     try:
-        build(wanted)()
+        app(prog_name="nearcast")
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRAS:
+            raise
+        extra = COMMAND_EXTRAS.get(sys.argv[1], EXTRAS[package])
+        _exit(2, f'{package} is not installed; install it with: pip install "nearcast[{extra}]"')
     except InputError as error:
-        print(f"nearcast: {error}", file=sys.stderr)
-        sys.exit(2)
+        _exit(2, str(error))
     except NearcastError as error:
-        print(f"nearcast: {error}", file=sys.stderr)
-        sys.exit(1)
+        _exit(1, str(error))
+
+
+def _exit(code: int, message: str) -> None:
+    print(f"nearcast: {message}", file=sys.stderr)
+    sys.exit(code)
