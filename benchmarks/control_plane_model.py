@@ -19,7 +19,7 @@ from nearcast.domain.worker_id import WorkerId
 from nearcast.protocol.control import TopicRecord
 from nearcast.protocol.registration import ClientRecord, SiteInfo
 from nearcast.protocol.reports import BrokerFigures, ClientReport, ClientTopic, SiteReport
-from nearcast.site.aggregation import aggregate
+from nearcast.site.agent.aggregation import aggregate
 
 __all__ = ["loop", "monitoring"]
 

@@ -19,7 +19,7 @@ from nearcast.protocol.reports import (
     WorkerTopic,
     channel_row,
 )
-from nearcast.site.aggregation import aggregate
+from nearcast.site.agent.aggregation import aggregate
 
 SETTINGS = CoordinatorSettings()
 

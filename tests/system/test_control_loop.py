@@ -18,7 +18,7 @@ from nearcast.nats.tasks import cancel_and_wait
 
 async def place(c, control, **where):
     for site, x in where.items():
-        c.sites[site].place.fixed = at(x)
+        c.sites[site].agent.coordinates.fixed = at(x)
     reports = control.coordinator.monitor.reports
     await until(lambda: all(reports[site].coordinate == at(x) for site, x in where.items()))
 
@@ -81,13 +81,13 @@ async def test_an_overloaded_site_sheds_its_largest_topics(city):
             async with traffic(sender, "big", 200), traffic(sender, "small", 20):
                 reports = control.coordinator.monitor.reports
                 await until(lambda: reports["tokyo"].broker.messages_out > 10 or sender.home != "tokyo")
-                c.sites["tokyo"].reporting.utilisation = {"cpu": 0.95}
+                c.sites["tokyo"].agent.measurement.utilisation = {"cpu": 0.95}
 
                 async def shed():
                     return (await control.members("big"))[0].partition("/")[0] != "tokyo"
 
                 await until(shed)
-                c.sites["tokyo"].reporting.utilisation = {}
+                c.sites["tokyo"].agent.measurement.utilisation = {}
                 assert await control.members("small") == ["tokyo/worker-0"]
 
 
@@ -147,7 +147,7 @@ async def test_a_lost_sites_topics_run_elsewhere_and_its_return_does_no_harm(cit
             subscription = await reader.subscribe("gps")
             await reader.publish("gps", {"n": 1})
             await anext(subscription)
-            await until(lambda: tokyo.hosting.has_known_a_coordinator)
+            await until(lambda: tokyo.agent.topic_host.has_saved_assignments)
             await tokyo.stop()
 
             async def elsewhere():

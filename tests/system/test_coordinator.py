@@ -49,13 +49,13 @@ async def test_topics_are_added_and_removed_while_all_runs(city):
         with pytest.raises(nearcast.InputError, match="'gps' overlaps 'gps'"):
             await control.ask("topic", "add", spec={"name": "gps", "managed_by": ["osaka"]})
         await control.ask("topic", "add", spec={"name": "air.*", "managed_by": ["osaka"]})
-        await until(lambda: "air.*" in c.sites["osaka"].hosting.running)
+        await until(lambda: "air.*" in c.sites["osaka"].agent.topic_host.running)
         async with nearcast.connect(c.url("tokyo")) as client:
             subscription = await client.subscribe("air.*")
             await client.publish("air.no2", {"n": 1})
             assert (await anext(subscription)).data["n"] == 1
         await control.ask("topic", "rm", name="air.*")
-        await until(lambda: "air.*" not in c.sites["osaka"].hosting.running)
+        await until(lambda: "air.*" not in c.sites["osaka"].agent.topic_host.running)
         assert [row["topic"] for row in await control.ask("topic", "ls")] == ["gps"]
 
 
@@ -85,14 +85,14 @@ async def test_a_second_coordinator_takes_over_and_two_never_act(city):
             with pytest.raises(StaleTermError, match="term 1 is over; term 2 leads") as caught:
                 await call(first.connection, subjects.site_command("osaka", "stop"), stop, NoneType)
             assert caught.value.term == 2
-            assert "gps" in c.sites["osaka"].hosting.running
+            assert "gps" in c.sites["osaka"].agent.topic_host.running
 
 
 async def test_sites_keep_working_without_a_coordinator_and_remember_across_a_restart(city):
     async with city(GPS, report_seconds=0.2) as c:
         async with coordinator(c) as control:
             assert (await control.ask("topic", "move", name="gps", to=["osaka"]))["outcome"] == "done"
-            await until(lambda: c.sites["osaka"].hosting.revision == control.coordinator.registry.revision)
+            await until(lambda: c.sites["osaka"].agent.topic_host.revision == control.coordinator.registry.revision)
         # No coordinator now.
         async with nearcast.connect(c.url("tokyo")) as client:
             subscription = await client.subscribe("gps")
@@ -101,7 +101,7 @@ async def test_sites_keep_working_without_a_coordinator_and_remember_across_a_re
         osaka = c.sites["osaka"]
         await osaka.stop()
         await osaka.start()
-        assert list(osaka.hosting.running) == ["gps"]  # nearcast.toml says tokyo
+        assert list(osaka.agent.topic_host.running) == ["gps"]  # nearcast.toml says tokyo
 
 
 async def test_reports_that_the_store_keeps_for_analytics_still_reach_the_coordinator(city):
@@ -110,7 +110,7 @@ async def test_reports_that_the_store_keeps_for_analytics_still_reach_the_coordi
         try:
             await Catalog(connection, "cloud").keep_reports()
             async with coordinator(c) as control:  # waits until every site is heard, and registered by the answers
-                await until(lambda: all(site.hosting.revision >= 0 for site in c.sites.values()))
+                await until(lambda: all(site.agent.topic_host.revision >= 0 for site in c.sites.values()))
                 assert set(control.coordinator.registry.sites) == set(c.sites)
             stream = connection.jetstream(domain="cloud")
             kept = [await stream.get_msg(REPORTS_STREAM, number) for number in (1, 2, 3)]

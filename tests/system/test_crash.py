@@ -34,8 +34,6 @@ async def test_killed_at_every_step_leaves_one_owner_and_no_lost_message(city, m
         return event
 
     async with city(spec, report_seconds=0.2) as c:
-        for site in c.sites.values():
-            site.hosting.settle = 0.4
         got: list[str] = []
         sent: list[str] = []
         async with (
@@ -70,7 +68,7 @@ async def test_killed_at_every_step_leaves_one_owner_and_no_lost_message(city, m
                     outcomes.add(owner.partition("/")[0] == there)
                     await until(
                         lambda owner=owner: (
-                            [name for name, site in c.sites.items() if "gps" in site.hosting.running]
+                            [name for name, site in c.sites.items() if "gps" in site.agent.topic_host.running]
                             == [owner.partition("/")[0]]
                         )
                     )

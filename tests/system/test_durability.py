@@ -136,8 +136,8 @@ async def test_a_full_disk_is_an_error_of_that_store_alone(city, tmp_path) -> No
             mount("-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk))
             try:
                 await full.store.start()
-                await full.agent.stop()
-                await full.agent.start()
+                await full.agent.client_services.stop()
+                await full.agent.client_services.start()
                 (disk / "filler").write_bytes(b"x" * (200 << 10))
                 payload = b"x" * 100_000
                 with pytest.raises(nearcast.QuorumError) as caught:

@@ -70,7 +70,7 @@ async def test_ten_moves_of_publisher_and_subscriber_lose_and_repeat_nothing(cit
 async def test_a_client_is_given_the_nearest_home_and_the_next_one_when_that_is_gone(city):
     async with city(report_seconds=0.2) as c, coordinator(c) as control:
         for n, site in enumerate(("tokyo", "osaka", "cloud")):
-            c.sites[site].place.fixed = at(100.0 * n)
+            c.sites[site].agent.coordinates.fixed = at(100.0 * n)
         reports = control.coordinator.monitor.reports
         await until(lambda: reports["osaka"].coordinate == at(100.0))
         await until(lambda: reports["cloud"].coordinate == at(200.0))
@@ -97,7 +97,7 @@ async def test_a_client_is_given_the_nearest_home_and_the_next_one_when_that_is_
 async def test_a_client_that_cannot_reach_its_home_takes_the_next_and_says_so(city):
     async with city(report_seconds=0.2) as c, coordinator(c, site_lost_after=60.0) as control:
         for n, site in enumerate(("tokyo", "osaka", "cloud")):
-            c.sites[site].place.fixed = at(100.0 * n)
+            c.sites[site].agent.coordinates.fixed = at(100.0 * n)
         reports = control.coordinator.monitor.reports
         await until(lambda: all(reports[site].coordinate == at(100.0 * n) for n, site in enumerate(c.sites)))
         await c.sites["osaka"].stop()  # nobody has missed it yet
@@ -116,7 +116,7 @@ async def test_homes_of_a_reloc_plan(city):
     topic = TopicSpec("chat", ("tokyo", "osaka"))
     async with city(topic, report_seconds=0.2) as c, coordinator(c, homes="reloc", cool_down=0.3) as control:
         for n, site in enumerate(("tokyo", "osaka", "cloud")):
-            c.sites[site].place.fixed = at(100.0 * n)
+            c.sites[site].agent.coordinates.fixed = at(100.0 * n)
         reports = control.coordinator.monitor.reports
         await until(lambda: all(reports[site].coordinate == at(100.0 * n) for n, site in enumerate(c.sites)))
         options = {"coordinator": c.url("cloud"), "report_seconds": 0.2}
@@ -196,7 +196,7 @@ async def test_a_client_that_leaves_in_the_middle_of_a_move_leaves_nothing_open(
 async def test_a_client_that_comes_while_no_coordinator_answers_works_and_is_given_a_home_later(city):
     async with city(TopicSpec("news"), report_seconds=0.2) as c:
         for site, x in {"tokyo": 0.0, "osaka": 100.0, "cloud": 300.0}.items():
-            c.sites[site].place.fixed = at(x)
+            c.sites[site].agent.coordinates.fixed = at(x)
         options = {"coordinator": c.url("cloud"), "coordinate": at(99.0), "report_seconds": 0.2}
         async with coordinator(c):
             pass  # the registry knows the sites; the next leader does not know yet where they are

@@ -31,7 +31,7 @@ async def test_a_replica_moves_with_its_past_while_messages_flow(city):
             one = control.coordinator
             assert await moved(control, "tokyo") == Finish("done")
             assert one.registry.topics["log"].spec.replicas == ("tokyo",)
-            await until(lambda: c.sites["osaka"].hosting.revision == one.registry.revision)
+            await until(lambda: c.sites["osaka"].agent.topic_host.revision == one.registry.revision)
             await asyncio.sleep(0.3)
             going = False
             await task
@@ -48,7 +48,7 @@ async def test_a_replica_that_comes_back_has_what_it_missed(city):
                 for k in range(50):
                     await client.publish("log", {"n": 50 * n + k})
                 assert await moved(control, store) == Finish("done")
-                await until(lambda: all(s.hosting.revision == one.registry.revision for s in c.sites.values()))
+                await until(lambda: all(s.agent.topic_host.revision == one.registry.revision for s in c.sites.values()))
                 await interest_settled()
 
             await until(lambda: numbers_are(client, "osaka", 100))
@@ -128,7 +128,7 @@ async def test_a_topic_that_is_removed_is_stored_no_more_and_comes_back_with_its
         async with nearcast.connect(c.url("cloud")) as client:
             await client.publish("log", {"n": 0})
             await control.ask("topic", "rm", name="log")
-            await until(lambda: not c.sites["osaka"].agent._deployment.topics)
+            await until(lambda: not c.sites["osaka"].agent.client_services.directory.topics)
             await interest_settled()
             await client.publish("log", {"n": -1}, quorum=0)
             await control.ask("topic", "add", spec={"name": "log", "replicas": ["osaka"], "quorum": 1})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nearcast.domain.topic import TopicSpec, matches, overlaps
+from nearcast.domain.topic import TopicSpec, matches
 from nearcast.errors import InputError
 
 if TYPE_CHECKING:
@@ -48,14 +48,6 @@ class Deployment:
         """What is promised for a topic; a topic nobody configured is delivered as published and kept nowhere."""
         return next((spec for spec in self.topics if matches(spec.name, name)), TopicSpec(name))
 
-    def topics_within(self, pattern: str) -> tuple[TopicSpec, ...]:
-        """The configured topics that a subscription pattern may meet."""
-        return tuple(spec for spec in self.topics if overlaps(spec.name, pattern))
-
     def managed_at(self, site: str) -> tuple[TopicSpec, ...]:
         """The topics whose processor runs at a site."""
         return tuple(spec for spec in self.topics if site in spec.managed_by)
-
-    def stored_at(self, site: str) -> tuple[TopicSpec, ...]:
-        """The topics that a site's store keeps."""
-        return tuple(spec for spec in self.topics if site in spec.replicas)

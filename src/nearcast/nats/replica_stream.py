@@ -1,29 +1,73 @@
-"""What the stream of a topic says of itself: whether it takes messages, and whether it has those from before."""
+"""The stream of a topic in one of its stores: configured to take messages, to copy the past, or retired."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nats.js.api import ExternalStream, RetentionPolicy, StorageType, StreamConfig, StreamSource
+
 from nearcast.nats import subjects
 
 if TYPE_CHECKING:
-    from nats.js.api import StreamConfig
+    from nearcast.domain.topic import TopicSpec
 
-__all__ = ["COPYING", "is_copying", "keeps", "retired"]
+__all__ = ["copying_config", "is_copying", "is_retired", "keeps", "retired_config", "stream_config"]
 
-COPYING = "nearcast-copying"  # in the metadata of a stream whose past is not all there yet
+_COPYING = "nearcast-copying"  # in the metadata of a stream whose past is not complete
+_DUPLICATE_WINDOW = 120.0
+_COPYING_WINDOW = 3600.0  # longer while the past is copied: what came live comes again with the past, much later
 
 
-def retired(stream: str) -> str:
-    """The subject of a stream that keeps what it has and takes nothing more."""
-    return f"retired.{stream}"
+def stream_config(topic: TopicSpec) -> StreamConfig:
+    """The stream keeps publications and, for a processed topic, notifications."""
+    kept = [subjects.publications(topic.name)]
+    if topic.processed:
+        kept.append(subjects.notifications(topic.name))
+    return StreamConfig(
+        name=subjects.stream_name(topic.name),
+        description=f"topic {topic.name}",
+        subjects=kept,
+        retention=RetentionPolicy.LIMITS,
+        storage=StorageType.FILE,
+        max_age=topic.keep_seconds or 0,
+        max_bytes=topic.keep_bytes or -1,
+        allow_direct=True,
+        duplicate_window=min(_DUPLICATE_WINDOW, topic.keep_seconds or _DUPLICATE_WINDOW),
+    )
+
+
+def copying_config(config: StreamConfig, source: str = "") -> StreamConfig:
+    """The stream until its past is complete; without a source as long as no other store answers.
+
+    (A server whose source is lost looks for it again after pauses that grow to two minutes.)
+    """
+    past = StreamSource(name=str(config.name), external=ExternalStream(api=subjects.store_api(source)))
+    return config.evolve(
+        metadata={_COPYING: "yes"},
+        sources=[past] if source else None,
+        duplicate_window=min(_COPYING_WINDOW, config.max_age or _COPYING_WINDOW),
+    )
+
+
+def retired_config(config: StreamConfig) -> StreamConfig:
+    """The stream keeps what it has and takes nothing more."""
+    return config.evolve(subjects=[_retired_subject(config)], sources=None)
 
 
 def is_copying(config: StreamConfig) -> bool:
-    """Whether the past is still to come from another store."""
-    return COPYING in (config.metadata or {})
+    """Whether the past is not complete yet."""
+    return _COPYING in (config.metadata or {})
+
+
+def is_retired(config: StreamConfig) -> bool:
+    """Whether a stream takes nothing more."""
+    return config.subjects == [_retired_subject(config)]
 
 
 def keeps(config: StreamConfig, topic: str) -> bool:
     """Whether a stream takes the messages of a topic and has its past."""
     return subjects.publications(topic) in (config.subjects or []) and not is_copying(config)
+
+
+def _retired_subject(config: StreamConfig) -> str:
+    return f"retired.{config.name}"

@@ -1,1 +1,1 @@
-"""A site: its broker, store and workers, started, watched and stopped."""
+"""A site: its broker, store, agent and workers, started, supervised and stopped."""

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from nearcast.processors import ProcessorError, ProcessorSpec
-from nearcast.site.process import die_with_parent
 from nearcast.site.runner import ANNOUNCE, DONE, LENGTH, OUTCOME, READY, TICKET, Announcement, Setup
+from nearcast.site.supervisor import die_with_parent
 
 if TYPE_CHECKING:
     from collections.abc import Callable

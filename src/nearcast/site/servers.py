@@ -1,10 +1,13 @@
-"""The configuration files of a site's two servers: the broker, and the store that joins it as a leaf node."""
+"""A site's two servers, the broker and the store that joins it as a leaf node: configuration files, monitoring."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import shutil
 import sysconfig
-from typing import TYPE_CHECKING
+import urllib.request
+from typing import TYPE_CHECKING, Any
 
 from nearcast.errors import NearcastError
 from nearcast.nats.connection import RESERVED_BYTES
@@ -15,7 +18,9 @@ if TYPE_CHECKING:
 
     from nearcast.domain.site import SiteSpec
 
-__all__ = ["broker_config", "server_binary", "store_config"]
+__all__ = ["broker_config", "fetch_monitoring", "server_binary", "server_is_ready", "store_config"]
+
+_TIMEOUT = 5.0
 
 
 def server_binary() -> str:
@@ -70,3 +75,24 @@ leafnodes {{
   remotes: [ {{ url: "nats://{site.host}:{site.leaf_port}" }} ]
 }}
 """
+
+
+async def fetch_monitoring(site: SiteSpec, path: str) -> Any:
+    """An answer of the broker's monitoring port, such as `varz`. Raises OSError when it does not answer."""
+
+    def fetch() -> Any:
+        with urllib.request.urlopen(f"http://{site.host}:{site.monitor_port}/{path}", timeout=_TIMEOUT) as answer:
+            return json.load(answer)
+
+    return await asyncio.to_thread(fetch)
+
+
+async def server_is_ready(host: str, port: int) -> None:
+    """Return when a nats-server greets at its client port. Raises OSError or TimeoutError when it does not."""
+    async with asyncio.timeout(_TIMEOUT):
+        reader, writer = await asyncio.open_connection(host, port)
+        try:
+            if not (await reader.readline()).startswith(b"INFO "):
+                raise OSError(f"port {port} of {host} is not a NATS server")
+        finally:
+            writer.close()

@@ -14,7 +14,7 @@ from nearcast.placement.balance import ldm, sdm
 from nearcast.placement.colocation.simulation import Worker, simulate
 from nearcast.placement.colocation.training import Training, train
 from nearcast.protocol.reports import BrokerFigures
-from nearcast.site.reporting import network_share
+from nearcast.site.agent.measurement import network_share
 
 
 def plan_of(world: World, moved_at: dict[str, float] | None = None, **changes: object) -> Plan:

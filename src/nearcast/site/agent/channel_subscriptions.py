@@ -24,7 +24,7 @@ from nearcast.protocol.services import ChannelAnswer, ChannelRequest, DatasetReq
 if TYPE_CHECKING:
     from nearcast.nats.connection import Connection
 
-__all__ = ["ChannelDesk"]
+__all__ = ["ChannelSubscriptions"]
 
 _log = logging.getLogger(__name__)
 _LOOK_EVERY = 1.0
@@ -34,7 +34,7 @@ _ADOPTED = ""  # stands for the unknown clients of a row that was there when the
 _SPEC_SECONDS = 1.0
 
 
-class ChannelDesk:
+class ChannelSubscriptions:
     """Answers the clients of one site. store: the site that keeps the registry."""
 
     def __init__(self, connection: Connection, site: str, store: str) -> None:

@@ -24,8 +24,8 @@ from nearcast.nats.streams import StoredEntry, StreamReader
 from nearcast.protocol.services import HistoryPage, HistoryRequest, StoredMessage
 
 if TYPE_CHECKING:
-    from nearcast.domain.deployment import Deployment
     from nearcast.nats.connection import Connection
+    from nearcast.site.agent.topic_directory import TopicDirectory
 
 __all__ = ["HistoryService"]
 
@@ -40,8 +40,8 @@ _FIRST_WINDOW = 256
 class HistoryService:
     """Answers `read` and `ping` requests for the topics that this site's store keeps."""
 
-    def __init__(self, deployment: Deployment, site: str, broker: Connection, store: Connection) -> None:
-        self.deployment, self._site = deployment, site
+    def __init__(self, directory: TopicDirectory, site: str, broker: Connection, store: Connection) -> None:
+        self._directory, self._site = directory, site
         self._reader = StreamReader(store)
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._server = Server(
@@ -130,11 +130,11 @@ class HistoryService:
         return HistoryPage([], high, last)
 
     def _stream_of(self, topic: str) -> str:
-        stored = self.deployment.stored_at(self._site)
+        stored = self._directory.stored_here()
         for spec in stored:
             if covers(spec.name, topic):
                 return subjects.stream_name(spec.name)
-        # A topic whose replicas have moved is asked for here until everybody has heard of it.
+        # A topic whose replicas have moved is requested here until all clients know of it: not the request's fault.
         kind = InputError if any(overlaps(spec.name, topic) for spec in stored) else NearcastError
         raise kind(f"topic {topic!r} is not one that the store of {self._site} keeps")
 

@@ -1,4 +1,4 @@
-"""One supervised process: started, watched, restarted with growing pauses when it dies, stopped for good."""
+"""Supervised processes: started, monitored, restarted with growing pauses when they die, stopped for good."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from pathlib import Path
 
-__all__ = ["Supervised", "die_with_parent"]
+__all__ = ["SupervisedProcess", "die_with_parent"]
 
 _log = logging.getLogger(__name__)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0
-_LIVED_LONG_ENOUGH = 30.0
+_STABLE_AFTER = 30.0
 
 
 def die_with_parent() -> None:
@@ -32,11 +32,11 @@ def die_with_parent() -> None:
 
 
 @dataclass
-class Supervised:
+class SupervisedProcess:
     """A child process that is kept running.
 
-    command: what to run. ready: awaited after every start; raises when the process does not come up.
-    on_restart: told why, each time the process had died.
+    ready: awaited after every start; raises when the process does not become ready. on_restart: called with the reason
+    after each restart. stdin: written to every new process.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Supervised:
     stdin: bytes = b""
     restarts: int = 0
     _process: asyncio.subprocess.Process | None = field(default=None, init=False)
-    _watcher: asyncio.Task[None] | None = field(default=None, init=False)
+    _monitor_task: asyncio.Task[None] | None = field(default=None, init=False)
 
     @property
     def pid(self) -> int | None:
@@ -57,18 +57,18 @@ class Supervised:
 
     @property
     def started(self) -> bool:
-        """Whether it has come up once, and is kept up since."""
-        return self._watcher is not None
+        """Whether it became ready once, and is kept running since."""
+        return self._monitor_task is not None
 
     async def start(self) -> None:
-        """Start, wait until ready, then keep watch."""
+        """Start, wait until ready, then monitor."""
         await self._launch()
-        self._watcher = asyncio.create_task(self._watch(), name=f"watch {self.name}")
+        self._monitor_task = asyncio.create_task(self._monitor(), name=f"monitor {self.name}")
 
     async def stop(self, grace: float = 5.0) -> None:
-        """End the process and the watch over it; kill it when it does not end by itself."""
-        await cancel_and_wait(self._watcher)
-        self._watcher = None
+        """Terminate the process for good; kill it when it does not end within `grace` seconds."""
+        await cancel_and_wait(self._monitor_task)
+        self._monitor_task = None
         await self._end(grace)
 
     async def _launch(self) -> None:
@@ -88,7 +88,7 @@ class Supervised:
         try:
             await asyncio.wait((ready, ended), return_when=asyncio.FIRST_COMPLETED)
             if not ready.done():
-                raise NearcastError(f"{self.name} ended with code {ended.result()}: {self._last_words()}")
+                raise NearcastError(f"{self.name} ended with code {ended.result()}: {self._last_log_line()}")
             ready.result()
         except BaseException:
             await self._end(1.0)
@@ -96,7 +96,7 @@ class Supervised:
         finally:
             await cancel_and_wait(ready, ended)
 
-    async def _watch(self) -> None:
+    async def _monitor(self) -> None:
         pause = _FIRST_PAUSE
         clock = asyncio.get_running_loop().time
         while True:
@@ -104,10 +104,10 @@ class Supervised:
             assert self._process is not None
             code = await self._process.wait()
             reason = f"{self.name} ended with code {code}"
-            if clock() - started > _LIVED_LONG_ENOUGH:
+            if clock() - started > _STABLE_AFTER:
                 pause = _FIRST_PAUSE
             while True:
-                _log.warning("%s; starting it again in %.1f s", reason, pause)
+                _log.warning("%s; restarting in %.1f s", reason, pause)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
                 try:
@@ -132,6 +132,6 @@ class Supervised:
                 process.kill()
                 await process.wait()
 
-    def _last_words(self) -> str:
+    def _last_log_line(self) -> str:
         lines = self.log_file.read_text(errors="replace").splitlines()
-        return lines[-1] if lines else "it said nothing"
+        return lines[-1] if lines else "its log is empty"

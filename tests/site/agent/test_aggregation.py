@@ -11,7 +11,7 @@ from nearcast.domain.latency_histogram import bucket, percentile
 from nearcast.placement.partitioning import Brokers, Clients
 from nearcast.placement.partitioning import aggregate as planned
 from nearcast.protocol.reports import ClientReport, ClientTopic, channel_row
-from nearcast.site.aggregation import aggregate
+from nearcast.site.agent.aggregation import aggregate
 
 SITE = Coordinate((5.0,) * 8, 2.0)
 

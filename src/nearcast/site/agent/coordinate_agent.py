@@ -1,4 +1,4 @@
-"""A site's place in the network: the Vivaldi update against some other sites, and what is told to whoever asks."""
+"""A site's network coordinate: the Vivaldi update against some other sites, and the service that tells it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from nearcast.coordinates import Coordinate, Node
 from nearcast.coordinates.probe import connect_ms
 from nearcast.errors import InputError, NearcastError
 from nearcast.nats import subjects
+from nearcast.nats.connection import interest_settle
 from nearcast.nats.rpc import Endpoint, Server, call
 from nearcast.nats.tasks import cancel_and_wait
 from nearcast.protocol.registration import SiteCoordinate, SiteCoordinates
@@ -25,7 +26,7 @@ __all__ = ["CoordinateAgent"]
 
 _log = logging.getLogger(__name__)
 _PEERS = 16  # a bounded set, whatever the number of sites
-_FIRST_EVERY, _LATER_EVERY, _FIRST_ROUNDS = 0.1, 1.0, 100  # seconds between measurements; quick until it has settled
+_FIRST_PERIOD, _PERIOD, _FIRST_ROUNDS = 0.1, 1.0, 100  # seconds between measurements; short until it converged
 
 
 class CoordinateAgent:
@@ -52,38 +53,41 @@ class CoordinateAgent:
     async def start(self) -> None:
         """Answer, and measure from now on."""
         await self._server.start()
-        self._task = asyncio.create_task(self._measure(), name=f"place of {self._site.name}")
+        self._task = asyncio.create_task(self._measure(), name=f"{self._site.name}: coordinates")
 
     async def stop(self) -> None:
         """Stop answering and measuring."""
         await self._server.stop()
         await cancel_and_wait(self._task)
 
+    def settle(self) -> float:
+        """Seconds until a change of interest here is known at every site, by the round trips measured so far."""
+        return interest_settle(max(self.round_trips.values(), default=0.0) / 1000)
+
     async def _coordinates(self, request: None) -> SiteCoordinates:
-        known = {**self.known, self._site.name: self.coordinate}
-        places = [SiteCoordinate(name, *self._addresses[name], where) for name, where in known.items()]
-        places.sort(key=lambda place: place.site != self._site.name)  # its own first
-        return SiteCoordinates(places)
+        known = {self._site.name: self.coordinate, **self.known}  # its own first
+        return SiteCoordinates([SiteCoordinate(name, *self._addresses[name], found) for name, found in known.items()])
 
     async def _measure(self) -> None:
         rounds = 0
         while True:
             for name, peer in self._peers.items():
                 try:
-                    await self._measure_one(name, peer)
+                    await self._measure_peer(name, peer)
                 except (OSError, TimeoutError, NearcastError) as error:
                     _log.debug("%s: %s not measured: %s", self._site.name, name, error)
-                await asyncio.sleep(_FIRST_EVERY if rounds < _FIRST_ROUNDS else _LATER_EVERY)
+                await asyncio.sleep(_FIRST_PERIOD if rounds < _FIRST_ROUNDS else _PERIOD)
             rounds += 1
             if not self._peers:
-                await asyncio.sleep(_LATER_EVERY)
+                await asyncio.sleep(_PERIOD)
 
-    async def _measure_one(self, name: str, peer: SiteSpec) -> None:
-        taken = await connect_ms(peer.host, peer.port)
+    async def _measure_peer(self, name: str, peer: SiteSpec) -> None:
+        round_trip = await connect_ms(peer.host, peer.port)
         answer = await call(self._connection, subjects.site_coordinates(name), None, SiteCoordinates, timeout=2)
-        for place in answer.places:
-            if place.site in self._addresses and place.site != self._site.name:
-                self.known[place.site] = place.coordinate
-        self.round_trips[name] = taken
-        with contextlib.suppress(InputError):  # a peer that tells nonsense is not believed
-            self._node.update(name, self.known[name], taken)
+        for other in answer.places:
+            if other.site in self._addresses and other.site != self._site.name:
+                self.known[other.site] = other.coordinate
+        self.round_trips[name] = round_trip
+        if name in self.known:
+            with contextlib.suppress(InputError):  # an impossible coordinate is ignored
+                self._node.update(name, self.known[name], round_trip)

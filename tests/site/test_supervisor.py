@@ -12,15 +12,15 @@ import psutil
 import pytest
 
 from nearcast import NearcastError
-from nearcast.site.process import Supervised
+from nearcast.site.supervisor import SupervisedProcess
 
 
 async def at_once() -> None:
     await asyncio.sleep(0)
 
 
-def sleeper(tmp_path: Path, **options: object) -> Supervised:
-    return Supervised("sleeper", ["sleep", "600"], tmp_path / "log", ready=at_once, **options)  # type: ignore[arg-type]
+def sleeper(tmp_path: Path, **options: object) -> SupervisedProcess:
+    return SupervisedProcess("sleeper", ["sleep", "600"], tmp_path / "log", ready=at_once, **options)  # type: ignore[arg-type]
 
 
 async def test_it_is_started_again_when_it_dies(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ async def test_one_that_cannot_start_says_why(tmp_path: Path) -> None:
         await asyncio.Event().wait()
 
     command = [sys.executable, "-c", "import sys; sys.exit('the port is taken')"]
-    process = Supervised("broken", command, tmp_path / "log", ready=never)
+    process = SupervisedProcess("broken", command, tmp_path / "log", ready=never)
     with pytest.raises(NearcastError, match="broken ended with code 1: the port is taken"):
         await process.start()
     assert process.pid is None
@@ -63,7 +63,7 @@ async def test_one_that_cannot_start_says_why(tmp_path: Path) -> None:
 
 async def test_one_that_ignores_the_request_is_killed(tmp_path: Path) -> None:
     command = ["bash", "-c", "trap '' TERM; echo up; while true; do sleep 0.1; done"]
-    process = Supervised("stubborn", command, tmp_path / "log", ready=at_once)
+    process = SupervisedProcess("stubborn", command, tmp_path / "log", ready=at_once)
     await process.start()
     while "up" not in (tmp_path / "log").read_text():  # noqa: ASYNC110
         await asyncio.sleep(0.01)

@@ -1,0 +1,91 @@
+"""Which stores keep which topics: each site advertises its own and keeps the table of all (storage planning paper)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from nearcast.domain.topic import overlaps
+from nearcast.errors import NearcastError
+from nearcast.nats import subjects
+from nearcast.nats.rpc import Endpoint, Server
+from nearcast.nats.tasks import cancel_and_wait
+from nearcast.protocol.services import Advertisement, StoresAnswer, TopicsRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nearcast.nats.connection import Connection
+    from nearcast.site.agent.topic_directory import TopicDirectory
+
+__all__ = ["Advertisements"]
+
+_log = logging.getLogger(__name__)
+_FIRST_PERIOD, _PERIOD = 0.1, 2.0
+_EXPIRE_AFTER = 3 * _PERIOD
+
+
+class Advertisements:
+    """Advertises one site's store, and answers which stores keep a topic. readable: topics that can be read here."""
+
+    def __init__(
+        self, site: str, connection: Connection, directory: TopicDirectory, readable: Callable[[], list[str]]
+    ) -> None:
+        self._site, self._connection, self._directory, self._readable = site, connection, directory, readable
+        self._received: dict[str, tuple[float, list[str]]] = {}  # by site: when, and its topics
+        endpoint = Endpoint("stores", subjects.history(site, "find"), TopicsRequest, self._find_stores)
+        self._server = Server(connection, [endpoint], "nearcast-stores")
+        self._subscription: Any = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Listen to the other sites, answer, and advertise from now on."""
+        await self._server.start()
+        self._subscription = await self._connection.subscribe_raw(subjects.ADVERTISEMENTS, self._receive)
+        await self._connection.flush()
+        self._task = asyncio.create_task(self._advertise(), name=f"{self._site}: advertisements")
+
+    async def stop(self) -> None:
+        """Stop advertising and answering."""
+        await cancel_and_wait(self._task)
+        if self._subscription is not None:
+            await self._connection.unsubscribe_raw(self._subscription)
+        await self._server.stop()
+
+    def publish(self, *, fresh: bool = False) -> None:
+        """Advertise what can be read here now. fresh: the other sites are to do the same at once."""
+        message = Advertisement(self._site, self._readable(), fresh)
+        self._connection.send(subjects.advertisement(self._site), b"", msgspec.json.encode(message))
+
+    async def _find_stores(self, request: TopicsRequest) -> StoresAnswer:
+        oldest = asyncio.get_running_loop().time() - _EXPIRE_AFTER
+        stores = [
+            site
+            for site, (received, topics) in self._received.items()
+            if received > oldest and any(overlaps(topic, request.pattern) for topic in topics)
+        ]
+        return StoresAnswer(stores, any(topic.replicas for topic in self._directory.within(request.pattern)))
+
+    def _receive(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
+        try:
+            advertisement = msgspec.json.decode(payload, type=Advertisement)
+        except msgspec.DecodeError as error:
+            _log.warning("advertisement on %s is unreadable: %s", subject, error)
+            return
+        self._received[advertisement.site] = (asyncio.get_running_loop().time(), advertisement.topics)
+        if advertisement.fresh:
+            self.publish()
+
+    async def _advertise(self) -> None:
+        """Often at first, while the sites find each other, then each period."""
+        pause = _FIRST_PERIOD
+        while True:
+            try:
+                self.publish(fresh=pause < _PERIOD)
+            except NearcastError as error:
+                _log.warning("%s: not advertised: %s", self._site, error)
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, _PERIOD)

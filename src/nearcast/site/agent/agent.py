@@ -1,0 +1,77 @@
+"""A site's agent: all its services, on one connection to the site's broker."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nearcast.nats.coordinator_rpc import CoordinatorError
+from nearcast.nats.tasks import retry
+from nearcast.site.agent.assignments import configured_records
+from nearcast.site.agent.client_reports import ClientReports
+from nearcast.site.agent.client_services import ClientServices
+from nearcast.site.agent.coordinate_agent import CoordinateAgent
+from nearcast.site.agent.measurement import SiteMeasurement
+from nearcast.site.agent.site_loop import SiteLoop
+from nearcast.site.agent.topic_host import TopicHost
+from nearcast.site.agent.worker_processes import WorkerProcesses
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from nearcast.domain.deployment import Deployment
+    from nearcast.domain.site import SiteSpec
+    from nearcast.nats.connection import Connection
+    from nearcast.protocol.control import Assignments
+
+__all__ = ["Agent"]
+
+_REGISTER_LIMIT = 5.0
+_SILENT_PERIODS = 4  # after which a client is gone
+
+
+class Agent:
+    """Builds the services of one site and starts and stops them in order. folder: for logs, spools and assignments."""
+
+    def __init__(
+        self, deployment: Deployment, site: SiteSpec, connection: Connection, folder: Path, search_path: Sequence[str]
+    ) -> None:
+        configured, period = configured_records(deployment), deployment.report_seconds
+        self.client_services = ClientServices(deployment, site, connection)
+        self.coordinates = CoordinateAgent(site, deployment.peers(site.name), connection)
+        self.workers = WorkerProcesses(site, connection, folder, deployment.modules, search_path)
+        self.topic_host = TopicHost(
+            site.name,
+            connection,
+            self.workers,
+            configured,
+            folder,
+            self.coordinates.settle,
+            self.client_services.apply_records,
+        )
+        self._client_reports = ClientReports(site.name, connection, _SILENT_PERIODS * period)
+        self.measurement = SiteMeasurement(site, connection, self._client_reports, self.workers, self.coordinates)
+        self._loop = SiteLoop(site, connection, period, configured, self.topic_host, self.measurement)
+
+    async def start(self) -> None:
+        """Answer clients, start the workers, then report."""
+        await self.client_services.start()
+        assignments = None
+        if self.topic_host.has_saved_assignments:  # what was assigned here before may have gone elsewhere
+            assignments = await self._registered()
+        await self.topic_host.start(assignments)
+        await self.coordinates.start()
+        await self._client_reports.start()
+        await self._loop.start()
+
+    async def stop(self) -> None:
+        """Stop in reverse order."""
+        for part in (self._loop, self.coordinates, self.topic_host, self.client_services):
+            await part.stop()
+
+    async def _registered(self) -> Assignments | None:
+        """The registry's assignments, if a coordinator answers soon; the broker may still be joining the others."""
+        try:
+            return await retry(lambda: self._loop.register(1.0), within=_REGISTER_LIMIT, on=CoordinatorError)
+        except CoordinatorError:
+            return None

@@ -1,0 +1,143 @@
+"""A site's measurements of one period: its clients' traffic, the figures of its broker, store and workers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from nats.errors import Error as NatsError
+
+from nearcast.domain.latency_histogram import percentile
+from nearcast.nats import subjects
+from nearcast.protocol.reports import BrokerFigures, SiteReport, WorkerFigures, WorkerTopic
+from nearcast.site.agent.aggregation import aggregate
+from nearcast.site.servers import fetch_monitoring
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence, Set
+
+    from nearcast.coordinates import Coordinate
+    from nearcast.domain.site import SiteSpec
+    from nearcast.nats.connection import Connection
+    from nearcast.protocol.control import TopicRecord
+    from nearcast.protocol.worker import TopicWork, WorkerStats
+    from nearcast.site.agent.client_reports import ClientReports
+    from nearcast.site.agent.coordinate_agent import CoordinateAgent
+    from nearcast.site.agent.worker_processes import WorkerProcesses
+
+__all__ = ["SiteMeasurement", "broker_figures", "network_share", "worker_figures"]
+
+
+class SiteMeasurement:
+    """Measures one site; it changes nothing. utilisation: replaces what the broker says, for tests and maintenance."""
+
+    def __init__(
+        self,
+        site: SiteSpec,
+        connection: Connection,
+        clients: ClientReports,
+        workers: WorkerProcesses,
+        coordinates: CoordinateAgent,
+    ) -> None:
+        self._site, self._connection = site, connection
+        self._clients, self._workers, self._coordinates = clients, workers, coordinates
+        self.utilisation: dict[str, float] = {}
+        self._clock = asyncio.get_running_loop().time
+        self._measured_at = self._clock()
+        self._varz: dict[str, Any] = {}
+        self._work: dict[tuple[str, str], TopicWork] = {}
+
+    async def report(self, revision: int, records: Sequence[TopicRecord], reported_clients: Set[str]) -> SiteReport:
+        """The report of the time since the last one. reported_clients: those the coordinator knows of."""
+        now = self._clock()
+        seconds, self._measured_at = max(now - self._measured_at, 1e-3), now
+        clients = self._clients.current()
+        coordinate = self._coordinates.coordinate
+        known = {**self._coordinates.known, self._site.name: coordinate}
+        managing = {
+            record.spec.name: found for record in records if (found := self._serving(record, known)) is not None
+        }
+        stats = await self._workers.stats()
+        before, self._work = (
+            self._work,
+            {(worker.worker, name): w for worker in stats for name, w in worker.topics.items()},
+        )
+        return SiteReport(
+            self._site.name,
+            revision,
+            coordinate,
+            await self._broker(seconds),
+            await self._store_answers(),
+            [worker_figures(worker, before, seconds) for worker in stats],
+            aggregate(clients.values(), [record.spec.name for record in records], managing),
+            sorted(clients.keys() - reported_clients),
+            sorted(reported_clients - clients.keys()),
+        )
+
+    def _serving(self, record: TopicRecord, known: Mapping[str, Coordinate]) -> Coordinate | None:
+        """Where a client of this site is served: here if this site manages the topic, else at the first that does."""
+        sites = [member.site for member in record.members]
+        if self._site.name in sites:
+            return known[self._site.name]
+        return next((known[site] for site in sites if site in known), None)
+
+    async def _broker(self, seconds: float) -> BrokerFigures:
+        varz = await fetch_monitoring(self._site, "varz")
+        before, self._varz = self._varz or varz, varz
+        mqtt = 0
+        if self._site.mqtt_port is not None:
+            connections = (await fetch_monitoring(self._site, "connz?limit=65536"))["connections"]
+            mqtt = sum(connection.get("type") == "mqtt" for connection in connections)
+        figures = broker_figures(varz, before, seconds, mqtt, self._site.bandwidth_mbit)
+        return msgspec.structs.replace(figures, **self.utilisation)
+
+    async def _store_answers(self) -> bool:
+        """Whether the site's store is reachable through its broker; true for a site without one."""
+        if self._site.store is None:
+            return True
+        try:
+            await self._connection.jsm(prefix=subjects.store_api(self._site.name), timeout=1).account_info()
+        except (NatsError, TimeoutError):
+            return False
+        return True
+
+
+def broker_figures(
+    varz: Mapping[str, Any], before: Mapping[str, Any], seconds: float, mqtt: int, bandwidth_mbit: float | None
+) -> BrokerFigures:
+    """From two answers of the broker's `/varz`, some seconds apart."""
+    names = ("in_msgs", "out_msgs", "in_bytes", "out_bytes")
+    messages_in, messages_out, bytes_in, bytes_out = ((varz[name] - before[name]) / seconds for name in names)
+    return BrokerFigures(
+        varz["connections"],
+        mqtt,
+        messages_in,
+        messages_out,
+        bytes_in,
+        bytes_out,
+        cpu=varz["cpu"] / 100 / max(1, varz["cores"]),
+        memory=varz["mem"] / (os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")),
+        network=network_share(bytes_in, bytes_out, bandwidth_mbit),
+    )
+
+
+def network_share(bytes_in: float, bytes_out: float, bandwidth_mbit: float | None) -> float:
+    """The used share of a link, in the busier direction; 0 when its bandwidth is not known."""
+    return 8 * max(bytes_in, bytes_out) / (1e6 * bandwidth_mbit) if bandwidth_mbit else 0.0
+
+
+def worker_figures(stats: WorkerStats, before: Mapping[tuple[str, str], TopicWork], seconds: float) -> WorkerFigures:
+    """What a worker did since the last measurement. before: that of all workers, by worker and topic."""
+    topics, busy = [], 0.0
+    for name, work in stats.topics.items():
+        old = before.get((stats.worker, name))
+        if old is None or old.processed > work.processed:  # new here, or the worker was restarted
+            continue
+        processed, busy_s = work.processed - old.processed, work.busy_s - old.busy_s
+        latency = [now - then for now, then in zip(work.latency, old.latency, strict=True)]
+        busy += busy_s / seconds
+        processing_ms = 1000 * busy_s / processed if processed else 0.0
+        topics.append(WorkerTopic(name, processed / seconds, processing_ms, work.waiting, percentile(latency, 0.9)))
+    return WorkerFigures(stats.worker, busy, topics)

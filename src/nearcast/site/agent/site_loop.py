@@ -1,0 +1,131 @@
+"""The site's control loop: register, report each period, and run what the coordinator's registry says.
+
+While no coordinator answers nothing changes: the site continues with what it has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+import msgspec
+from nats.errors import Error as NatsError
+
+from nearcast.errors import NearcastError
+from nearcast.nats import subjects
+from nearcast.nats.coordinator_rpc import call_coordinator
+from nearcast.nats.tasks import cancel_and_wait
+from nearcast.protocol.control import Assignments, AssignmentsRequest, ReportAnswer
+from nearcast.protocol.registration import RegisterSite, SiteInfo
+from nearcast.protocol.reports import SiteReport
+
+if TYPE_CHECKING:
+    from nearcast.domain.site import SiteSpec
+    from nearcast.nats.connection import Connection
+    from nearcast.protocol.control import TopicRecord
+    from nearcast.site.agent.measurement import SiteMeasurement
+    from nearcast.site.agent.topic_host import TopicHost
+
+__all__ = ["SiteLoop"]
+
+_log = logging.getLogger(__name__)
+_STOP_IDLE_PERIOD = 30.0  # a worker that is idle at two of these checks is stopped
+_REQUEST_LIMIT = 5.0
+_TRANSIENT = (NearcastError, NatsError, TimeoutError, OSError)
+
+
+class SiteLoop:
+    """One site's loop. configured: the records of its configuration, which the registry takes over when it has none."""
+
+    def __init__(
+        self,
+        site: SiteSpec,
+        connection: Connection,
+        period: float,
+        configured: list[TopicRecord],
+        topic_host: TopicHost,
+        measurement: SiteMeasurement,
+    ) -> None:
+        self._site, self._connection, self._period, self._configured = site, connection, period, configured
+        self._topic_host, self._measurement = topic_host, measurement
+        self._reported_clients: set[str] = set()
+        self._periods = 0
+        self._task: asyncio.Task[None] | None = None
+        self._reconciling: asyncio.Task[None] | None = None
+        self._inbox, self._number = connection.new_inbox(), 0
+        self._last = SiteReport(site.name, -1)
+
+    async def register(self, timeout: float = _REQUEST_LIMIT) -> Assignments:
+        """Register the site; all records are returned."""
+        spec = self._site
+        info = SiteInfo(
+            spec.name, spec.url, spec.host, spec.port, spec.kind, spec.workers, spec.store is not None, spec.position,
+            spec.limits.max_connections,
+        )  # fmt: skip
+        request = RegisterSite(info, self._configured)
+        answer = await call_coordinator(self._connection, "site", "register", request, Assignments, timeout)
+        return await self._remaining_pages(answer, timeout)
+
+    async def start(self) -> None:
+        """Report from now on."""
+        await self._connection.subscribe_raw(f"{self._inbox}.*", self._receive_answer)
+        self._task = asyncio.create_task(self._run(), name=f"{self._site.name}: reports")
+
+    async def stop(self) -> None:
+        """Stop reporting."""
+        await cancel_and_wait(self._task, self._reconciling)
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._period)
+            try:
+                await self._send_report()
+            except _TRANSIENT as error:
+                _log.debug("%s: no report: %s", self._site.name, error)
+
+    async def _send_report(self) -> None:
+        """The answer is not awaited: there is none while no coordinator leads, and a site must not fall silent."""
+        host = self._topic_host
+        self._last = await self._measurement.report(host.revision, host.records, self._reported_clients)
+        self._number += 1
+        body = msgspec.msgpack.encode(self._last)
+        self._connection.send(subjects.report(self._site.name), b"", body, f"{self._inbox}.{self._number}")
+
+    def _receive_answer(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
+        if not payload or subject != f"{self._inbox}.{self._number}":  # nobody listens, or it is late
+            return
+        answer = msgspec.msgpack.decode(payload, type=ReportAnswer)
+        self._reported_clients = (self._reported_clients | set(self._last.arrived)) - set(self._last.gone)
+        if self._reconciling is None or self._reconciling.done():
+            self._reconciling = asyncio.create_task(self._reconcile(answer), name=f"{self._site.name}: reconcile")
+
+    async def _reconcile(self, answer: ReportAnswer) -> None:
+        """Run what the registry says, beside the reports: a worker may take long to start."""
+        host = self._topic_host
+        try:
+            if not answer.registered:
+                await host.apply(await self.register())
+            elif answer.revision > host.revision or host.revision < 0:
+                await host.apply(await self._remaining_pages(await self._page(host.revision)))
+            else:
+                await host.reconcile()
+            self._periods += 1
+            if self._periods * self._period >= _STOP_IDLE_PERIOD:
+                self._periods = 0
+                await host.stop_idle_workers()
+        except _TRANSIENT as error:  # the coordinator may have stopped leading meanwhile
+            _log.debug("%s: not reconciled: %s", self._site.name, error)
+        except Exception:
+            _log.exception("%s: not reconciled", self._site.name)
+
+    async def _page(self, revision: int, timeout: float = _REQUEST_LIMIT) -> Assignments:
+        request = AssignmentsRequest(revision)
+        return await call_coordinator(self._connection, "site", "assignments", request, Assignments, timeout)
+
+    async def _remaining_pages(self, answer: Assignments, timeout: float = _REQUEST_LIMIT) -> Assignments:
+        records = list(answer.records)
+        while answer.more:
+            answer = await self._page(answer.revision, timeout)
+            records += answer.records
+        return Assignments(answer.term, answer.revision, records)

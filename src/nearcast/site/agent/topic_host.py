@@ -1,0 +1,222 @@
+"""The topics that a site's workers run: as the registry says, or as `nearcast.toml` does while there is no registry.
+
+Commands come from the leading coordinator; one with a lower term than any seen is refused. The registry's last
+assignments are kept in a file, so that a site that starts while no coordinator answers continues with them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from nearcast.domain.worker_id import WorkerId
+from nearcast.errors import NearcastError
+from nearcast.nats import subjects
+from nearcast.nats.rpc import Endpoint, Server, StaleTermError
+from nearcast.protocol.control import Assignments, StartTopic, StopTopic, TopicRecord
+from nearcast.protocol.worker import HostTopic, LeaveTopic, MembersChanged
+from nearcast.site.agent.assignments import (
+    Host,
+    Release,
+    RunningTopic,
+    UpdateMembers,
+    assignment_changes,
+    worker_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+    from nearcast.nats.connection import Connection
+    from nearcast.site.agent.worker_processes import WorkerProcesses
+
+__all__ = ["TopicHost"]
+
+_log = logging.getLogger(__name__)
+
+
+class TopicHost:
+    """One site's topics and the workers that run them.
+
+    configured: the records to begin with. settle: gives the seconds until an ended subscription is known at every site.
+    on_records: called with all records after they changed.
+    """
+
+    def __init__(
+        self,
+        site: str,
+        connection: Connection,
+        workers: WorkerProcesses,
+        configured: Iterable[TopicRecord],
+        folder: Path,
+        settle: Callable[[], float],
+        on_records: Callable[[list[TopicRecord]], None],
+    ) -> None:
+        self._site, self._connection, self._workers = site, connection, workers
+        self._records = {record.spec.name: record for record in configured}
+        self._file = folder / "assignments.json"
+        self.settle, self._on_records = settle, on_records
+        self.term = 0
+        self.revision = -1
+        self.running: dict[str, RunningTopic] = {}
+        self._removed: set[str] = set()
+        self._released: dict[str, int] = {}  # the epoch in which a topic was released: older records are out of date
+        self._superseded: set[tuple[str, str]] = set()  # topics and the workers of this site they moved away from
+        self._idle: set[str] = set()
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        endpoints = [
+            Endpoint("start", subjects.site_command(site, "start"), StartTopic, self._handle_start),
+            Endpoint("stop", subjects.site_command(site, "stop"), StopTopic, self._handle_stop),
+        ]
+        self._server = Server(connection, endpoints, "nearcast-site")
+
+    @property
+    def has_saved_assignments(self) -> bool:
+        """Whether a registry ever assigned topics to this site."""
+        return self._file.exists()
+
+    @property
+    def records(self) -> list[TopicRecord]:
+        """All topics, as far as this site knows."""
+        return list(self._records.values())
+
+    async def start(self, assignments: Assignments | None) -> None:
+        """Start what the registry says; else what it said last; else what the configuration says."""
+        if assignments is None and self.has_saved_assignments:
+            assignments = msgspec.json.decode(self._file.read_bytes(), type=Assignments)
+        if assignments is not None:
+            self._records = {}
+            self._apply_records(assignments)
+            self._on_records(self.records)
+        for record in self.records:
+            worker = worker_of(record, self._site)
+            if worker:
+                self.running[record.spec.name] = RunningTopic(record.spec, worker, record.epoch)
+        for worker in sorted({running.worker for running in self.running.values()}):
+            await self._workers.ensure(worker, self._topics_of(worker))
+        await self._server.start()
+        await self._connection.flush()
+
+    async def stop(self) -> None:
+        """Refuse commands and stop the workers."""
+        await self._server.stop()
+        await self._workers.stop()
+
+    async def apply(self, assignments: Assignments) -> None:
+        """Run what the registry says."""
+        if assignments.term < self.term:
+            return
+        if self.revision < 0:
+            self._records = {}  # the registry replaces the configuration
+        self._apply_records(assignments)
+        self._file.write_bytes(msgspec.json.encode(Assignments(self.term, self.revision, self.records)))
+        self._on_records(self.records)
+        await self.reconcile()
+
+    async def reconcile(self) -> None:
+        """Change what runs here to what the records say; what fails is tried again with the next report.
+
+        Commands may come in between: each change checks again, once it has the topic's lock, whether it still applies.
+        """
+        current = [record for record in self.records if record.epoch >= self._released.get(record.spec.name, 0)]
+        changes = assignment_changes(self._site, self.running, current, self._removed)
+        for change in [*self._superseded_releases(current), *changes]:
+            try:
+                match change:
+                    case Release(topic, worker, epoch, towards):
+                        await self._release(topic, worker, epoch, towards)
+                    case Host(record, worker, source):
+                        await self._host(record, worker, source)
+                    case UpdateMembers(topic, worker, epoch, members):
+                        await self._update_members(topic, worker, epoch, members)
+            except NearcastError as error:
+                _log.warning("%s: %s", self._site, error)
+
+    async def stop_idle_workers(self) -> None:
+        """Stop workers that were idle at the last call already: by now they have finished what they left then."""
+        idle = self._idle
+        self._idle = {worker for worker in self._workers.processes if self._is_idle(worker)}
+        for worker in idle & self._idle:
+            await self._workers.stop_if(worker, partial(self._is_idle, worker))
+
+    def _apply_records(self, assignments: Assignments) -> None:
+        self.term, self.revision = max(self.term, assignments.term), assignments.revision
+        for record in assignments.records:
+            if record.removed:
+                self._records.pop(record.spec.name, None)
+                self._removed.add(record.spec.name)
+            else:
+                self._records[record.spec.name] = record
+                self._removed.discard(record.spec.name)
+
+    def _superseded_releases(self, records: list[TopicRecord]) -> Iterator[Release]:
+        """Topics that moved from one worker of this site to another, and that the old one still has."""
+        for record in records:
+            name, here = record.spec.name, self.running.get(record.spec.name)
+            if here is not None and here.epoch <= record.epoch and worker_of(record, self._site) == here.worker:
+                for worker in [worker for topic, worker in self._superseded if topic == name]:
+                    yield Release(name, worker, record.epoch, WorkerId(self._site, here.worker))
+
+    async def _host(self, record: TopicRecord, worker: str, source: WorkerId | None) -> None:
+        spec, epoch = record.spec, record.epoch
+        async with self._locks[spec.name]:
+            here = self.running.get(spec.name)
+            newest = max(here.epoch if here is not None else 0, self._released.get(spec.name, 0))
+            if epoch < newest:
+                raise NearcastError(f"topic {spec.name}: epoch {epoch} is over; epoch {newest} was seen here")
+            await self._workers.ensure(worker, self._topics_of(worker))
+            await self._workers.command(worker, HostTopic(spec, epoch, source, self.settle() / 2))
+            self._set_running(RunningTopic(spec, worker, epoch))
+
+    async def _update_members(self, topic: str, worker: str, epoch: int, members: int) -> None:
+        async with self._locks[topic]:
+            here = self.running.get(topic)
+            if here is not None and here.worker == worker and here.epoch < epoch:
+                await self._workers.command(worker, MembersChanged(topic, epoch, members))
+                self._set_running(RunningTopic(here.spec, worker, epoch))
+
+    async def _release(self, topic: str, worker: str, epoch: int, towards: WorkerId | None) -> None:
+        async with self._locks[topic]:
+            current = self.running.get(topic)
+            if worker in self._workers.processes:
+                await self._workers.command(worker, LeaveTopic(topic, epoch, towards, self.settle()))
+            self._superseded.discard((topic, worker))
+            if current is not None and current.worker == worker:
+                del self.running[topic]
+                self._released[topic] = epoch
+                self._workers.set_topics(worker, self._topics_of(worker))
+
+    def _set_running(self, running: RunningTopic) -> None:
+        topic = running.spec.name
+        before = self.running.get(topic)
+        self.running[topic] = running
+        self._superseded.discard((topic, running.worker))
+        self._workers.set_topics(running.worker, self._topics_of(running.worker))
+        if before is not None and before.worker != running.worker:
+            self._superseded.add((topic, before.worker))  # until it has left
+            self._workers.set_topics(before.worker, self._topics_of(before.worker))
+
+    def _topics_of(self, worker: str) -> list[RunningTopic]:
+        return [running for running in self.running.values() if running.worker == worker]
+
+    def _is_idle(self, worker: str) -> bool:
+        return not self._topics_of(worker) and all(other != worker for _, other in self._superseded)
+
+    async def _handle_start(self, command: StartTopic) -> None:
+        self._check_term(command.term)
+        await self._host(TopicRecord(command.spec, command.epoch), command.worker, command.source)
+
+    async def _handle_stop(self, command: StopTopic) -> None:
+        self._check_term(command.term)
+        await self._release(command.topic, command.worker, command.epoch, command.towards)
+
+    def _check_term(self, term: int) -> None:
+        if term < self.term:
+            raise StaleTermError(f"term {term} is over; term {self.term} leads", self.term)
+        self.term = term

@@ -1,0 +1,122 @@
+"""The worker processes of a site: started, supervised, commanded and stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from types import NoneType
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from nearcast.errors import NearcastError
+from nearcast.nats import subjects
+from nearcast.nats.rpc import call
+from nearcast.nats.tasks import gather_or_cancel, retry
+from nearcast.protocol.worker import WorkerAssignment, WorkerCommand, WorkerStats
+from nearcast.site.supervisor import SupervisedProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+
+    from nearcast.domain.site import SiteSpec
+    from nearcast.nats.connection import Connection
+    from nearcast.site.agent.assignments import RunningTopic
+
+__all__ = ["WorkerProcesses"]
+
+_log = logging.getLogger(__name__)
+_START_LIMIT = 60.0
+_COMMAND_LIMIT = 20.0
+_STATS_LIMIT = 2.0
+
+
+class WorkerProcesses:
+    """The workers of one site, by name."""
+
+    def __init__(
+        self, site: SiteSpec, connection: Connection, folder: Path, modules: Sequence[str], search_path: Sequence[str]
+    ) -> None:
+        self._site, self._connection, self._folder = site, connection, folder
+        self._modules, self._search_path = list(modules), list(search_path)
+        self._starting = asyncio.Lock()
+        self.processes: dict[str, SupervisedProcess] = {}
+
+    async def ensure(self, worker: str, topics: Iterable[RunningTopic]) -> None:
+        """Start a worker with these topics unless it runs."""
+        async with self._starting:
+            if worker in self.processes:
+                return
+            process = SupervisedProcess(
+                f"{self._site.name}/{worker}",
+                [sys.executable, "-m", "nearcast.site.worker"],
+                self._folder / f"{worker}.log",
+                ready=lambda: self._wait_ready(worker),
+                stdin=self._assignment(worker, topics),
+            )
+            self.processes[worker] = process
+            try:
+                await process.start()
+            except BaseException:
+                del self.processes[worker]
+                raise
+
+    def set_topics(self, worker: str, topics: Iterable[RunningTopic]) -> None:
+        """The topics with which a worker that dies is started again."""
+        if worker in self.processes:
+            self.processes[worker].stdin = self._assignment(worker, topics)
+
+    async def command(self, worker: str, command: WorkerCommand) -> None:
+        """Have a worker execute a command."""
+        subject = subjects.worker_command(self._site.name, worker, command.verb)
+        try:
+            await call(self._connection, subject, command, NoneType, timeout=_COMMAND_LIMIT, encoding="msgpack")
+        except NearcastError as error:
+            raise NearcastError(f"{self._site.name}/{worker}: {error}") from error
+
+    async def stats(self) -> list[WorkerStats]:
+        """The counts of each worker since it started; one that does not answer is left out."""
+        up = [worker for worker, process in self.processes.items() if process.started]
+        found = await gather_or_cancel(*(self._stats_or_none(worker) for worker in up))
+        return [stats for stats in found if stats is not None]
+
+    async def stop_if(self, worker: str, idle: Callable[[], bool]) -> None:
+        """Stop a worker if it is idle, and is not started at the same time."""
+        async with self._starting:
+            if idle():
+                await self.processes.pop(worker).stop()
+
+    async def stop(self) -> None:
+        """Stop all workers."""
+        await asyncio.gather(*(process.stop() for process in self.processes.values()))
+        self.processes.clear()
+
+    def _assignment(self, worker: str, topics: Iterable[RunningTopic]) -> bytes:
+        running = list(topics)
+        assignment = WorkerAssignment(
+            site=self._site.name,
+            worker=worker,
+            url=self._site.url,
+            run_directory=str(self._folder),
+            modules=self._modules,
+            search_path=self._search_path,
+            topics=[topic.spec for topic in running],
+            epochs={topic.spec.name: topic.epoch for topic in running},
+        )
+        return msgspec.json.encode(assignment)
+
+    async def _wait_ready(self, worker: str) -> None:
+        await retry(lambda: self._stats(worker), within=_START_LIMIT, on=NearcastError, pause=0.05)
+
+    async def _stats_or_none(self, worker: str) -> WorkerStats | None:
+        try:
+            return await self._stats(worker)
+        except NearcastError as error:
+            _log.warning("no statistics of worker %s: %s", worker, error)
+            return None
+
+    async def _stats(self, worker: str) -> WorkerStats:
+        subject = subjects.worker(self._site.name, worker)
+        return await call(self._connection, subject, None, WorkerStats, timeout=_STATS_LIMIT)
