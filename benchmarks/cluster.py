@@ -94,7 +94,7 @@ def sharing(spark: SparkSession) -> Iterator[Figure]:
             try:
                 for subscribers in (1, 10, 100, 1000):
                     async with nearcast.connect(deployment.sites[0].url) as client:
-                        connection = client._live()
+                        connection = client.connection
                         for _ in range(subscribers):
                             await connection.subscribe_raw("chn.shared.key", lambda *_: None)
                         await connection.flush()

@@ -296,7 +296,7 @@ async def quorum() -> list[Figure]:
                     async with nearcast.connect(url) as client:
                         await client.publish("log", payload)
                         start = time.perf_counter()
-                        receipts = [await client.submit("log", payload, timeout=60) for _ in range(number)]
+                        receipts = [await client.publish_nowait("log", payload, timeout=60) for _ in range(number)]
                         for receipt in receipts:
                             await receipt
                         return number / (time.perf_counter() - start)
@@ -328,7 +328,7 @@ async def history() -> list[Figure]:
     async with city(("here", "there"), (TopicSpec("log", replicas=("there",), quorum=1),)) as sites:
         async with nearcast.connect(sites["here"].spec.url) as client:
             records = ({"n": n, "hundredth": n % 100 == 0, "text": "x" * 100} for n in range(total))
-            receipts = [await client.submit("log", record, timeout=60) for record in records]
+            receipts = [await client.publish_nowait("log", record, timeout=60) for record in records]
             for receipt in receipts:
                 await receipt
 

@@ -54,7 +54,7 @@ async def test_a_client_that_moves_misses_no_result_and_the_coordinator_lists_it
             for target in ("tokyo", "osaka", "cloud", "tokyo"):
                 if phone.home != target:
                     assert (await control.ask("client", "move", name="phone", to=[target]))["error"] == ""
-                    await until(lambda: not phone._presence._moving)
+                    await until(lambda: not phone.coordination.rehoming.moving)
             await cancel_and_wait(publishing)
             await until(lambda: len(set(got)) >= len(sent))
             counts = Counter(got)

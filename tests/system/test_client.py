@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
+import weakref
 from collections.abc import AsyncIterator
 
 import msgspec
@@ -103,7 +105,7 @@ async def test_bad_input_is_refused_before_anything_is_sent(bare: str) -> None:
         for pattern in ("", "a..b", "a.>.b", "a b"):
             with pytest.raises(nearcast.TopicError):
                 client.subscribe(pattern)
-        limit = client._live().max_payload - 4096
+        limit = client.connection.max_payload - 4096
         await client.publish("x", b"x" * limit)
         with pytest.raises(nearcast.PayloadTooLargeError) as caught:
             await client.publish("x", b"x" * (limit + 1))
@@ -114,6 +116,29 @@ async def test_bad_input_is_refused_before_anything_is_sent(bare: str) -> None:
         await client.flush()
     with pytest.raises(nearcast.NearcastError, match="closed"):
         await client.publish("x", 1)
+
+
+async def test_closed_subscriptions_are_forgotten(bare: str) -> None:
+    async with nearcast.connect(bare) as client:
+        kept = await client.subscribe("x")
+        references = []
+        for _ in range(20):
+            async with client.subscribe("x", callback=lambda message: None) as subscription:
+                references.append(weakref.ref(subscription))
+            client.subscribe("never.begun")
+        del subscription
+        await asyncio.sleep(0)
+        gc.collect()
+        assert [reference() for reference in references if reference() is not None] == []
+        await client.publish("x", 1)
+        assert (await anext(kept)).data == 1
+
+
+async def test_addresses_and_a_coordinator_are_not_both_taken() -> None:
+    with pytest.raises(nearcast.InputError, match="takes urls or coordinator, not both"):
+        nearcast.connect("nats://127.0.0.1:4222", coordinator="nats://127.0.0.1:4223")
+    with pytest.raises(nearcast.InputError, match="urls is empty"):
+        nearcast.connect([])
 
 
 async def test_no_broker_is_one_clear_sentence() -> None:
@@ -134,7 +159,7 @@ async def test_what_is_published_while_the_broker_is_away_arrives_when_it_is_bac
         assert (await anext(subscription)).data == "first"
         first.kill()
         await first.wait()
-        await until(lambda: not client._live().is_connected)
+        await until(lambda: not client.connection.is_connected)
         for n in range(100):
             await client.publish("x", n)
         for _ in range(82):
@@ -153,8 +178,8 @@ async def test_what_is_published_while_the_broker_is_away_arrives_when_it_is_bac
 
 async def test_a_message_that_cannot_be_taken_does_not_end_the_connection(bare: str) -> None:
     async with nearcast.connect(bare) as client, client.subscribe("x") as subscription:
-        await client._live().subscribe_raw("odd", lambda *_: 1 / 0)
-        client._live().send("odd", b"", b"")
+        await client.connection.subscribe_raw("odd", lambda *_: 1 / 0)
+        client.connection.send("odd", b"", b"")
         await client.publish("x", 1)
         assert (await anext(subscription)).data == 1
 
@@ -164,7 +189,7 @@ async def test_malformed_messages_disturb_nobody(city) -> None:
     async with city(topic, names=("tokyo", "osaka")) as c:
         async with nearcast.connect(c.url("osaka")) as client, client.subscribe("gps.*") as subscription:
             await interest_settled()
-            raw = client._live()
+            raw = client.connection
             for payload in (b"", b"\xff\xfe", b"{", b"null", b"[]", b'"text"'):
                 raw.send("pub.gps.car", b"", payload)
                 raw.send("pub.gps.car", header_block(b"no stamp of ours"), payload)
@@ -194,7 +219,7 @@ async def test_wildcards_take_notifications_of_processed_topics_and_publications
             assert got["gps.bus"] == {"n": 2}
             assert set(got["gps.car"]) == {"n", "pid"}
             await asyncio.sleep(0.1)
-            assert not subscription._messages, "the publication to the processed topic is not delivered"
+            assert not subscription.pending, "the publication to the processed topic is not delivered"
 
 
 async def _first(subscription: nearcast.Subscription, number: int) -> AsyncIterator[nearcast.Message]:

@@ -27,7 +27,7 @@ def unmount(path: str) -> None:
 async def ids_at(c: City, site: str, topic: str) -> list[str]:
     """The ids a site's own store holds, read past the client."""
     async with nearcast.connect(c.url(site)) as client:
-        js = client._live().jetstream(domain=site)
+        js = client.connection.jetstream(domain=site)
         info = await js.stream_info(topic)
         sequences = range(info.state.first_seq, info.state.last_seq + 1)
         return [(await js.get_msg(topic, n, direct=True)).headers["Nats-Msg-Id"] for n in sequences]
@@ -73,7 +73,7 @@ async def test_no_acknowledged_message_is_lost_when_a_store_is_killed_and_comes_
 
             async def publish() -> None:
                 for n in range(3000):
-                    receipts.append(await client.submit("log", {"n": n}, timeout=30))
+                    receipts.append(await client.publish_nowait("log", {"n": n}, timeout=30))
                     await asyncio.sleep(0.001)
 
             publishing = asyncio.create_task(publish())

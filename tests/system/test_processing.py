@@ -67,7 +67,7 @@ async def test_spools_of_all_managing_sites_hold_the_message_and_copies_go_only_
     async with city(TopicSpec("gps.*", ("tokyo", "osaka")), TopicSpec("ring", ("cloud",))) as c:
         async with nearcast.connect(c.url("cloud")) as spy:
             copies: list[str] = []
-            await spy._live().subscribe_raw("spl.>", lambda subject, *rest: copies.append(subject))
+            await spy.connection.subscribe_raw("spl.>", lambda subject, *rest: copies.append(subject))
             await interest_settled()
             await publish_from(c, "tokyo", "gps.car", 5)
             await publish_from(c, "osaka", "ring", 5)

@@ -39,7 +39,7 @@ async def test_ten_moves_of_publisher_and_subscriber_lose_and_repeat_nothing(cit
                     for topic in ("gps", "plain"):
                         for _ in range(4):
                             sent[topic].append((await writer.publish(topic, {"n": len(sent[topic])})).id)
-                    receipts.append(await writer.submit("log", {"n": 1}, timeout=20))
+                    receipts.append(await writer.publish_nowait("log", {"n": 1}, timeout=20))
                     await asyncio.sleep(0.01)
                 sent["log"] = [(await receipt).id for receipt in receipts]
 
@@ -53,7 +53,7 @@ async def test_ten_moves_of_publisher_and_subscriber_lose_and_repeat_nothing(cit
                         assert answer["error"] == ""
                         assert client.home == target
                 await asyncio.sleep(0.1)
-                await until(lambda: not writer._presence._moving and not reader._presence._moving)
+                await until(lambda: not writer.coordination.rehoming.moving and not reader.coordination.rehoming.moving)
             running = False
             await task
             for topic, ids in got.items():
@@ -63,7 +63,7 @@ async def test_ten_moves_of_publisher_and_subscriber_lose_and_repeat_nothing(cit
                 counts = Counter(identity.partition(";")[0] for identity in ids)
                 assert [identity for identity in sent[topic] if identity not in counts] == [], topic
                 assert [identity for identity, count in counts.items() if count > 1] == [], topic
-            assert writer._presence.moves >= 6
+            assert writer.coordination.rehoming.moves >= 6
             assert len(sent["plain"]) > 500
 
 
@@ -149,16 +149,18 @@ async def test_a_subscription_that_begins_while_the_client_moves_moves_too(city)
 
             await subscribe("before")
             await (await subscribe("closed")).close()
-            switch = car._presence._switch
+            old, flush = car.connection, car.connection.flush
 
-            async def subscribe_and_switch(old, new):
-                await subscribe("meanwhile")  # its old connection is still the client's own
-                await switch(old, new)
+            async def subscribe_and_flush(timeout=10):
+                old.flush = flush
+                await subscribe("meanwhile")  # the old connection, flushed before the switch, is still the client's own
+                assert car.connection is old
+                await flush(timeout)
 
-            car._presence._switch = subscribe_and_switch
+            old.flush = subscribe_and_flush
             target = next(site for site in c.sites if site not in (car.home, "cloud"))
             assert (await control.ask("client", "move", name="car", to=[target]))["error"] == ""
-            await until(lambda: not car._presence._moving)
+            await until(lambda: not car.coordination.rehoming.moving)
             await interest_settled()
             for topic in got:
                 await writer.publish(topic, 1)
@@ -187,7 +189,7 @@ async def test_a_client_that_leaves_in_the_middle_of_a_move_leaves_nothing_open(
             await car.publish("log", {"n": 1})
             target = next(site for site in c.sites if site != car.home)
             assert (await control.ask("client", "move", name="car", to=[target]))["error"] == ""
-            assert car._presence._moving  # it still takes messages on both connections
+            assert car.coordination.rehoming.moving  # it still takes messages on both connections
         await asyncio.sleep(0)
         left = {task.get_coro().__qualname__ for task in asyncio.all_tasks() - others}
         assert {name for name in left if name.startswith(("Client.", "Acknowledgements."))} == set()
@@ -220,8 +222,26 @@ async def test_a_client_that_was_forgotten_while_it_was_away_registers_again(cit
     async with city(TopicSpec("news"), names=("cloud",), report_seconds=0.2) as c, coordinator(c) as control:
         async with nearcast.connect(coordinator=c.url("cloud"), name="late", report_seconds=0.2) as late:
             await until(lambda: "late" in control.coordinator.registry.clients)
-            await until(lambda: late._presence._told is not None and late._presence._told.home == late.home)
+            await until(
+                lambda: late.coordination.registered is not None and late.coordination.registered.home == late.home
+            )
             await control.ask("client", "leave", name="late")  # as when it is silent for too long
             assert "late" not in control.coordinator.registry.clients
-            await late._live().force_reconnect()
+            await late.connection.force_reconnect()
             await until(lambda: "late" in control.coordinator.registry.clients)
+
+
+async def test_history_goes_on_when_the_client_moves_while_it_is_read(city):
+    async with city(TopicSpec("log", (), ("cloud",), 1), report_seconds=0.3) as c, coordinator(c) as control:
+        async with nearcast.connect(coordinator=c.url("tokyo"), name="car") as car:
+            number = 400  # of 4 KiB: several pages, of which one is read ahead
+            receipts = [await car.publish_nowait("log", b"x" * 4096, timeout=30) for _ in range(number)]
+            sent = [(await receipt).id for receipt in receipts]
+            read = []
+            async for message in car.history("log"):
+                if not read:
+                    target = next(site for site in c.sites if site not in (car.home, "cloud"))
+                    assert (await control.ask("client", "move", name="car", to=[target]))["error"] == ""
+                    await until(lambda: not car.coordination.rehoming.moving)
+                read.append(message.id)
+            assert read == sent

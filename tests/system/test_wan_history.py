@@ -29,7 +29,7 @@ async def stores_asked(url: str, topic: str, number: int) -> list[str]:
     """Which stores answered so many queries, once both are known; every answer is complete."""
     asked = []
     async with nearcast.connect(url, timeout=20) as client:
-        finder = StoreFinder(client._live(), random.Random(1))
+        finder = StoreFinder(lambda: client.connection, random.Random(1))
 
         async def both_are_known() -> bool:
             return set(await finder.find(topic)) == {"near", "far"}

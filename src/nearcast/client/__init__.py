@@ -1,8 +1,8 @@
 """The SDK: connect, publish, subscribe, ask for history. It needs no site code and runs on devices."""
 
+from nearcast.client.acknowledgements import QuorumError, Receipt
 from nearcast.client.client import Client, connect
 from nearcast.client.history import HistoryError
-from nearcast.client.quorum import QuorumError, Receipt
 from nearcast.client.subscription import SlowConsumerError, Subscription
 
 __all__ = ["Client", "HistoryError", "QuorumError", "Receipt", "SlowConsumerError", "Subscription", "connect"]

@@ -1,4 +1,4 @@
-"""The client's side of channels: subscribe through the home site's agent, stay subscribed, leave; and feed records."""
+"""The client's side of channels: subscribe through the agent of the home, renew, leave."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nearcast.protocol.services import ChannelAnswer, ChannelRequest, DatasetReq
 if TYPE_CHECKING:
     from nearcast.nats.connection import Connection
 
-__all__ = ["ChannelMember", "FixedStore"]
+__all__ = ["ChannelMember", "HeldChannel", "HeldChannels"]
 
 _log = logging.getLogger(__name__)
 _RENEW_EVERY = 2.0
@@ -27,25 +27,25 @@ _KEYS_AT_ONCE = 2_000
 T = TypeVar("T")
 
 
-class FixedStore:
-    """A finder of stores that knows the one: results are kept by the cloud."""
+class HeldChannel(msgspec.Struct):
+    """One channel subscription of a client, and how many of its Subscription objects share it."""
 
-    def __init__(self, site: str) -> None:
-        self._site = site
+    channel: str
+    params: dict[str, Any]
+    count: int = 0
 
-    async def find(self, topic: str) -> list[str]:
-        return [self._site]
+
+HeldChannels = dict[str, HeldChannel]
+"""By `channel.key`. All sessions of a client share one: what was held by one is renewed by the next."""
 
 
 class ChannelMember:
-    """The channel subscriptions of one client. The agent forgets those that are not renewed."""
+    """The channel subscriptions of one client, through one connection. The agent forgets those that are not renewed."""
 
-    def __init__(self, client: str, connection: Connection) -> None:
-        self._client, self._connection = client, connection
-        self._held: dict[str, tuple[str, dict[str, Any], int]] = {}
+    def __init__(self, client: str, connection: Connection, held: HeldChannels) -> None:
+        self._client, self._connection, self._held = client, connection, held
         self._task: asyncio.Task[None] | None = None
-        self._home = ""
-        self._datasets: set[str] = set()
+        self._closed = False
 
     @property
     def held(self) -> list[str]:
@@ -53,47 +53,41 @@ class ChannelMember:
         return sorted(self._held)
 
     async def join(self, channel: str, params: Mapping[str, Any]) -> ChannelAnswer:
-        """Subscribe; the answer has the key under which results come, and who keeps them."""
-        self._home = self._home or self._connection.server_name
+        """Subscribe; the answer has the key under which results come, and the site whose store keeps them."""
         answer = await self._register(channel, dict(params))
-        name = f"{channel}.{answer.key}"
-        _, _, count = self._held.get(name, (channel, {}, 0))
-        self._held[name] = (channel, dict(params), count + 1)
-        if self._task is None:
-            self._task = asyncio.create_task(self._renew_forever(), name=f"channels of {self._client}")
+        self._held.setdefault(f"{channel}.{answer.key}", HeldChannel(channel, dict(params))).count += 1
+        self._start_renewing()
         return answer
 
-    async def leave(self, name: str) -> None:
-        """End one subscription; when it was the client's last of its kind, say so."""
-        channel, params, count = self._held.get(name, ("", {}, 0))
-        if count > 1:
-            self._held[name] = (channel, params, count - 1)
+    def leave(self, name: str) -> None:
+        """End one subscription; when it was the client's last to these results, tell the agent."""
+        held = self._held.get(name)
+        if held is None:
             return
-        if self._held.pop(name, None) is not None and self._connection.is_connected:
-            subject = subjects.channels_service(self._connection.server_name, "leave")
-            self._connection.send(subject, b"", msgspec.json.encode(RenewRequest(self._client, [name])))
+        held.count -= 1
+        if held.count == 0:
+            del self._held[name]
+            if self._connection.is_connected:
+                subject = subjects.channels_service(self._connection.server_name, "leave")
+                self._connection.send(subject, b"", msgspec.json.encode(RenewRequest(self._client, [name])))
 
-    async def hold(self, name: str) -> None:
-        """Runs as long as a subscription is open; leaves when it is closed."""
-        try:
-            await asyncio.Event().wait()
-        finally:
-            await self.leave(name)
+    async def find_dataset(self, dataset: str) -> str:
+        """The site whose store keeps the records of a dataset; an InputError when it takes none."""
+        return (await self._ask("dataset", DatasetRequest(dataset), ChannelAnswer)).store
 
-    async def know_dataset(self, dataset: str) -> None:
-        """Ask once whether a dataset takes records."""
-        if dataset not in self._datasets:
-            await self._ask("dataset", DatasetRequest(dataset), ChannelAnswer)
-            self._datasets.add(dataset)
-
-    async def move(self, connection: Connection) -> None:
-        """Renew through another home from now on, beginning with all that is held."""
-        self._connection = connection
+    async def take_over(self) -> None:
+        """Renew what the session before held, now and from now on."""
+        self._start_renewing()
         await self._renew()
 
     async def close(self) -> None:
         """Stop renewing."""
+        self._closed = True
         await cancel_and_wait(self._task)
+
+    def _start_renewing(self) -> None:
+        if self._task is None and not self._closed:
+            self._task = asyncio.create_task(self._renew_forever(), name=f"channels of {self._client}")
 
     async def _register(self, channel: str, params: dict[str, Any]) -> ChannelAnswer:
         return await self._ask("subscribe", ChannelRequest(self._client, channel, params), ChannelAnswer)
@@ -124,5 +118,5 @@ class ChannelMember:
             answer = await self._ask("renew", RenewRequest(self._client, some), RenewAnswer)
             for name in answer.unknown:  # another home, or an agent that started again
                 if name in self._held:
-                    channel, params, _ = self._held[name]
-                    await self._register(channel, params)
+                    held = self._held[name]
+                    await self._register(held.channel, held.params)

@@ -2,140 +2,114 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import random
 import secrets
-import time
-from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from nats.errors import Error as NatsError
 
-from nearcast.client.channels import ChannelMember, FixedStore
 from nearcast.client.history import History, HistoryQuery, StoreFinder, condition_tree, microseconds
-from nearcast.client.lookup import Route, look_up
-from nearcast.client.quorum import Acknowledgements, Receipt
-from nearcast.client.replay import replay_range, replay_then_live
-from nearcast.client.subscription import Overflow, Subscription, publications_of
+from nearcast.client.publishing import Publisher
+from nearcast.client.session import Sessions
+from nearcast.client.subscribing import begin_channel, begin_dead_letters, begin_topic
+from nearcast.client.subscription import Callback, Overflow, Subscription
+from nearcast.client.topic_lookup import look_up_topics
 from nearcast.codec import JSON, Codec
 from nearcast.domain.site import check_name
-from nearcast.domain.topic import TopicSpec, check_pattern, check_topic, covers
-from nearcast.errors import InputError, NearcastError
-from nearcast.nats import subjects
-from nearcast.nats.connection import (
-    RESERVED_BYTES,
-    Connection,
-    PayloadTooLargeError,
-    open_connection,
-)
-from nearcast.nats.stamp import header_block
+from nearcast.domain.topic import TopicSpec, check_pattern, covers
+from nearcast.errors import InputError
 from nearcast.protocol.services import HistoryRequest
 
 if TYPE_CHECKING:
-    from nearcast.client.presence import Presence
-    from nearcast.client.subscription import Callback
+    import asyncio
+
+    from nearcast.client.acknowledgements import Receipt
+    from nearcast.client.coordination import Coordination
+    from nearcast.client.replay import Replay
     from nearcast.coordinates import Coordinate
     from nearcast.filters import Condition
+    from nearcast.nats.connection import Connection
 
 __all__ = ["Client", "connect"]
 
-_log = logging.getLogger(__name__)
 _BUFFER = 65_536
+_LOCAL_BROKER = "nats://127.0.0.1:4222"
 
 
 class Client:
     """A connection to Nearcast; made by `nearcast.connect` and used as an async context manager.
 
-    name: this client's name, unique among all. home: the site it is connected to.
+    name: this client's name, unique among all. coordination: its part in the control plane, if it has one.
     """
 
-    def __init__(self, urls: Sequence[str], name: str, codec: Codec, timeout: float) -> None:
-        self.name, self._urls, self._codec, self._timeout = name, list(urls), codec, timeout
-        self.home = ""
-        self.reconnects = 0
-        self._connection: Connection | None = None
-        self._acknowledgements: Acknowledgements | None = None
-        self._channels: ChannelMember | None = None
-        self._routes: dict[str, Route] = {}
-        self._subscriptions: list[Subscription] = []
-        self._choice = random.Random(name)
-        self._published = 0
-        self._identity = b""
-        self._largest = 0
-        self._presence: Presence | None = None
+    def __init__(
+        self,
+        sessions: Sessions,
+        publisher: Publisher,
+        subscriptions: set[Subscription],
+        codec: Codec,
+        coordination: Coordination | None,
+    ) -> None:
+        self.name, self.coordination = sessions.name, coordination
+        self._sessions, self._publisher, self._codec = sessions, publisher, codec
+        self._subscriptions = subscriptions  # those that have begun and were not closed
+        self._choice = random.Random(self.name)
 
     async def __aenter__(self) -> Client:
-        if self._presence is not None:
-            self._urls = await self._presence.register(self._urls)
-        self._connection = await open_connection(
-            self._urls, name=self.name, timeout=self._timeout, on_reconnect=self._came_back
-        )
-        self._settle_in(self._connection)
-        self._acknowledgements = Acknowledgements(self._connection)
-        await self._acknowledgements.start()
-        self._channels = ChannelMember(self.name, self._connection)
-        if self._presence is not None:
-            await self._presence.start(self._connection)
+        if self.coordination is not None:
+            await self.coordination.register()
+        try:
+            await self._sessions.start()
+            if self.coordination is not None:
+                await self.coordination.start()
+        except BaseException:
+            await self._sessions.close()
+            raise
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        if self._presence is not None:
-            await self._presence.stop()
-        for subscription in self._subscriptions:
+        if self.coordination is not None:
+            await self.coordination.stop()
+        for subscription in list(self._subscriptions):
             await subscription.close()
-        if self._channels is not None:
-            await self._channels.close()
-        if self._acknowledgements is not None:
-            await self._acknowledgements.stop()
-        if self._connection is not None:
-            if self._connection.is_connected:
-                try:
-                    await self._connection.flush(timeout=2)
-                except (NatsError, TimeoutError) as error:
-                    _log.warning("client %s: closing before all was sent: %s", self.name, error)
-            await self._connection.close()
+        await self._sessions.close()
 
-    async def publish(self, topic: str, data: Any, *, quorum: int | None = None, timeout: float = 5.0) -> Receipt:
-        """Publish. Bytes go as they are, everything else through the codec.
+    @property
+    def home(self) -> str:
+        """The site it is connected to."""
+        return self._sessions.home
+
+    @property
+    def reconnects(self) -> int:
+        """How often a lost connection came back."""
+        return self._sessions.reconnects
+
+    @property
+    def connection(self) -> Connection:
+        """The NATS connection to the broker of the home, for what NATS does and Nearcast has no method for."""
+        return self._sessions.connection()
+
+    def publish(
+        self, topic: str, data: Any, *, quorum: int | None = None, timeout: float = 5.0
+    ) -> Coroutine[Any, Any, Receipt]:
+        """Publish: `await` it. Bytes go as they are, everything else through the codec.
 
         Returns when the message is on its way; for a topic with a write quorum (its own or `quorum`), when that many
         stores have it, and raises QuorumError when they do not say so in time.
         """
-        route = self._routes.get(topic)
-        if route is None:
-            route = await self._find_route(topic)
-        needed = route.quorum if quorum is None else quorum
-        if needed:
-            return await (await self._send_for_quorum(topic, route, data, needed, timeout))
-        payload = data if type(data) is bytes else self._encode(topic, data)
-        if len(payload) > self._largest:
-            raise PayloadTooLargeError(topic, len(payload), self._largest)
-        message_id = self._next_id()
-        connection = self._connection
-        assert connection is not None
-        connection.send(route.subject, header_block(message_id), payload)
-        route.sent += 1
-        route.bytes += len(payload)
-        if connection.backlogged:
-            await connection.wait_writable()
-        return Receipt(message_id.decode())
+        return self._publisher.publish(topic, data, quorum, timeout)
 
-    async def submit(
+    async def publish_nowait(
         self, topic: str, data: Any, *, quorum: int | None = None, timeout: float = 5.0
     ) -> asyncio.Future[Receipt]:
         """Publish without waiting for the stores: many may be under way. Await what it returns for the receipt."""
-        route = self._routes.get(topic)
-        if route is None:
-            route = await self._find_route(topic)
-        needed = route.quorum if quorum is None else quorum
-        if needed:
-            return await self._send_for_quorum(topic, route, data, needed, timeout)
-        sent: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
-        sent.set_result(await self.publish(topic, data, quorum=0))
-        return sent
+        return await self._publisher.publish_nowait(topic, data, quorum, timeout)
+
+    async def feed(self, dataset: str, record: Any, *, timeout: float = 5.0) -> Receipt:
+        """Give a record to a dataset. Returns when the cloud's store has it; it is then kept once, or quarantined."""
+        return await self._publisher.feed(dataset, record, timeout)
 
     def subscribe(
         self,
@@ -144,7 +118,7 @@ class Client:
         channel: str | None = None,
         params: Mapping[str, Any] | None = None,
         callback: Callback | None = None,
-        replay: bool | int | datetime | timedelta | None = None,
+        replay: Replay = None,
         buffer: int = _BUFFER,
         on_overflow: Overflow = "drop_oldest",
     ) -> Subscription:
@@ -156,56 +130,31 @@ class Client:
 
         With `channel` and `params` instead of a topic: the results of a channel for these values of its parameters.
         """
-        if topic is None:
-            if channel is None:
-                raise InputError("subscribe needs a topic or a channel")
-        elif channel is not None:
+        if topic is not None and channel is not None:
             raise InputError(f"subscribe takes a topic or a channel, not both: {topic!r} and {channel!r}")
-        else:
-            check_pattern(topic)
+        if channel is not None:
 
-        async def begin(subscription: Subscription) -> None:
-            if channel is not None:
-                await self._begin_channel(subscription, channel, params or {}, replay)
-            else:
-                await self._begin(subscription, replay)
+            async def begin(subscription: Subscription) -> None:
+                await begin_channel(subscription, self._sessions, channel, params or {}, replay)
 
-        subscription = Subscription(topic or channel or "", begin, self._codec.decode, callback, buffer, on_overflow)
-        subscription.of_channel = channel is not None
-        self._subscriptions.append(subscription)
-        if self._presence is not None:
-            subscription.sampler = self._presence.sample
-        return subscription
+            return self._subscription(channel, begin, callback, buffer, on_overflow, of_channel=True)
+        if topic is None:
+            raise InputError("subscribe needs a topic or a channel")
+        check_pattern(topic)
 
-    async def feed(self, dataset: str, record: Any, *, timeout: float = 5.0) -> Receipt:
-        """Give a record to a dataset. Returns when the cloud's store has it; it is then kept once, or quarantined."""
-        self._live()
-        check_topic(dataset)
-        assert self._channels is not None
-        assert self._acknowledgements is not None
-        await self._channels.know_dataset(dataset)
-        payload = record if type(record) is bytes else self._encode(dataset, record)
-        if len(payload) > self._largest:
-            raise PayloadTooLargeError(dataset, len(payload), self._largest)
-        message_id = self._next_id()
-        return await (
-            await self._acknowledgements.send(
-                dataset, subjects.feed(dataset), message_id.decode(), header_block(message_id), payload, 1, timeout
-            )
-        )
+        async def begin_at_topic(subscription: Subscription) -> None:
+            await begin_topic(subscription, self._sessions, replay, self._choice)
+
+        return self._subscription(topic, begin_at_topic, callback, buffer, on_overflow)
 
     def dead_letters(self, topic: str) -> Subscription:
         """Publications that a processor could not handle, as they are given up; `message.reason` says why."""
         check_pattern(topic)
 
         async def begin(subscription: Subscription) -> None:
-            connection = self._live()
-            await subscription.attach(connection, subjects.dead_letters(topic))
-            await connection.flush()
+            await begin_dead_letters(subscription, self._sessions)
 
-        subscription = Subscription(topic, begin, self._codec.decode, None, _BUFFER, "drop_oldest")
-        self._subscriptions.append(subscription)
-        return subscription
+        return self._subscription(topic, begin, None, _BUFFER, "drop_oldest")
 
     def history(
         self,
@@ -234,131 +183,45 @@ class Client:
         )
 
         async def prepare() -> HistoryQuery:
-            connection, specs = self._live(), await self.topics(topic)
-            processed = any(spec.processed and covers(spec.name, topic) for spec in specs)
+            processed = any(spec.processed and covers(spec.name, topic) for spec in await self.topics(topic))
             wanted = msgspec.structs.replace(request, notifications=processed and not publications)
+            connection = self._sessions.connection
             return HistoryQuery(connection, StoreFinder(connection, self._choice), wanted, self._codec.decode, last)
 
         return History(prepare)
 
-    async def round_trip(self) -> float:
-        """Seconds to the home's broker and back."""
-        return float(await self._live().rtt())
+    async def topics(self, pattern: str) -> list[TopicSpec]:
+        """What is configured for the topics within a pattern. On a NATS server that is no site's broker: nothing."""
+        return await look_up_topics(self._sessions.connection, pattern)
 
     async def flush(self) -> None:
         """Wait until the broker has taken all that was published so far."""
-        await self._live().flush()
+        await self._sessions.connection().flush()
 
-    def _live(self) -> Connection:
-        if self._connection is None:
-            raise NearcastError("the client is not connected; use it as: async with nearcast.connect(url) as client")
-        return self._connection
-
-    async def _came_back(self) -> None:
-        self.reconnects += 1
-        self._settle_in(self._live())
-        self._routes.clear()
-        if self._presence is not None:
-            self._presence.came_back()
-
-    def _settle_in(self, connection: Connection) -> None:
-        self.home = connection.server_name
-        self._identity = f"{self.name}:{self.home}:".encode()
-        self._largest = max(connection.max_payload - RESERVED_BYTES, 0)
-
-    def _next_id(self) -> bytes:
-        self._published += 1
-        return b"%b%d:%d" % (self._identity, time.time_ns() // 1000, self._published)
-
-    def _encode(self, topic: str, data: Any) -> bytes:
-        try:
-            return self._codec.encode(data)
-        except Exception as error:
-            raise InputError(f"topic {topic}: {type(data).__name__} cannot be encoded: {error}") from error
-
-    async def _send_for_quorum(
-        self, topic: str, route: Route, data: Any, needed: int, timeout: float
-    ) -> asyncio.Future[Receipt]:
-        if not 0 < needed <= len(route.spec.replicas):
-            have = ", ".join(route.spec.replicas) or "no stores"
-            raise InputError(f"topic {topic}: quorum is {needed}; the topic is kept by {have}")
-        payload = data if type(data) is bytes else self._encode(topic, data)
-        if len(payload) > self._largest:
-            raise PayloadTooLargeError(topic, len(payload), self._largest)
-        message_id = self._next_id()
-        route.sent += 1
-        route.bytes += len(payload)
-        assert self._acknowledgements is not None
-        return await self._acknowledgements.send(
-            topic, route.subject, message_id.decode(), header_block(message_id), payload, needed, timeout
-        )
-
-    async def _find_route(self, topic: str) -> Route:
-        self._live()
-        check_topic(topic)
-        specs = await self.topics(topic)
-        route = self._routes[topic] = Route(topic, specs[0] if specs else TopicSpec(topic))
-        return route
-
-    async def topics(self, pattern: str) -> list[TopicSpec]:
-        """What is configured for the topics within a pattern. A NATS server that is no site's promises nothing."""
-        return await look_up(self._live, pattern)
-
-    async def _begin(self, subscription: Subscription, replay: bool | int | datetime | timedelta | None) -> None:
-        pattern = subscription.topic
-        specs = await self.topics(pattern)
-        connection = self._live()  # not earlier: the client may have moved while it asked
-        processed = [spec for spec in specs if spec.processed]
-        if any(spec.replicas for spec in specs):
-            subscription.drop_duplicates()  # a publication may be sent again for its quorum
-        wanted = []
-        if processed:
-            wanted.append(subjects.notifications(pattern))
-        if not any(covers(spec.name, pattern) for spec in processed):
-            wanted.append(subjects.publications(pattern))
-            if processed:
-                subscription.exclude(publications_of(processed))
-        if replay is None or replay is False:
-            for subject in wanted:
-                await subscription.attach(connection, subject)
-            await connection.flush()
-            return
-        if len(wanted) != 1 or not any(covers(spec.name, pattern) and spec.replicas for spec in specs):
-            raise InputError(
-                f"topic {pattern!r}: replay needs one durable topic (with `replicas` in the configuration)"
-            )
-        since, last = replay_range(replay)
-        request = HistoryRequest(pattern, bool(processed), since, None, last)
-        query = HistoryQuery(connection, StoreFinder(connection, self._choice), request, self._codec.decode, None)
-        await replay_then_live(subscription, connection, wanted[0], query)
-
-    async def _begin_channel(
+    def _subscription(
         self,
-        subscription: Subscription,
-        channel: str,
-        params: Mapping[str, Any],
-        replay: bool | int | datetime | timedelta | None,
-    ) -> None:
-        self._live()
-        assert self._channels is not None
-        answer = await self._channels.join(channel, params)
-        connection = self._live()  # it may have moved while it asked
-        name = f"{channel}.{answer.key}"
-        subscription.adopt(asyncio.create_task(self._channels.hold(name), name=f"hold {name}"))
-        subscription.drop_duplicates()
-        subject = subjects.channel_results(channel, answer.key)
-        if replay is None or replay is False:
-            await subscription.attach(connection, subject)
-            await connection.flush()
-            return
-        since, last = replay_range(replay)
-        request = HistoryRequest(name, False, since, None, last, results=True)
-        query = HistoryQuery(connection, FixedStore(answer.store), request, self._codec.decode, None)
-        await replay_then_live(subscription, connection, subject, query)
+        topic: str,
+        begin: Callable[[Subscription], Awaitable[None]],
+        callback: Callback | None,
+        buffer: int,
+        on_overflow: Overflow,
+        *,
+        of_channel: bool = False,
+    ) -> Subscription:
+        async def begin_known(subscription: Subscription) -> None:
+            self._subscriptions.add(subscription)  # from now on it moves with the client
+            subscription.on_close(lambda: self._subscriptions.discard(subscription))
+            if self.coordination is not None:
+                self.coordination.observe(subscription)
+            await begin(subscription)
+
+        subscription = Subscription(topic, begin_known, self._codec.decode, callback, buffer, on_overflow)
+        subscription.of_channel = of_channel
+        return subscription
 
 
 def connect(
-    urls: str | Sequence[str] = "nats://127.0.0.1:4222",
+    urls: str | Sequence[str] | None = None,
     *,
     coordinator: str | Sequence[str] | None = None,
     name: str | None = None,
@@ -370,19 +233,28 @@ def connect(
 ) -> Client:
     """A client of the first broker that answers: `async with nearcast.connect(urls) as client`.
 
-    coordinator: any broker through which a coordinator can be asked; it gives this client a home, learns how it fares
-    (each `report_seconds`) and may move it to a better one, without a gap. mobile: this device changes its place, so
-    its coordinate is that of the nearest site plus its access delay. coordinate: it knows its place by other means.
+    urls: brokers; nats://127.0.0.1:4222 when neither these nor a coordinator are given. coordinator: instead of urls,
+    any broker through which a coordinator can be asked; it gives this client a home, learns how it fares (each
+    `report_seconds`) and may move it to a better one, without a gap. mobile: this device changes its place, so its
+    coordinate is that of the nearest site plus its access delay. coordinate: it knows its place by other means.
     """
-    given = urls if coordinator is None else coordinator
+    if urls is not None and coordinator is not None:
+        raise InputError(
+            f"connect takes urls or coordinator, not both: urls is {urls!r}, coordinator is {coordinator!r}; "
+            "with a coordinator, it says which broker to connect to"
+        )
+    given = coordinator if coordinator is not None else urls if urls is not None else _LOCAL_BROKER
     addresses = [given] if isinstance(given, str) else list(given)
     if not addresses:
         raise InputError("urls is empty; name at least one broker, as in nats://127.0.0.1:4222")
-    client = Client(addresses, check_name(name or f"c{secrets.token_hex(6)}", "client"), codec, timeout)
+    sessions = Sessions(check_name(name or f"c{secrets.token_hex(6)}", "client"), addresses, timeout)
+    publisher, subscriptions = Publisher(sessions, codec), set[Subscription]()
+    sessions.on_reconnect.append(publisher.routes.clear)  # it may be another site, and topics may have changed
+    coordination = None
     if coordinator is not None:
         # A client without a coordinator does not pay for this.
-        from nearcast.client.presence import Presence
-        from nearcast.client.whereabouts import Whereabouts
+        from nearcast.client.coordination import ClientCoordinate, Coordination
 
-        client._presence = Presence(client, Whereabouts(coordinate, mobile=mobile), report_seconds)
-    return client
+        position = ClientCoordinate(coordinate, mobile=mobile)
+        coordination = Coordination(sessions, subscriptions, publisher.routes, position, report_seconds)
+    return Client(sessions, publisher, subscriptions, codec, coordination)

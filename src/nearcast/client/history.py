@@ -25,7 +25,16 @@ from nearcast.protocol.services import HistoryPage, HistoryRequest, StoresAnswer
 if TYPE_CHECKING:
     from nearcast.nats.connection import Connection
 
-__all__ = ["History", "HistoryError", "HistoryQuery", "StoreFinder", "microseconds", "rank_stores"]
+__all__ = [
+    "FixedStore",
+    "History",
+    "HistoryError",
+    "HistoryQuery",
+    "StoreFinder",
+    "condition_tree",
+    "microseconds",
+    "rank_stores",
+]
 
 _log = logging.getLogger(__name__)
 _PING_TIMEOUT = 1.0
@@ -52,11 +61,27 @@ def rank_stores(round_trips: dict[str, float], choice: random.Random) -> list[st
     return ranked
 
 
-class StoreFinder:
-    """Knows which stores hold a topic and how far away they are."""
+class Finder(Protocol):
+    """Says which stores to ask about a topic, nearest first."""
 
-    def __init__(self, connection: Connection, choice: random.Random) -> None:
-        self._connection, self._choice = connection, choice
+    async def find(self, topic: str) -> list[str]: ...
+
+
+class FixedStore:
+    """Finds one store, always the same: the cloud's, which keeps the results of channels."""
+
+    def __init__(self, site: str) -> None:
+        self._site = site
+
+    async def find(self, topic: str) -> list[str]:
+        return [self._site]
+
+
+class StoreFinder:
+    """Finds the stores that hold a topic, by the advertisements the home has heard and by measured round trips."""
+
+    def __init__(self, current: Callable[[], Connection], choice: random.Random) -> None:
+        self._current, self._choice = current, choice
 
     async def find(self, topic: str) -> list[str]:
         """The stores that advertise a topic and answer, nearest first."""
@@ -74,10 +99,11 @@ class StoreFinder:
         return rank_stores(near, self._choice)
 
     async def _ask_home(self, topic: str) -> StoresAnswer:
-        home = self._connection.server_name
-        subject = subjects.history(home, "find")
+        connection = self._current()
+        home = connection.server_name
         try:
-            return await call(self._connection, subject, TopicsRequest(topic), StoresAnswer, timeout=2.0)
+            subject = subjects.history(home, "find")
+            return await call(connection, subject, TopicsRequest(topic), StoresAnswer, timeout=2.0)
         except (NoAnswerError, RemoteError) as error:
             raise HistoryError(f"topic {topic}: the agent of site {home or '(unknown)'} does not answer") from error
 
@@ -88,34 +114,29 @@ class StoreFinder:
         for _ in range(2):
             start = clock()
             try:
-                await call(self._connection, subjects.history(site, "ping"), None, NoneType, timeout=_PING_TIMEOUT)
+                await call(self._current(), subjects.history(site, "ping"), None, NoneType, timeout=_PING_TIMEOUT)
             except (NoAnswerError, RemoteError):
                 return best
             best = min(best or _PING_TIMEOUT, clock() - start)
         return best
 
 
-class Finder(Protocol):
-    """Says which stores to ask about a topic, nearest first."""
-
-    async def find(self, topic: str) -> list[str]: ...
-
-
 class HistoryQuery:
     """Past messages in the order they were stored. Iterate it; pages are fetched one ahead of the reader.
 
-    store: the site that answered last. bytes_received: what crossed the network for it.
+    current: gives the connection to ask through; it changes when the client moves. store: the site that answered last.
+    bytes_received: what crossed the network for it. end: the store's last sequence that was looked at.
     """
 
     def __init__(
         self,
-        connection: Connection,
+        current: Callable[[], Connection],
         finder: Finder,
         request: HistoryRequest,
         decode: Callable[[bytes], Any],
         limit: int | None,
     ) -> None:
-        self._connection, self._finder, self._request = connection, finder, request
+        self._current, self._finder, self._request = current, finder, request
         self._decode, self._limit = decode, limit
         self.store = ""
         self.bytes_received = 0
@@ -176,7 +197,7 @@ class HistoryQuery:
         """A page, or nothing when this store cannot answer; InputError when no store could."""
         subject = subjects.history(store, "read")
         try:
-            raw = await call(self._connection, subject, request, msgspec.Raw, timeout=_PAGE_TIMEOUT, encoding="msgpack")
+            raw = await call(self._current(), subject, request, msgspec.Raw, timeout=_PAGE_TIMEOUT, encoding="msgpack")
         except (NoAnswerError, RemoteError):
             return None
         self.bytes_received += len(bytes(raw))

@@ -1,4 +1,4 @@
-"""Past messages, then live ones: the asyncio shell around the seam."""
+"""Past messages, then live ones: reads the stores and does what the merge decides."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from nearcast.client.history import microseconds
-from nearcast.client.seam import Seam
+from nearcast.client.replay_merge import ReplayMerge
 from nearcast.errors import InputError, NearcastError
 from nearcast.message import Message
+from nearcast.nats.connection import interest_settle
 from nearcast.nats.stamp import header_block
 
 if TYPE_CHECKING:
@@ -19,71 +20,62 @@ if TYPE_CHECKING:
     from nearcast.client.subscription import Subscription
     from nearcast.nats.connection import Connection
 
-__all__ = ["replay_range", "replay_then_live"]
+__all__ = ["Replay", "replay_range", "replay_then_live"]
 
 _log = logging.getLogger(__name__)
-# Long enough for a new subscription to be known at every site.
-_SETTLE = 0.3
-_LOOK_AGAIN = 0.05
+_READ_EVERY = 0.1
 _GIVE_UP = 5.0
+
+Replay = bool | int | datetime | timedelta | None
+"""What to replay: all that is kept, the last so many messages, those since a time or within a time span; or nothing."""
 
 
 async def replay_then_live(
     subscription: Subscription, connection: Connection, subject: str, query: HistoryQuery
 ) -> None:
     """Subscribe now, deliver the past in the background, then what came live meanwhile, then live messages."""
-    seam: Seam | None = Seam(subscription.buffer)
-    deliver = subscription.put
-
-    def hold_or_deliver(message: Message) -> None:
-        if seam is None:
-            deliver(message)
-        else:
-            seam.live(message)
-
-    subscription.divert(hold_or_deliver)
+    merge = ReplayMerge(subscription.buffer)
+    subscription.deliver_to(merge.live)
     await subscription.attach(connection, subject)
     await connection.flush()
 
     async def run() -> None:
-        nonlocal seam
-        assert seam is not None
         try:
-            await _read_until_joined(subscription, query, seam)
+            await _read_until_joined(subscription, query, merge)
         except NearcastError as error:
             subscription.fail(error)
             return
         # Nothing is awaited between the last look and the change-over.
-        held, seam = seam.finish(), None
-        for message in held:
-            deliver(message)
+        subscription.deliver_to(subscription.put)
+        for message in merge.finish():
+            subscription.put(message)
 
-    subscription.adopt(asyncio.create_task(run(), name=f"replay {subscription.topic}"))
+    subscription.start_replay(run())
 
 
-async def _read_until_joined(subscription: Subscription, query: HistoryQuery, seam: Seam) -> None:
+async def _read_until_joined(subscription: Subscription, query: HistoryQuery, merge: ReplayMerge) -> None:
     clock = asyncio.get_running_loop().time
-    await _read_once(subscription, query, seam)
-    seam.caught_up()
-    pause, deadline = _SETTLE, clock() + _GIVE_UP
+    await _read_once(subscription, query, merge)
+    merge.caught_up()
+    settled_at = clock() + interest_settle()  # before that, a message may be in a store and never come live
     while True:
-        await asyncio.sleep(pause)
+        await asyncio.sleep(_READ_EVERY)
+        now = clock()
         query.continue_after_end()
-        await _read_once(subscription, query, seam)
-        if seam.joined:
+        await _read_once(subscription, query, merge)
+        if merge.joined and now >= settled_at:
             return
-        if clock() > deadline:
-            _log.warning("replay of %s: some publisher's last message was stored but not seen live", subscription.topic)
+        if now > settled_at + _GIVE_UP:
+            _log.warning("replay of %s: the last stored message of a publisher did not come live", subscription.topic)
             return
-        pause = _LOOK_AGAIN
 
 
-async def _read_once(subscription: Subscription, query: HistoryQuery, seam: Seam) -> None:
+async def _read_once(subscription: Subscription, query: HistoryQuery, merge: ReplayMerge) -> None:
     async with contextlib.aclosing(query.pages()) as pages:
         async for page in pages:
             for stored in page.messages:
                 message = Message(stored.topic, stored.payload, header_block(stored.id), subscription.decode)
-                if seam.past(message):
+                if merge.past(message):
                     await subscription.put_when_there_is_room(message)
 
 

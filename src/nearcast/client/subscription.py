@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Literal
 
 from nearcast.domain.topic import TopicSpec, matches
@@ -15,16 +15,16 @@ from nearcast.message import Message
 from nearcast.nats import subjects
 from nearcast.nats.deduplication import RecentIds
 from nearcast.nats.stamp import stamp_of
-from nearcast.nats.tasks import cancel_and_wait
+from nearcast.nats.tasks import TaskSet
 
 if TYPE_CHECKING:
     from nearcast.nats.connection import Connection
 
-__all__ = ["Overflow", "SlowConsumerError", "Subscription", "publications_of"]
+__all__ = ["Callback", "Overflow", "SlowConsumerError", "Subscription", "publications_of"]
 
 _log = logging.getLogger(__name__)
 
-_UNDER_WAY = 5.0  # seconds
+_OVERLAP_SECONDS = 5.0  # a message that came on one connection may still be on its way on the other
 
 Overflow = Literal["drop_oldest", "raise"]
 Callback = Callable[[Message], Awaitable[None] | None]
@@ -41,7 +41,7 @@ class SlowConsumerError(NearcastError, BufferError):
 class Subscription:
     """Messages of a topic or pattern. `await` it (or enter it, or iterate) to begin; leave or `close` it to end.
 
-    received, dropped, duplicates: counts since it began.
+    received, dropped, duplicates: counts since it began. pending: messages in the buffer.
     """
 
     def __init__(
@@ -68,12 +68,18 @@ class Subscription:
         self._attached: list[tuple[Connection, Any]] = []
         self._recent: RecentIds | None = None
         self._excluded: Callable[[str], bool] | None = None
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = TaskSet()
+        self._replay: asyncio.Task[None] | None = None
+        self._on_close: list[Callable[[], object]] = []
         self._begun = self._closed = self._always_unique = False
         self._overlaps = 0
         self.of_channel = False
-        self.sampler: Callable[[Subscription, bytes, bytes], None] | None = None  # gets one message in 16
+        self.sampler: Callable[[bytes, bytes], None] | None = None  # gets payload and headers of one message in 16
         self._overflowed = 0
+
+    @property
+    def pending(self) -> int:
+        return len(self._messages)
 
     def __await__(self) -> Generator[Any, None, Subscription]:
         return self._start().__await__()
@@ -109,24 +115,34 @@ class Subscription:
         if self._closed:
             return
         self._closed = True
+        for callback in self._on_close:
+            callback()
         for connection, attached in self._attached:
             await connection.unsubscribe_raw(attached)
         self._wake()
-        await cancel_and_wait(*self._tasks)
+        await self._tasks.cancel()
+
+    def on_close(self, callback: Callable[[], object]) -> None:
+        """Have a function called when it is closed."""
+        self._on_close.append(callback)
 
     async def _start(self) -> Subscription:
         if not self._begun:
             self._begun = True
-            await self._begin(self)
+            try:
+                await self._begin(self)
+            except BaseException:
+                await self.close()
+                raise
             if self._callback is not None:
-                self._tasks.append(asyncio.create_task(self._call_back(self._callback), name=f"callback {self.topic}"))
+                self._tasks.spawn(self._call_back(self._callback), name=f"callback {self.topic}")
         return self
 
     async def attach(self, connection: Connection, subject: str) -> None:
         """Take messages from a subject of a connection."""
         self._attached.append((connection, await connection.subscribe_raw(subject, self.take)))
 
-    async def follow(self, old: Connection, new: Connection) -> None:
+    async def attach_also(self, old: Connection, new: Connection) -> None:
         """Take messages from a second connection as well; each id once. Those without one come from the first only."""
         if self._closed:
             return
@@ -141,12 +157,12 @@ class Subscription:
             if connection is old:
                 self._attached.append((new, await new.subscribe_raw(attached.subject, take_with_id)))
 
-    def lags(self, old: Connection, new: Connection) -> bool:
-        """Whether it takes messages from the old connection and not yet from the new one: it began while moving."""
+    def attached_only_to(self, old: Connection, new: Connection) -> bool:
+        """Whether it takes messages from the old connection and not from the new one: it began during the move."""
         attached = {id(connection) for connection, _ in self._attached}
         return not self._closed and id(old) in attached and id(new) not in attached
 
-    async def let_go(self, old: Connection) -> None:
+    async def detach(self, old: Connection) -> None:
         """Take messages from the other connection alone."""
         for connection, attached in list(self._attached):
             if connection is old:
@@ -154,29 +170,29 @@ class Subscription:
                 await connection.drain_subscription(attached)
             else:
                 connection.set_handler(attached, self.take)
-        # What came on the one connection may still be under way on the other.
-        asyncio.get_running_loop().call_later(_UNDER_WAY, self._forget_ids, self._overlaps)
+        asyncio.get_running_loop().call_later(_OVERLAP_SECONDS, self._forget_ids, self._overlaps)
 
     def _forget_ids(self, overlap: int) -> None:
         if overlap == self._overlaps and not self._always_unique:
             self._recent = None
 
-    async def past_is_read(self) -> None:
-        """Wait until nothing but live messages is read."""
-        await asyncio.gather(*(task for task in self._tasks if task.get_name().startswith("replay")))
+    def start_replay(self, work: Coroutine[Any, Any, None]) -> None:
+        """Have the past read in the background."""
+        self._replay = self._tasks.spawn(work, name=f"replay {self.topic}")
+
+    async def replay_done(self) -> None:
+        """Wait until nothing but live messages is read. Who gives up waiting does not end the replay."""
+        if self._replay is not None:
+            await asyncio.wait([self._replay])
 
     def drop_duplicates(self) -> None:
         """Take each id once from now on."""
         self._always_unique = True
         self._recent = self._recent or RecentIds()
 
-    def divert(self, deliver: Callable[[Message], None]) -> None:
-        """Have live messages go elsewhere than into the buffer, for as long as the past is read."""
+    def deliver_to(self, deliver: Callable[[Message], None]) -> None:
+        """Have live messages go there: elsewhere than into the buffer while the past is read."""
         self._deliver = deliver
-
-    def adopt(self, task: asyncio.Task[None]) -> None:
-        """A task that works for this subscription and ends with it."""
-        self._tasks.append(task)
 
     def fail(self, error: NearcastError) -> None:
         """Raise this to the reader once the buffer is empty."""
@@ -202,7 +218,7 @@ class Subscription:
             self.duplicates += 1
             return
         if self.sampler is not None and not self.received & 15:
-            self.sampler(self, payload, headers)
+            self.sampler(payload, headers)
         self._deliver(Message(subject[4:], payload, headers, self.decode))
 
     def put(self, message: Message) -> None:

@@ -135,7 +135,7 @@ class Connection(Client):
     @property
     def backlogged(self) -> bool:
         """Whether more than a socket's worth of data waits to be sent."""
-        return bool(self._pending_data_size > _UNSENT_BYTES)
+        return self._pending_data_size > _UNSENT_BYTES
 
     async def wait_writable(self) -> None:
         """Wait until what was sent has gone to the socket."""

@@ -31,6 +31,9 @@ class TaskSet:
         """End all that is still running."""
         await cancel_and_wait(*self._tasks)
 
+    def __len__(self) -> int:
+        return len(self._tasks)
+
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:

@@ -104,7 +104,7 @@ class ChannelRequest(msgspec.Struct, frozen=True):
 
 
 class ChannelAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The key under which results come, and the site whose store keeps them."""
+    """The key under which results come, and the site whose store keeps them (of a dataset: its records)."""
 
     key: str = ""
     store: str = ""

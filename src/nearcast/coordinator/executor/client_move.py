@@ -1,8 +1,8 @@
 """Re-homing a client, as the coordinator sees it: journal, tell the client, note its new home. Decisions only.
 
-The client makes the move itself, make-before-break (`nearcast.client.rehoming`); telling it twice does no harm. So a
-coordinator that finds such a move in the journal tells the client again, and a client that does not answer stays
-where it is.
+The client makes the move itself, make-before-break (`nearcast.client.coordination.rehoming`); telling it twice does no
+harm. So a coordinator that finds such a move in the journal tells the client again, and a client that does not answer
+stays where it is.
 """
 
 from __future__ import annotations

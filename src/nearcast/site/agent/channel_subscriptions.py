@@ -119,7 +119,7 @@ class ChannelSubscriptions:
         if spec.source != subjects.feed(name):
             how = "loaded as a whole" if spec.static else f"filled from {spec.source}"
             raise InputError(f"dataset {name!r} is {how} and takes no records")
-        return ChannelAnswer()
+        return ChannelAnswer(store=self._store)
 
     async def _spec(self, name: str) -> ChannelSpec:
         known = self._specs.get(name)

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from nearcast.client import quorum
-from nearcast.client.quorum import Acknowledgements, QuorumError
+from nearcast.client import acknowledgements as module
+from nearcast.client.acknowledgements import Acknowledgements, QuorumError
 from nearcast.nats.connection import ConnectionLostError
 
 
@@ -28,7 +28,7 @@ class Silent:
 
 
 async def test_who_waits_for_a_place_does_not_wait_for_ever_when_the_client_closes(monkeypatch) -> None:
-    monkeypatch.setattr(quorum, "_IN_FLIGHT", 1)
+    monkeypatch.setattr(module, "_IN_FLIGHT", 1)
     acknowledgements = Acknowledgements(Silent())  # type: ignore[arg-type]
     await acknowledgements.start()
     first = await acknowledgements.send("gps", "pub.gps", "a:b:1:1", b"", b"{}", 1, 30.0)

@@ -1,11 +1,11 @@
-"""The seam between past and live, driven without a network."""
+"""Merging past and live messages, without a network."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearcast.client.seam import Seam
+from nearcast.client.replay_merge import ReplayMerge
 from nearcast.message import Message
 from nearcast.nats.stamp import header_block
 
@@ -23,22 +23,22 @@ def test_everything_is_delivered_once_and_in_each_publishers_order(data: st.Data
     first_look = data.draw(st.integers(first_end, len(stream)), label="stored when the subscription had spread")
     # Until then each publisher's site may not have known of the subscription for its first messages.
     live_from = {p: data.draw(st.integers(0, 12), label=f"live from, {p}") for p in range(4)}
-    seam = Seam(held=data.draw(st.integers(1, 60), label="held"))
+    merge = ReplayMerge(held=data.draw(st.integers(1, 60), label="held"))
     delivered: list[str] = []
     looks = sorted(data.draw(st.lists(st.integers(first_look, len(stream)), max_size=5), label="later looks"))
     read = sent = 0
     for end in (first_end, first_look, *looks, len(stream)):
         for publisher, n in stream[sent:end]:
             if n >= live_from[publisher] or sent >= first_look:
-                seam.live(message(publisher, n))
+                merge.live(message(publisher, n))
             sent += 1
-        delivered += [message(*m).id for m in stream[read:sent] if seam.past(message(*m))]
+        delivered += [message(*m).id for m in stream[read:sent] if merge.past(message(*m))]
         read = sent
         if end == first_end:
-            seam.caught_up()
-        elif seam.joined:
+            merge.caught_up()
+        elif merge.joined:
             break
-    delivered += [m.id for m in seam.finish()]
+    delivered += [m.id for m in merge.finish()]
     delivered += [message(*m).id for m in stream[sent:]]  # from here on everything comes live
     assert len(set(delivered)) == len(delivered), "no duplicate"
     assert set(delivered) == {message(*m).id for m in stream}, "no gap"
@@ -49,43 +49,43 @@ def test_everything_is_delivered_once_and_in_each_publishers_order(data: st.Data
 
 @given(st.integers(1, 8), st.integers(1, 30))
 def test_messages_that_came_live_after_the_last_look_are_kept(held: int, later: int) -> None:
-    seam = Seam(held)
-    seam.caught_up()
-    assert seam.past(message(1, 0))
+    merge = ReplayMerge(held)
+    merge.caught_up()
+    assert merge.past(message(1, 0))
     for n in range(later + 1):
-        seam.live(message(1, n))
-    if seam.joined:
-        assert [m.id for m in seam.finish()] == [message(1, n).id for n in range(1, later + 1)]
+        merge.live(message(1, n))
+    if merge.joined:
+        assert [m.id for m in merge.finish()] == [message(1, n).id for n in range(1, later + 1)]
     else:
         assert later >= held, "only what no longer fits makes it read on"
 
 
 def test_it_is_not_joined_before_the_end_of_the_past_was_seen() -> None:
-    seam = Seam(10)
-    assert not seam.joined
-    seam.caught_up()
-    assert seam.joined, "nobody published meanwhile"
+    merge = ReplayMerge(10)
+    assert not merge.joined
+    merge.caught_up()
+    assert merge.joined, "nobody published meanwhile"
 
 
 def test_a_publisher_whose_last_message_did_not_come_live_keeps_it_open() -> None:
-    seam = Seam(10)
-    seam.caught_up()
-    assert seam.past(message(1, 1))
-    assert not seam.joined
-    seam.live(message(1, 1))
-    assert seam.joined
-    seam.live(message(1, 2))
-    assert [m.id for m in seam.finish()] == [message(1, 2).id]
+    merge = ReplayMerge(10)
+    merge.caught_up()
+    assert merge.past(message(1, 1))
+    assert not merge.joined
+    merge.live(message(1, 1))
+    assert merge.joined
+    merge.live(message(1, 2))
+    assert [m.id for m in merge.finish()] == [message(1, 2).id]
 
 
 def test_live_messages_beyond_what_is_held_are_read_from_the_store() -> None:
-    seam = Seam(held=2)
+    merge = ReplayMerge(held=2)
     for n in range(5):
-        seam.live(message(1, n))
-    seam.caught_up()
+        merge.live(message(1, n))
+    merge.caught_up()
     for n in range(3):
-        assert seam.past(message(1, n))
-    assert not seam.joined, "message 2 is no longer held"
-    assert seam.past(message(1, 3))
-    assert seam.joined
-    assert [m.id for m in seam.finish()] == [message(1, 4).id]
+        assert merge.past(message(1, n))
+    assert not merge.joined, "message 2 is no longer held"
+    assert merge.past(message(1, 3))
+    assert merge.joined
+    assert [m.id for m in merge.finish()] == [message(1, 4).id]

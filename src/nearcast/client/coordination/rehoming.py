@@ -1,4 +1,4 @@
-"""Moving a client to another site without a gap: make before break. Decisions only; the client does what they say.
+"""Moving a client to another site without a gap: make before break. Decisions only: see `rehoming_executor`.
 
     open the new connection ─► subscribe there, flush ─► publish there ─► wait ─► close the old one
              │ fails                  │ fails
@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 __all__ = [
-    "Answer",
     "Close",
     "Commanded",
     "Event",
@@ -22,6 +21,7 @@ __all__ = [
     "Lost",
     "Open",
     "Opened",
+    "Outcome",
     "Rehoming",
     "Settled",
     "Subscribe",
@@ -92,52 +92,55 @@ class Close:
 
 
 @dataclass(frozen=True)
-class Answer:
-    """Tell the coordinator: done, or why not. `term`: the highest one seen."""
+class Outcome:
+    """The answer to the coordinator: done, or why not. `term`: the highest one seen."""
 
     error: str
     term: int
 
 
 Event = Commanded | Opened | Subscribed | Settled | Lost
-Instruction = Open | Subscribe | Switch | Wait | Close | Answer
+Instruction = Open | Subscribe | Switch | Wait | Close | Outcome
 
 
 class Rehoming:
-    """The moves of one client. Events in, instructions out; no I/O, no clock. `target`: where it is going."""
+    """The moves of one client. Events in, instructions out; no I/O, no clock.
+
+    target: where it is going, or went last. phase: how far it is.
+    """
 
     def __init__(self, home: str) -> None:
         self.home, self.term = home, 0
         self.target = ""
-        self._phase: Literal["at home", "opening", "subscribing", "overlapping"] = "at home"
+        self.phase: Literal["at home", "opening", "subscribing", "overlapping"] = "at home"
 
     def handle(self, event: Event) -> list[Instruction]:
         """What to do now that this happened."""
         match event:
             case Commanded(term, home, url):
                 return self._commanded(term, home, url)
-            case Opened() if self._phase == "opening":
-                self._phase = "subscribing"
+            case Opened() if self.phase == "opening":
+                self.phase = "subscribing"
                 return [Subscribe()]
-            case Subscribed() if self._phase == "subscribing":
-                self._phase, self.home = "overlapping", self.target
-                return [Switch(), Answer("", self.term), Wait()]
-            case Settled() if self._phase == "overlapping":
-                self._phase = "at home"
+            case Subscribed() if self.phase == "subscribing":
+                self.phase, self.home = "overlapping", self.target
+                return [Switch(), Outcome("", self.term), Wait()]
+            case Settled() if self.phase == "overlapping":
+                self.phase = "at home"
                 return [Close("old")]
-            case Lost(reason) if self._phase in ("opening", "subscribing"):
-                opened, self._phase = self._phase == "subscribing", "at home"
-                answer = Answer(f"{self.target}: {reason}", self.term)
-                return [Close("new"), answer] if opened else [answer]
+            case Lost(reason) if self.phase in ("opening", "subscribing"):
+                opened, self.phase = self.phase == "subscribing", "at home"
+                outcome = Outcome(f"{self.target}: {reason}", self.term)
+                return [Close("new"), outcome] if opened else [outcome]
         return []
 
     def _commanded(self, term: int, home: str, url: str) -> list[Instruction]:
         if term < self.term:
-            return [Answer(f"term {term} is over; term {self.term} leads", self.term)]
+            return [Outcome(f"term {term} is over; term {self.term} leads", self.term)]
         self.term = term
         if home == self.home:  # told twice
-            return [Answer("", term)]
-        if self._phase != "at home":
-            return [Answer(f"is on its way to {self.target or self.home}", term)]
-        self._phase, self.target = "opening", home
+            return [Outcome("", term)]
+        if self.phase != "at home":
+            return [Outcome(f"is on its way to {self.target or self.home}", term)]
+        self.phase, self.target = "opening", home
         return [Open(url)]

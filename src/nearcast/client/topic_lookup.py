@@ -1,4 +1,4 @@
-"""What the home's agent knows about topics, and how a topic's publications therefore leave a client."""
+"""What is configured for topics: asked of the agent of the home."""
 
 from __future__ import annotations
 
@@ -18,30 +18,23 @@ if TYPE_CHECKING:
     from nearcast.domain.topic import TopicSpec
     from nearcast.nats.connection import Connection
 
-__all__ = ["Route", "look_up"]
+__all__ = ["look_up_topics"]
 
 _AGENT_LIMIT = 10.0
 _BARE_SERVER = re.compile("N[A-Z2-7]{55}")  # the key a nats-server is named after when nobody named it
 
 
-class Route:
-    """How a topic's publications leave this client, and how many did."""
+async def look_up_topics(current: Callable[[], Connection], pattern: str) -> list[TopicSpec]:
+    """What is configured for the topics within a pattern. On a NATS server that is no site's broker: nothing.
 
-    __slots__ = ("bytes", "quorum", "sent", "spec", "subject")
-
-    def __init__(self, topic: str, spec: TopicSpec) -> None:
-        self.subject, self.spec, self.quorum = subjects.publications(topic), spec, spec.quorum
-        self.sent = self.bytes = 0
-
-
-async def look_up(live: Callable[[], Connection], pattern: str) -> list[TopicSpec]:
-    """What is configured for the topics within a pattern. A NATS server that is no site's promises nothing."""
+    current: gives the connection to ask through; it may change while this waits.
+    """
 
     async def ask() -> list[TopicSpec]:
-        home = live().server_name
+        home = current().server_name
         try:
             subject = subjects.topics_lookup(home or "none")
-            return (await call(live(), subject, TopicsRequest(pattern), TopicsAnswer, timeout=1.0)).topics
+            return (await call(current(), subject, TopicsRequest(pattern), TopicsAnswer, timeout=1.0)).topics
         except NoAnswerError as error:
             if error.nobody_listens and _BARE_SERVER.fullmatch(home):
                 return []
@@ -51,8 +44,8 @@ async def look_up(live: Callable[[], Connection], pattern: str) -> list[TopicSpe
         # A site that has just come back: its agent follows its broker.
         return await retry(ask, within=_AGENT_LIMIT, on=NoAnswerError)
     except NoAnswerError as error:
-        if not live().is_connected:
+        if not current().is_connected:
             raise ConnectionLostError(f"topic {pattern}: no broker answers to ask about it") from error
         raise NearcastError(
-            f"topic {pattern}: the agent of site {live().server_name} does not answer; is `nearcast site run` up?"
+            f"topic {pattern}: the agent of site {current().server_name} does not answer; is `nearcast site run` up?"
         ) from error

@@ -1,4 +1,4 @@
-"""The seam between past and live: decides which messages to deliver from where, with no gap and no duplicate.
+"""Merges past and live messages: decides which to deliver from where, with no gap and no duplicate.
 
 Live messages are held while the past is read. A publisher's messages arrive in order on both ways, so once the last
 past message of a publisher is also among the held ones, all its later ones are, too. Until that is so for everybody who
@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from nearcast.message import Message
 
-__all__ = ["Seam"]
+__all__ = ["ReplayMerge"]
 
 
-class Seam:
+class ReplayMerge:
     """Events in (`live`, `past`, `caught_up`), decisions out. No I/O, no clock."""
 
     def __init__(self, held: int) -> None:

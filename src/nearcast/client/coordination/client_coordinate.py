@@ -16,13 +16,13 @@ from nearcast.protocol.registration import SiteCoordinate, SiteCoordinates
 if TYPE_CHECKING:
     from nearcast.nats.connection import Connection
 
-__all__ = ["Whereabouts"]
+__all__ = ["ClientCoordinate"]
 
 _SITES = 8  # a bounded set of peers, whatever the number of sites
 
 
-class Whereabouts:
-    """Where a client is. `fixed` is believed as it stands.
+class ClientCoordinate:
+    """The coordinate of one client. `fixed` is used as it is given.
 
     A mobile client is no node of its own (its place changes faster than a coordinate converges): it takes the
     coordinate of the site it is nearest to, with its access delay as additional height (ePulsar's NC proxy).
@@ -44,7 +44,7 @@ class Whereabouts:
         return self._node.coordinate if self._measured else None
 
     async def measure(self, connection: Connection, rounds: int = 1) -> None:
-        """Ask the site at the other end for places, and measure the way to some of them."""
+        """Ask the site at the other end for the coordinates of sites, and measure the round trip to some of them."""
         if self._fixed is not None:
             return
         try:
@@ -61,7 +61,7 @@ class Whereabouts:
             elif reached:
                 self._measured = True
                 for place, ms in reached:
-                    with contextlib.suppress(InputError):  # a site that tells nonsense is not believed
+                    with contextlib.suppress(InputError):  # a site with an invalid coordinate is ignored
                         self._node.update(place.site, place.coordinate, ms)
 
 

@@ -103,7 +103,7 @@ class Acknowledgements:
     async def send(
         self, topic: str, subject: str, message_id: str, headers: bytes, payload: bytes, needed: int, timeout: float
     ) -> asyncio.Future[Receipt]:
-        """Send now, wait only for a place among those in flight; the future is for the acknowledgement."""
+        """Send as soon as fewer than allowed are in flight; the future is for the acknowledgement."""
         while len(self._waiting) >= _IN_FLIGHT:
             self._room.clear()
             await self._room.wait()

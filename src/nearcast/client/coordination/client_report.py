@@ -1,0 +1,68 @@
+"""What a client reports to its home: the traffic of each topic since the last report, and sampled latencies."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from nearcast.domain.latency_histogram import bucket
+from nearcast.nats.stamp import parse_stamp, stamp_of
+from nearcast.protocol.reports import ClientReport, ClientTopic, channel_row
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from nearcast.client.publishing import Route
+    from nearcast.client.subscription import Subscription
+    from nearcast.coordinates import Coordinate
+
+__all__ = ["DeliveryStatistics", "build_report"]
+
+
+class DeliveryStatistics:
+    """What a subscription received since the last report. Sizes and latencies are those of one message in 16."""
+
+    def __init__(self, subscription: Subscription) -> None:
+        self._subscription = subscription
+        self._reported = self._samples = self._bytes = 0
+        self._latency: Counter[int] = Counter()
+        subscription.sampler = self._sample
+
+    def take(self) -> ClientTopic:
+        """The figures since the last call."""
+        subscription = self._subscription
+        received = subscription.received - self._reported
+        taken = ClientTopic(
+            channel_row(subscription.topic) if subscription.of_channel else subscription.topic,
+            subscribes=True,
+            messages_in=received,
+            bytes_in=received * self._bytes // self._samples if self._samples else 0,
+            latency=dict(self._latency),
+        )
+        self._reported, self._samples, self._bytes = subscription.received, 0, 0
+        self._latency.clear()
+        return taken
+
+    def _sample(self, payload: bytes, headers: bytes) -> None:
+        self._samples += 1
+        self._bytes += len(payload)
+        published_us = parse_stamp(stamp_of(headers)).published_us
+        if published_us:
+            self._latency[bucket((time.time_ns() // 1000 - published_us) / 1000)] += 1
+
+
+def build_report(
+    client: str,
+    seconds: float,
+    coordinate: Coordinate | None,
+    routes: Mapping[str, Route],
+    deliveries: Iterable[DeliveryStatistics],
+) -> ClientReport:
+    """The report over these seconds. Counts begin anew."""
+    topics = []
+    for topic, route in routes.items():
+        topics.append(ClientTopic(topic, publishes=True, messages_out=route.sent, bytes_out=route.bytes))
+        route.sent = route.bytes = 0
+    topics.extend(statistics.take() for statistics in deliveries)
+    return ClientReport(client, seconds, coordinate, topics)

@@ -1,0 +1,170 @@
+"""A client's part in the control plane: it registers with the coordinator, and reports to its home."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+from nats.errors import Error as NatsError
+
+from nearcast.client.coordination.client_report import DeliveryStatistics, build_report
+from nearcast.client.coordination.rehoming_executor import RehomingExecutor
+from nearcast.errors import NearcastError
+from nearcast.nats import subjects
+from nearcast.nats.coordinator_rpc import CoordinatorError, call_coordinator
+from nearcast.nats.tasks import TaskSet
+from nearcast.protocol.control import Rehome
+from nearcast.protocol.registration import ClientRecord, HomeAnswer
+from nearcast.protocol.reports import ClientReport, is_channel
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nearcast.client.coordination.client_coordinate import ClientCoordinate
+    from nearcast.client.publishing import Route
+    from nearcast.client.session import Sessions
+    from nearcast.client.subscription import Subscription
+
+__all__ = ["Coordination"]
+
+_log = logging.getLogger(__name__)
+_FIRST_ROUNDS = 5
+_REGISTER_EVERY = 60  # reports; a client that was silent for long may have been forgotten
+
+
+class Coordination:
+    """One client's part in the control plane.
+
+    rehoming: its moves. registered: what the coordinator was told last, once it answered.
+    """
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        subscriptions: set[Subscription],
+        routes: Mapping[str, Route],
+        coordinate: ClientCoordinate,
+        period: float,
+    ) -> None:
+        self._sessions, self._routes, self._coordinate, self._period = sessions, routes, coordinate, period
+        self.rehoming = RehomingExecutor(sessions, subscriptions)
+        self.registered: ClientRecord | None = None
+        self._deliveries: dict[Subscription, DeliveryStatistics] = {}
+        self._offered: list[str] = []
+        self._tried: list[str] = []  # homes it was given and could not reach, or lost
+        self._reported_at = time.monotonic()
+        self._since_registered = 0
+        self._tasks = TaskSet()
+        sessions.on_reconnect.append(self._reconnected)
+
+    async def register(self) -> None:
+        """Ask for a home through any broker; from then on the client connects there, or to the next nearest sites.
+
+        While no coordinator answers, the given brokers will do: the client asks again with each report.
+        """
+        session = await self._sessions.open(self._sessions.urls)
+        try:
+            await self._coordinate.measure(session.connection, _FIRST_ROUNDS)
+            record = ClientRecord(self._sessions.name, coordinate=self._coordinate.coordinate)
+            answer = await call_coordinator(session.connection, "client", "register", record, HomeAnswer)
+        except CoordinatorError as error:
+            _log.warning(
+                "client %s uses the first broker that answers until it is given a home: %s", self._sessions.name, error
+            )
+            return
+        finally:
+            await self._sessions.discard(session)
+        self.registered = record
+        self._offered = [name for name, _ in answer.homes]
+        self._sessions.urls = [url for _, url in answer.homes]
+
+    async def start(self) -> None:
+        """Listen for commands and report, through the first session."""
+        session = self._sessions.current
+        self.rehoming.adopt_home(session.home)
+        if session.home in self._offered:
+            self._tried = self._offered[: self._offered.index(session.home)]
+        await self.rehoming.listen(session)
+        await session.connection.flush()
+        self._tasks.spawn(self._report_forever(), name=f"reports of {self._sessions.name}")
+
+    async def stop(self) -> None:
+        """Stop moving and reporting, and deregister."""
+        await self.rehoming.stop()
+        await self._tasks.cancel()
+        with contextlib.suppress(NearcastError, NatsError, TimeoutError):
+            name, connection = self._sessions.name, self._sessions.connection()
+            last = msgspec.msgpack.encode(ClientReport(name, 0.0))
+            connection.send(subjects.client_reports(self._sessions.home), b"", last)
+            await call_coordinator(connection, "client", "leave", {"name": name}, object, 0.5)
+
+    def observe(self, subscription: Subscription) -> None:
+        """Report what a subscription receives, until it is closed."""
+        self._deliveries[subscription] = DeliveryStatistics(subscription)
+        subscription.on_close(lambda: self._deliveries.pop(subscription, None))
+
+    def _reconnected(self) -> None:
+        self._since_registered = _REGISTER_EVERY  # it may have been away for long
+
+    async def _report_forever(self) -> None:
+        while True:
+            try:
+                await self._report_once()
+            except (NearcastError, NatsError, TimeoutError, OSError) as error:
+                _log.debug("client %s: not reported: %s", self._sessions.name, error)
+            await asyncio.sleep(self._period)
+
+    async def _report_once(self) -> None:
+        if not self._sessions.connection().is_connected:
+            return
+        rehoming, home = self.rehoming, self._sessions.home
+        if not rehoming.moving and rehoming.home != home:  # its connection found another broker
+            self._tried = list(dict.fromkeys((rehoming.home, *self._tried)))
+            rehoming.adopt_home(home)
+        await self._coordinate.measure(self._sessions.connection())
+        session, home = self._sessions.current, self._sessions.home  # it may have moved meanwhile
+        report = self._report()
+        session.connection.send(subjects.client_reports(home), b"", msgspec.msgpack.encode(report))
+        record = ClientRecord(
+            self._sessions.name,
+            home,
+            self._coordinate.coordinate if self.registered is None else self.registered.coordinate,
+            sorted(part.topic for part in report.topics if part.publishes),
+            sorted({part.topic for part in report.topics if part.subscribes and not is_channel(part.topic)}),
+            session.channels.held,
+            [site for site in self._tried if site != home],
+        )
+        self._since_registered += 1
+        if record != self.registered or self._since_registered >= _REGISTER_EVERY:
+            await self._register_again(record)
+
+    async def _register_again(self, record: ClientRecord) -> None:
+        """Something changed, or the client may be forgotten."""
+        record = msgspec.structs.replace(record, coordinate=self._coordinate.coordinate)
+        connection = self._sessions.connection()
+        if self.registered is not None:
+            await call_coordinator(connection, "client", "register", record, HomeAnswer)
+        else:  # nobody answered when it came: it asks for a home now
+            homeless = msgspec.structs.replace(record, home="")
+            answer = await call_coordinator(connection, "client", "register", homeless, HomeAnswer)
+            home, url = answer.homes[0]
+            record = msgspec.structs.replace(record, home=home)
+            self._tasks.spawn(self._move_to(Rehome(answer.term, home, url)), name=f"move to {home}")
+        self.registered, self._since_registered = record, 0
+
+    async def _move_to(self, command: Rehome) -> None:
+        try:
+            await self.rehoming.rehome(command)
+        except NearcastError as error:
+            _log.warning("client %s: not moved to %s: %s", self._sessions.name, command.home, error)
+
+    def _report(self) -> ClientReport:
+        now = time.monotonic()
+        seconds, self._reported_at = max(now - self._reported_at, 1e-3), now
+        return build_report(
+            self._sessions.name, seconds, self._coordinate.coordinate, self._routes, self._deliveries.values()
+        )

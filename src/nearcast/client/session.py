@@ -1,0 +1,139 @@
+"""A session: one connection of a client with all that belongs to it. Re-homing replaces it as a whole."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from nats.errors import Error as NatsError
+
+from nearcast.client.acknowledgements import Acknowledgements
+from nearcast.client.channels import ChannelMember, HeldChannels
+from nearcast.errors import NearcastError
+from nearcast.nats.connection import RESERVED_BYTES, Connection, open_connection
+from nearcast.nats.rpc import Server
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from nearcast.nats.rpc import Endpoint
+
+__all__ = ["Session", "Sessions"]
+
+_log = logging.getLogger(__name__)
+
+
+class Session:
+    """A connection, the publications that wait for stores on it, and the channel subscriptions renewed through it.
+
+    home: the site at the other end. largest_payload: bytes of data that its broker takes.
+    """
+
+    def __init__(self, name: str, connection: Connection, numbers: Iterator[int], held: HeldChannels) -> None:
+        self._name, self.connection, self._numbers = name, connection, numbers
+        self.acknowledgements = Acknowledgements(connection)
+        self.channels = ChannelMember(name, connection, held)
+        self._server: Server | None = None
+        self.adopt_connection()
+
+    def adopt_connection(self) -> None:
+        """Take over what the broker says of itself. After a reconnection it may be another one."""
+        self.home = self.connection.server_name
+        self.largest_payload = max(self.connection.max_payload - RESERVED_BYTES, 0)
+        self._id_prefix = f"{self._name}:{self.home}:"
+
+    def next_id(self) -> str:
+        """The id of the next publication."""
+        return f"{self._id_prefix}{time.time_ns() // 1000}:{next(self._numbers)}"
+
+    async def serve(self, endpoint: Endpoint) -> None:
+        """Answer commands to this client for as long as the session lasts."""
+        self._server = Server(self.connection, [endpoint])
+        await self._server.start()
+
+    async def close(self) -> None:
+        """End everything that belongs to the connection, and the connection."""
+        await self.channels.close()
+        if self._server is not None:
+            await self._server.stop()
+        await self.acknowledgements.stop()
+        await self.connection.close()
+
+
+class Sessions:
+    """The sessions of one client: the current one, and those that a move opens or drains.
+
+    urls: where to connect, best first. reconnects: how often a lost connection came back.
+    """
+
+    def __init__(self, name: str, urls: Sequence[str], timeout: float) -> None:
+        self.name, self.urls, self._timeout = name, list(urls), timeout
+        self.reconnects = 0
+        self.on_reconnect: list[Callable[[], None]] = []
+        self._numbers = itertools.count(1)
+        self._held: HeldChannels = {}
+        self._current: Session | None = None
+        self._others: set[Session] = set()
+
+    @property
+    def current(self) -> Session:
+        """The session that publications leave by."""
+        if self._current is None:
+            raise NearcastError("the client is not connected; use it as: async with nearcast.connect(url) as client")
+        return self._current
+
+    @property
+    def home(self) -> str:
+        """The site of the current session; nothing before there is one."""
+        return self._current.home if self._current is not None else ""
+
+    def connection(self) -> Connection:
+        """The connection of the current session."""
+        return self.current.connection
+
+    async def start(self) -> None:
+        """Open the first session."""
+        self.switch(await self.open(self.urls))
+
+    async def open(self, urls: Sequence[str]) -> Session:
+        """Another session, beside the current one."""
+
+        async def reconnected() -> None:
+            self.reconnects += 1
+            session.adopt_connection()
+            for callback in self.on_reconnect:
+                callback()
+
+        connection = await open_connection(urls, name=self.name, timeout=self._timeout, on_reconnect=reconnected)
+        session = Session(self.name, connection, self._numbers, self._held)
+        self._others.add(session)
+        await session.acknowledgements.start()
+        return session
+
+    def switch(self, session: Session) -> None:
+        """Publish by this session from now on. The one before stays open until it is discarded."""
+        self._others.remove(session)
+        if self._current is not None:
+            self._others.add(self._current)
+        self._current = session
+
+    async def discard(self, session: Session) -> None:
+        """Close a session that is not the current one. When this is cancelled, `close` does it."""
+        await session.close()
+        self._others.discard(session)
+
+    async def close(self) -> None:
+        """Close all sessions, after sending what was published."""
+        for session in list(self._others):
+            await self.discard(session)
+        if self._current is None:
+            return
+        connection = self._current.connection
+        if connection.is_connected:
+            try:
+                await connection.flush(timeout=2)
+            except (NatsError, TimeoutError) as error:
+                _log.warning("client %s: closed before everything was sent: %s", self.name, error)
+        await self._current.close()

@@ -1,0 +1,82 @@
+"""How subscriptions begin: which subjects a topic, a channel or dead letters stand for, and from where on."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from nearcast.client.history import Finder, FixedStore, HistoryQuery, StoreFinder
+from nearcast.client.replay import Replay, replay_range, replay_then_live
+from nearcast.client.subscription import publications_of
+from nearcast.client.topic_lookup import look_up_topics
+from nearcast.domain.topic import covers
+from nearcast.errors import InputError
+from nearcast.nats import subjects
+from nearcast.protocol.services import HistoryRequest
+
+if TYPE_CHECKING:
+    from nearcast.client.session import Sessions
+    from nearcast.client.subscription import Subscription
+
+__all__ = ["begin_channel", "begin_dead_letters", "begin_topic"]
+
+
+async def begin_topic(subscription: Subscription, sessions: Sessions, replay: Replay, choice: random.Random) -> None:
+    """A topic or pattern: notifications of processed topics, publications of the others."""
+    pattern = subscription.topic
+    specs = await look_up_topics(sessions.connection, pattern)
+    processed = [spec for spec in specs if spec.processed]
+    if any(spec.replicas for spec in specs):
+        subscription.drop_duplicates()  # a publication may be sent again for its quorum
+    wanted = []
+    if processed:
+        wanted.append(subjects.notifications(pattern))
+    if not any(covers(spec.name, pattern) for spec in processed):
+        wanted.append(subjects.publications(pattern))
+        if processed:
+            subscription.exclude(publications_of(processed))
+    if replay is None or replay is False:
+        await _attach(subscription, sessions, *wanted)
+        return
+    if len(wanted) != 1 or not any(covers(spec.name, pattern) and spec.replicas for spec in specs):
+        raise InputError(f"topic {pattern!r}: replay needs one durable topic (with `replicas` in the configuration)")
+    since, last = replay_range(replay)
+    request = HistoryRequest(pattern, bool(processed), since, None, last)
+    await _replay(subscription, sessions, wanted[0], request, StoreFinder(sessions.connection, choice))
+
+
+async def begin_channel(
+    subscription: Subscription, sessions: Sessions, channel: str, params: Mapping[str, Any], replay: Replay
+) -> None:
+    """The results of a channel for these values of its parameters."""
+    answer = await sessions.current.channels.join(channel, params)
+    name = f"{channel}.{answer.key}"
+    subscription.on_close(lambda: sessions.current.channels.leave(name))
+    subscription.drop_duplicates()
+    subject = subjects.channel_results(channel, answer.key)
+    if replay is None or replay is False:
+        await _attach(subscription, sessions, subject)
+        return
+    since, last = replay_range(replay)
+    request = HistoryRequest(name, False, since, None, last, results=True)
+    await _replay(subscription, sessions, subject, request, FixedStore(answer.store))
+
+
+async def begin_dead_letters(subscription: Subscription, sessions: Sessions) -> None:
+    """Publications that a processor could not handle."""
+    await _attach(subscription, sessions, subjects.dead_letters(subscription.topic))
+
+
+async def _attach(subscription: Subscription, sessions: Sessions, *wanted: str) -> None:
+    connection = sessions.connection()  # not earlier: the client may have moved while it asked
+    for subject in wanted:
+        await subscription.attach(connection, subject)
+    await connection.flush()
+
+
+async def _replay(
+    subscription: Subscription, sessions: Sessions, subject: str, request: HistoryRequest, finder: Finder
+) -> None:
+    query = HistoryQuery(sessions.connection, finder, request, subscription.decode, None)
+    await replay_then_live(subscription, sessions.connection(), subject, query)
