@@ -15,8 +15,8 @@ from benchmarks.measure import Figure
 
 from nearcast.cli.model import read_samples
 from nearcast.placement.colocation.calibration import overhead_ms
-from nearcast.placement.colocation.simulation import Samples, Worker, joined, p90_ms, simulate
 from nearcast.placement.colocation.training import Training, runs_of_size, train
+from nearcast.placement.colocation.worker_simulation import Samples, SimulatedWorker, joined, p90_ms, simulate
 
 __all__ = ["model"]
 
@@ -32,7 +32,7 @@ def model() -> Iterable[Figure]:
     measured = read_samples(Path(path))
     seconds = float(os.environ.get("NEARCAST_SECONDS", "20"))
     # Lengths alike: the p90 of a short run of a busy worker is lower than that of a long one.
-    worker = Worker(seconds=seconds, load=(0.05, 0.95))
+    worker = SimulatedWorker(seconds=seconds, load=(0.05, 0.95))
     runs = np.unique(measured.run)
     k = int(np.unique(measured.run, return_counts=True)[1].max())
     scores: dict[str, list[float]] = {name: [] for name in ("simulated", "both", "error", "same")}
@@ -82,7 +82,7 @@ def _predicted(learned: Samples, tested: Samples, seed: int) -> tuple[np.ndarray
     return np.concatenate(targets), np.concatenate(found)
 
 
-def _noise(samples: Samples, worker: Worker, seed: int) -> float:
+def _noise(samples: Samples, worker: SimulatedWorker, seed: int) -> float:
     """R² between two simulations of the same runs: what chance leaves of any prediction of runs this short."""
     rng = np.random.default_rng(seed)
     sides: list[list[np.ndarray]] = [[], []]

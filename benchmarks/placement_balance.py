@@ -25,16 +25,16 @@ def figures() -> Iterator[Figure]:
     yield from _large()
 
 
-def _instance(subscribers: int, subscriptions: int = 1000, brokers: int = 10) -> Instance:
+def _instance(subscribers: int, subscriptions: int = 1000, sites: int = 10) -> Instance:
     """Section 6.2.1: 10 to 30 subscriptions each, normal rates, and a skewed (NR-like) current assignment."""
     rng = np.random.default_rng(0)
     who = np.repeat(np.arange(subscribers), rng.integers(10, 31, size=subscribers))
     pairs = np.unique(who * subscriptions + rng.integers(subscriptions, size=len(who)))
     rates = np.maximum(rng.normal(10, 3, size=subscriptions), 0.1)
     problem = balance.from_pairs(
-        pairs // subscriptions, pairs % subscriptions, rates, subscribers=subscribers, brokers=brokers
+        pairs // subscriptions, pairs % subscriptions, rates, subscribers=subscribers, sites=sites
     )
-    return problem, rng.choice(brokers, size=subscribers, p=rng.dirichlet(np.full(brokers, 2.0)))
+    return problem, rng.choice(sites, size=subscribers, p=rng.dirichlet(np.full(sites, 2.0)))
 
 
 def _paper_size() -> Iterator[Figure]:
@@ -63,17 +63,17 @@ def _paper_size() -> Iterator[Figure]:
             yield Figure(f"{case}: {name}", value, ratio=result.max_load / bound, target=target)
 
 
-def _built_for_sharing(problem: balance.BalanceProblem, current: NDArray[np.int64]) -> balance.Balance:
-    """What sharing could save at most, as far as we found: broker after broker does without subscriptions.
+def _built_for_sharing(problem: balance.BalanceProblem, current: NDArray[np.int64]) -> balance.BalancePlan:
+    """What sharing could save at most, as far as we found: site after site does without subscriptions.
 
-    A broker drops, cheapest first, the subscriptions whose subscribers it can leave to the brokers after it.
+    A site drops, cheapest first, the subscriptions whose subscribers it can leave to the sites after it.
     """
     subscriptions = problem.subscriptions.tocsc()
-    assignment = np.full(problem.subscribers, problem.brokers - 1)
+    assignment = np.full(problem.subscribers, problem.sites - 1)
     left = np.ones(problem.subscribers, dtype=bool)
-    for broker in range(problem.brokers - 1):
+    for site in range(problem.sites - 1):
         mine, dropped = left.copy(), np.zeros(len(problem.rates), dtype=bool)
-        share = problem.outgoing[left].sum() / (problem.brokers - broker)
+        share = problem.outgoing[left].sum() / (problem.sites - site)
         while True:
             sent = subscriptions.T @ (problem.outgoing * mine)
             k = int(np.where(dropped, np.inf, sent / problem.rates).argmin())
@@ -81,7 +81,7 @@ def _built_for_sharing(problem: balance.BalanceProblem, current: NDArray[np.int6
                 break
             dropped[k] = True
             mine[subscriptions.indices[subscriptions.indptr[k] : subscriptions.indptr[k + 1]]] = False
-        assignment[mine] = broker
+        assignment[mine] = site
         left &= ~mine
     return balance.report(problem, current, balance.ldm(problem, assignment).assignment)
 
@@ -89,16 +89,16 @@ def _built_for_sharing(problem: balance.BalanceProblem, current: NDArray[np.int6
 def _literal_gsh(problem: balance.BalanceProblem) -> list[int]:
     """The shuffle with sets and dictionaries, as one would write it first."""
     rates, outgoing = problem.rates.tolist(), problem.outgoing.tolist()
-    held: list[set[int]] = [set() for _ in range(problem.brokers)]
-    load = [0.0] * problem.brokers
+    held: list[set[int]] = [set() for _ in range(problem.sites)]
+    load = [0.0] * problem.sites
     assignment = [0] * problem.subscribers
     indptr, indices = problem.subscriptions.indptr.tolist(), problem.subscriptions.indices.tolist()
     for subscriber in sorted(range(problem.subscribers), key=lambda i: -outgoing[i]):
-        broker = load.index(min(load))
+        site = load.index(min(load))
         wanted = set(indices[indptr[subscriber] : indptr[subscriber + 1]])
-        load[broker] += outgoing[subscriber] + sum(rates[k] for k in wanted - held[broker])
-        held[broker] |= wanted
-        assignment[subscriber] = broker
+        load[site] += outgoing[subscriber] + sum(rates[k] for k in wanted - held[site])
+        held[site] |= wanted
+        assignment[subscriber] = site
     return assignment
 
 

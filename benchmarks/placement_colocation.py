@@ -12,17 +12,17 @@ from benchmarks.measure import Figure, timed
 from threadpoolctl import threadpool_limits
 
 from nearcast.placement.colocation.exact import exact, lower_bound
-from nearcast.placement.colocation.feasibility import Feasibility, Plan, Topics, feasibility
 from nearcast.placement.colocation.incremental import NEW, adjusted
 from nearcast.placement.colocation.planners import as_plan, ffd, hybrid, lfs, slowest_first
+from nearcast.placement.colocation.problem import ColocationPlan, ColocationTopics, Feasibility, feasibility
 from nearcast.placement.colocation.refined import refined
-from nearcast.placement.colocation.simulation import Arrivals, Worker, simulate
 from nearcast.placement.colocation.training import Training, train, validate
+from nearcast.placement.colocation.worker_simulation import Arrivals, SimulatedWorker, simulate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
-    from nearcast.placement.colocation.model import LatencyModel
+    from nearcast.placement.colocation.latency_model import LatencyModel
 
 K = 6
 # Isolated (test) and k = 2 … 6 (validation) of the paper's Table I and Section VI-B.
@@ -39,7 +39,7 @@ def figures() -> Iterator[Figure]:
 
 
 def accuracy(arrivals: Arrivals) -> Generator[Figure, None, LatencyModel]:
-    worker = Worker(arrivals=arrivals)
+    worker = SimulatedWorker(arrivals=arrivals)
     samples, seconds = timed(lambda: simulate(6000, K, worker, seed=1))
     yield Figure(f"{arrivals}: simulate 6,000 runs of 120 s", f"{seconds:.1f} s")
     (model, _), seconds = timed(lambda: train(samples, Training()))
@@ -69,11 +69,11 @@ def growth(model: LatencyModel) -> Iterator[Figure]:
             ):
                 found, seconds = timed(partial(plan, possible, K))
                 what = f"{n} topics, loads up to {heaviest}: {name}"
-                value = f"{found.brokers} brokers, {seconds:.2f} s"
+                value = f"{found.workers} workers, {seconds:.2f} s"
                 bound = lower_bound(possible, K)
-                yield Figure(what, value, f"ffd {first.brokers}, {base:.2f} s; bound {bound}", seconds / base)
+                yield Figure(what, value, f"ffd {first.workers}, {base:.2f} s; bound {bound}", seconds / base)
     possible = request(model, 10_000, 0.35, seed=1)
-    current = ffd(possible, K).broker.copy()
+    current = ffd(possible, K).worker.copy()
     _, whole = timed(lambda: ffd(possible, K))
     current[::100] = NEW
     _, seconds = timed(lambda: adjusted(possible, K, current))
@@ -81,7 +81,7 @@ def growth(model: LatencyModel) -> Iterator[Figure]:
 
 
 def doubling(
-    name: str, plan: Callable[[Feasibility, int], Plan], model: LatencyModel, sizes: list[int], target: str
+    name: str, plan: Callable[[Feasibility, int], ColocationPlan], model: LatencyModel, sizes: list[int], target: str
 ) -> Iterator[Figure]:
     """Processor time, which a shared machine disturbs less, with the time on the wall behind it."""
     before = None
@@ -90,7 +90,7 @@ def doubling(
         start = time.process_time()
         found, wall = timed(partial(plan, possible, K))
         seconds = time.process_time() - start
-        value = f"{seconds:.2f} s (wall {wall:.2f} s), {found.brokers} brokers"
+        value = f"{seconds:.2f} s (wall {wall:.2f} s), {found.workers} workers"
         against = "" if before is None else f"half of it {before:.2f} s"
         yield Figure(f"{name}, {n:,} topics", value, against, seconds / before if before else None, target)
         before = seconds
@@ -98,7 +98,7 @@ def doubling(
 
 def distance(model: LatencyModel) -> Iterator[Figure]:
     for n in (12, 16):
-        brokers: Counter[str] = Counter()
+        workers: Counter[str] = Counter()
         for seed in range(10):
             for heaviest, tightest in ((0.35, 1000), (0.5, 1000), (0.8, 1000), (0.35, 150), (0.5, 150)):
                 possible = request(model, n, heaviest, seed, tightest)
@@ -109,11 +109,11 @@ def distance(model: LatencyModel) -> Iterator[Figure]:
                     "lfs": lfs(possible, K),
                     "refined": refined(possible, K),
                 }
-                brokers.update({name: plan.brokers for name, plan in plans.items()})
-        for name, count in brokers.items():
-            above = f"{count / brokers['exact'] - 1:.1%} above exact"
+                workers.update({name: plan.workers for name, plan in plans.items()})
+        for name, count in workers.items():
+            above = f"{count / workers['exact'] - 1:.1%} above exact"
             target = "refined: within 2 %" if name == "refined" else ""
-            yield Figure(f"{n} topics, 50 requests: {name}", f"{count} brokers", above, None, target)
+            yield Figure(f"{n} topics, 50 requests: {name}", f"{count} workers", above, None, target)
 
 
 def request(model: LatencyModel, n: int, heaviest: float, seed: int, tightest: float = 1000) -> Feasibility:
@@ -121,18 +121,18 @@ def request(model: LatencyModel, n: int, heaviest: float, seed: int, tightest: f
     generator = np.random.default_rng(seed)
     processing = generator.uniform(10, 40, n)
     rate = np.maximum(1, generator.uniform(0.01, heaviest, n) / processing * 1000)
-    topics = Topics(rate, processing, generator.uniform(tightest, 1000, n))
+    topics = ColocationTopics(rate, processing, generator.uniform(tightest, 1000, n))
     return feasibility(model, topics, margin=0.1)
 
 
-def literal_ffd(possible: Feasibility) -> Plan:
+def literal_ffd(possible: Feasibility) -> ColocationPlan:
     """Algorithm 1 as printed: one question to the feasibility function at a time."""
-    brokers: list[list[int]] = []
+    workers: list[list[int]] = []
     for topic in slowest_first(possible).tolist():
-        for broker in brokers:
-            if len(broker) < K and possible.sets(np.array([[*broker, topic]]))[0]:
-                broker.append(topic)
+        for worker in workers:
+            if len(worker) < K and possible.sets(np.array([[*worker, topic]]))[0]:
+                worker.append(topic)
                 break
         else:
-            brokers.append([topic])
-    return as_plan(possible, brokers)
+            workers.append([topic])
+    return as_plan(possible, workers)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from benchmarks.measure import Figure, in_fresh_process, median_seconds, timed
 from tests.placement.homes.literal import LiteralReloc, literal_factors, literal_relation_matrix
 
-from nearcast.placement.homes import HomesInstance, RefineParameters, RelocParameters, refine, refined, reloc
+from nearcast.placement.homes import HomesProblem, RefineParameters, RelocParameters, refine, refined, reloc
 from nearcast.placement.homes.city import CityParameters, city, random_members
+from nearcast.placement.homes.planners import cluster_sites
 from nearcast.placement.homes.relations import factors
-from nearcast.placement.homes.reloc import cluster_sites
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,15 +46,15 @@ def _large() -> Iterator[Figure]:
 
 
 def _paper_size() -> Iterator[Figure]:
-    instance = city(random_members(64, 600, seed=1), CityParameters(spread_km=10), seed=2)
-    plan = reloc(instance, FOUR_CLUSTERS)
-    ours = median_seconds(lambda: reloc(instance, FOUR_CLUSTERS), repeat=15)
-    clusters = cluster_sites(instance.site_site_ms, 4).tolist()
-    given = factors(instance.members, FOUR_CLUSTERS.rank, 0).tolist()
-    loop = median_seconds(lambda: LiteralReloc(instance, clusters, given, 100).run(), repeat=5)
-    homes = LiteralReloc(instance, clusters, given, 100).run()
+    problem = city(random_members(64, 600, seed=1), CityParameters(spread_km=10), seed=2)
+    plan = reloc(problem, FOUR_CLUSTERS)
+    ours = median_seconds(lambda: reloc(problem, FOUR_CLUSTERS), repeat=15)
+    clusters = cluster_sites(problem.site_site_ms, 4).tolist()
+    given = factors(problem.members, FOUR_CLUSTERS.rank, 0).tolist()
+    loop = median_seconds(lambda: LiteralReloc(problem, clusters, given, 100).run(), repeat=5)
+    homes = LiteralReloc(problem, clusters, given, 100).run()
     assert homes == plan.home.tolist()
-    _, factorise = timed(lambda: literal_factors(literal_relation_matrix(instance), 16, iterations=7))
+    _, factorise = timed(lambda: literal_factors(literal_relation_matrix(problem), 16, iterations=7))
     paper_size = "64 topics, 16 sites, 600 clients"
     yield Figure(
         f"reloc, {paper_size}",
@@ -69,7 +69,7 @@ def _paper_size() -> Iterator[Figure]:
         f"lines 20 to 45: {loop * 1e3:.0f} ms",
         loop / ours,
     )
-    best, seconds = timed(lambda: refined(instance))
+    best, seconds = timed(lambda: refined(problem))
     yield Figure(
         f"refined, {paper_size}",
         f"{seconds:.2f} s, {best.delay_ms:.3f} ms",
@@ -78,7 +78,7 @@ def _paper_size() -> Iterator[Figure]:
     )
 
 
-def large_city(share: int) -> HomesInstance:
+def large_city(share: int) -> HomesProblem:
     """A hundred sites at the paper's density; one part in `share` of 100,000 clients and 20,000 topics."""
     members = random_members(20_000 // share, 100_000 // share, seed=1)
     size = CityParameters(sites=100, field_km=62.5, storage=32_000 / share, compute=160_000 / share)
@@ -88,16 +88,16 @@ def large_city(share: int) -> HomesInstance:
 def large_reloc(share: int, clusters: int | None) -> tuple[float, float, float]:
     """Seconds by the clock and of processor, and the delay; the libraries are loaded before."""
     reloc(city(random_members(4, 20, seed=0)), FOUR_CLUSTERS)
-    instance = large_city(share)
+    problem = large_city(share)
     began = time.process_time()
-    plan, clock = timed(lambda: reloc(instance, RelocParameters(clusters=clusters)))
+    plan, clock = timed(lambda: reloc(problem, RelocParameters(clusters=clusters)))
     return clock, time.process_time() - began, plan.delay_ms
 
 
 def large_refine() -> tuple[float, float, float, float]:
     """The same for a few rounds of `refine`, and the delay before and after."""
-    instance = large_city(1)
-    start = reloc(instance, RelocParameters(clusters=16))
+    problem = large_city(1)
+    start = reloc(problem, RelocParameters(clusters=16))
     began = time.process_time()
-    plan, clock = timed(lambda: refine(instance, start.home, RefineParameters(rounds=5)))
+    plan, clock = timed(lambda: refine(problem, start.home, RefineParameters(rounds=5)))
     return clock, time.process_time() - began, start.delay_ms, plan.delay_ms

@@ -16,8 +16,8 @@ import numpy as np
 
 from nearcast.errors import NearcastError
 from nearcast.placement.homes import (
-    HomesInstance,
     HomesPlan,
+    HomesProblem,
     RelocParameters,
     exact,
     membership,
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SEEDS = range(3)
-METHODS: dict[str, Callable[[HomesInstance, int], HomesPlan]] = {
-    "random": lambda instance, seed: random(instance, seed),
-    "nearest": lambda instance, seed: nearest(instance),
-    "one_topic_one_site": lambda instance, seed: one_topic_one_site(instance),
-    "reloc, K = 4": lambda instance, seed: reloc(instance, RelocParameters(clusters=4, seed=seed)),
-    "reloc, K chosen": lambda instance, seed: reloc(instance, RelocParameters(seed=seed)),
-    "refined": lambda instance, seed: refined(instance),
+METHODS: dict[str, Callable[[HomesProblem, int], HomesPlan]] = {
+    "random": lambda problem, seed: random(problem, seed),
+    "nearest": lambda problem, seed: nearest(problem),
+    "one_topic_one_site": lambda problem, seed: one_topic_one_site(problem),
+    "reloc, K = 4": lambda problem, seed: reloc(problem, RelocParameters(clusters=4, seed=seed)),
+    "reloc, K chosen": lambda problem, seed: reloc(problem, RelocParameters(seed=seed)),
+    "refined": lambda problem, seed: refined(problem),
 }
 
 
@@ -71,9 +71,9 @@ def papers_simulation(follows: Path | None) -> None:
             rows = []
             for seed in SEEDS:
                 members = followed_topics(follows, 64, seed) if follows else random_members(64, 600, seed)
-                instance = city(members, CityParameters(spread_km=spread_km), seed)
-                plan = method(instance, seed)
-                storage, compute = plan.storage_used / instance.storage, plan.compute_used / instance.compute
+                problem = city(members, CityParameters(spread_km=spread_km), seed)
+                plan = method(problem, seed)
+                storage, compute = plan.storage_used / problem.storage, plan.compute_used / problem.compute
                 delays = (plan.delay_ms, plan.distance_delay_ms, plan.resource_delay_ms)
                 fill = (storage.mean(), storage.max(), compute.mean(), compute.max())
                 rows.append([*delays, *fill, plan.delegated_share])
@@ -92,15 +92,15 @@ def distance_from_optimum(instances: int = 20) -> None:
     for seed in range(instances):
         members = random_members(4, 9, seed, sizes=(3, 5))
         limits = CityParameters(sites=3 + seed % 2, spread_km=8, storage=(14, 20, 1000)[seed % 3], compute=40)
-        instance = city(members, limits, seed)
+        problem = city(members, limits, seed)
         try:
-            best = exact(instance, seconds=60).delay_ms
+            best = exact(problem, seconds=60).delay_ms
         except NearcastError:
             unsolved += 1
             continue
         for name, method in METHODS.items():
-            if name != "reloc, K = 4" or instance.sites >= 4:
-                above[name].append(method(instance, seed).delay_ms / best - 1)
+            if name != "reloc, K = 4" or problem.sites >= 4:
+                above[name].append(method(problem, seed).delay_ms / best - 1)
     print(f"\n| method | mean | largest | optimal in | ({instances} cities, {unsolved} not solved in 60 s)")
     print("|---|---|---|---|")
     for name, gaps in above.items():

@@ -15,8 +15,8 @@ from tests.placement.partitioning import literal
 
 from nearcast.coordinates.simulation import fit
 from nearcast.placement.partitioning import (
-    Brokers,
-    Clients,
+    PartitionClients,
+    PartitionSites,
     aggregate,
     all_pairs,
     centroid,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from nearcast.placement.partitioning import Partition
 
 SIZES = (12_500, 25_000, 50_000, 100_000)
-BROKERS = 200
+SITES = 200
 
 
 def figures() -> Iterator[Figure]:
@@ -51,32 +51,32 @@ def speed() -> Iterator[Figure]:
     """Nearly every topic has to move: the worst case of the control loop."""
     small = made_up(60, 10)
     topics = small.topics()
-    fast = median_seconds(lambda: centroid(topics, small.brokers))
+    fast = median_seconds(lambda: centroid(topics, small.sites))
     _, slow = timed(lambda: literal.algorithm_1(small, literal.centroid_estimate))
     yield Figure(
-        "60 topics × 10 brokers: line by line",
+        "60 topics × 10 sites: line by line",
         f"{slow * 1e3:.0f} ms",
         f"columns {fast * 1e3:.2f} ms",
         slow / fast,
     )
     seconds = {}
     for size in SIZES:
-        instance = made_up(size, BROKERS)
+        instance = made_up(size, SITES)
         topics, summed = timed(instance.topics)
-        plan, seconds[size] = best_of_three(partial(centroid, topics, instance.brokers))
+        plan, seconds[size] = best_of_three(partial(centroid, topics, instance.sites))
         half = seconds.get(size // 2)
         yield Figure(
-            f"{size:,} topics × {BROKERS} brokers, {plan.moves:,} moves",
+            f"{size:,} topics × {SITES} sites, {plan.moves:,} moves",
             f"{seconds[size]:.2f} s",
             f"{half:.2f} s half as many" if half else "",
             seconds[size] / half if half else None,
             "under 5 s" if size == SIZES[-1] else "",
         )
     yield Figure("  the aggregates of its 400,000 clients", f"{summed:.2f} s")
-    _, paired = best_of_three(partial(all_pairs, topics, instance.clients, instance.brokers))
+    _, paired = best_of_three(partial(all_pairs, topics, instance.clients, instance.sites))
     centroids = seconds[SIZES[-1]]
     yield Figure("  AllPairs at that size", f"{paired:.2f} s", f"centroid {centroids:.2f} s", paired / centroids)
-    peaks = [peak_megabytes(made_up(20_000, BROKERS, clients)) for clients in (4, 16)]
+    peaks = [peak_megabytes(made_up(20_000, SITES, clients)) for clients in (4, 16)]
     yield Figure(
         "memory to plan 20,000 topics, 16 clients each",
         f"{peaks[1]:.1f} MB",
@@ -89,13 +89,13 @@ def refinement() -> Iterator[Figure]:
     """What going on from Algorithm 1's plan costs and brings."""
     for size in (1_000, 2_000, 4_000, 8_000):
         instance = made_up(size, 50)
-        topics, clients, brokers = instance.topics(), instance.clients, instance.brokers
-        plan, seconds = best_of_three(partial(all_pairs, topics, clients, brokers))
-        latencies = pair_latencies(topics, clients, brokers)(np.arange(size))
-        better, more = best_of_three(partial(refined, topics, brokers, latencies, plan))
+        topics, clients, sites = instance.topics(), instance.clients, instance.sites
+        plan, seconds = best_of_three(partial(all_pairs, topics, clients, sites))
+        latencies = pair_latencies(topics, clients, sites)(np.arange(size))
+        better, more = best_of_three(partial(refined, topics, sites, latencies, plan))
         before, after = (np.count_nonzero(p.expected > instance.bound) for p in (plan, better))
         yield Figure(
-            f"refined, {size:,} topics × 50 brokers 80% full: late topics {before} → {after}",
+            f"refined, {size:,} topics × 50 sites 80% full: late topics {before} → {after}",
             f"{more * 1e3:.0f} ms",
             f"AllPairs {seconds * 1e3:.0f} ms",
             more / seconds,
@@ -108,23 +108,23 @@ def optimum(count: int = 40) -> Iterator[Figure]:
         left: dict[str, list[float]] = {}
         for seed in range(count):
             instance = made_up(20, 4, clients=5, seed=seed, fill=fill)
-            topics, brokers, clients = instance.topics(), instance.brokers, instance.clients
+            topics, sites, clients = instance.topics(), instance.sites, instance.clients
             plans = {
-                "centroid": centroid(topics, brokers),
-                "AllPairs": all_pairs(topics, clients, brokers),
-                "hash": hashed(topics, [f"topic-{i}" for i in range(20)], brokers),
+                "centroid": centroid(topics, sites),
+                "AllPairs": all_pairs(topics, clients, sites),
+                "hash": hashed(topics, [f"topic-{i}" for i in range(20)], sites),
             }
-            latencies = pair_latencies(topics, clients, brokers)(np.arange(20))
-            plans["refined"] = refined(topics, brokers, latencies, plans["AllPairs"])
-            plans["exact"] = exact(topics, brokers, latencies)
+            latencies = pair_latencies(topics, clients, sites)(np.arange(20))
+            plans["refined"] = refined(topics, sites, latencies, plans["AllPairs"])
+            plans["exact"] = exact(topics, sites, latencies)
             for name, plan in plans.items():
-                late = worst_latencies(clients, brokers, plan.broker) > instance.bound
+                late = worst_latencies(clients, sites, plan.site) > instance.bound
                 left.setdefault(name, []).append(late.mean())
         share = {name: float(np.mean(values)) for name, values in left.items()}
         best = share.pop("exact")
         for name, value in share.items():
             yield Figure(
-                f"20 topics, 4 brokers {fill:.0%} full, {count} instances: topics late, {name}",
+                f"20 topics, 4 sites {fill:.0%} full, {count} instances: topics late, {name}",
                 f"{value:.1%}",
                 f"exact {best:.1%}",
                 value / best,
@@ -134,7 +134,7 @@ def optimum(count: int = 40) -> Iterator[Figure]:
 def game(folder: Path, bound_ms: float = 100.0, trials: int = 20) -> Iterator[Figure]:
     """Section 5.5.2 of ePulsar on the cities of the United States: planned from coordinates, judged by the
     measured round trips. 1,024 players in 128 groups; a player's city publishes what the player does, the
-    cities of the group subscribe; city and broker are 5 ms apart."""
+    cities of the group subscribe; city and site are 5 ms apart."""
     links = wonderproxy(folder, "United States")
     nodes, source, destination, rtt = links
     measured = np.full((nodes, nodes), np.nan)
@@ -153,17 +153,17 @@ def game(folder: Path, bound_ms: float = 100.0, trials: int = 20) -> Iterator[Fi
             topic = np.concatenate([np.arange(1024), heard[:, 0]])
             city = chosen[np.concatenate([home, heard[:, 1]])]
             produces = np.arange(len(topic)) < 1024
-            clients = Clients(topic, produces, ~produces, place.position[city], place.height[city] + 5)
-            brokers = Brokers(place.position[chosen], place.height[chosen], np.full(cities, np.inf))
-            anywhere = aggregate(clients, brokers, np.zeros(1024, np.int64), bound, rate)
-            before = hashed(anywhere, names, brokers)
-            topics = aggregate(clients, brokers, before.broker, bound, rate)
+            clients = PartitionClients(topic, produces, ~produces, place.position[city], place.height[city] + 5)
+            sites = PartitionSites(place.position[chosen], place.height[chosen], np.full(cities, np.inf))
+            anywhere = aggregate(clients, sites, np.zeros(1024, np.int64), bound, rate)
+            before = hashed(anywhere, names, sites)
+            topics = aggregate(clients, sites, before.site, bound, rate)
             for name, plan in (
                 ("hash", before),
-                ("centroid", centroid(topics, brokers)),
-                ("AllPairs", all_pairs(topics, clients, brokers)),
+                ("centroid", centroid(topics, sites)),
+                ("AllPairs", all_pairs(topics, clients, sites)),
             ):
-                host = chosen[plan.broker]
+                host = chosen[plan.site]
                 legs = measured[chosen[home], host], measured[chosen[heard[:, 1]], host[heard[:, 0]]]
                 pairs = legs[0][heard[:, 0]] + legs[1] + 10
                 judged.setdefault(name, []).append((np.nanmean(pairs > bound_ms), np.nanmax(pairs)))
@@ -188,25 +188,25 @@ def peak_megabytes(instance: literal.Instance) -> float:
     """What planning from the aggregates allocates at most."""
     topics = instance.topics()
     tracemalloc.start()
-    centroid(topics, instance.brokers)
+    centroid(topics, instance.sites)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     return peak / 2**20
 
 
-def made_up(topics: int, brokers: int, clients: int = 4, seed: int = 0, fill: float = 0.8) -> literal.Instance:
-    """Clients around each topic's place, half of them publishing, topics at random brokers."""
+def made_up(topics: int, sites: int, clients: int = 4, seed: int = 0, fill: float = 0.8) -> literal.Instance:
+    """Clients around each topic's place, half of them publishing, topics at random sites."""
     generator = np.random.default_rng(seed)
     topic = np.repeat(np.arange(topics), clients)
     place = generator.normal(0, 25, (topics, 3))
     position = place[topic] + generator.normal(0, 6, (len(topic), 3))
     produces = np.tile(np.arange(clients) < clients // 2, topics)
     rate = np.ceil(generator.lognormal(2, 0.8, topics))
-    limit = np.full(brokers, np.ceil(rate.sum() / brokers / fill))
+    limit = np.full(sites, np.ceil(rate.sum() / sites / fill))
     return literal.Instance(
-        Clients(topic, produces, ~produces, position, generator.uniform(1, 5, len(topic))),
-        Brokers(generator.normal(0, 25, (brokers, 3)), generator.uniform(0.1, 1, brokers), limit),
-        generator.integers(0, brokers, topics),
+        PartitionClients(topic, produces, ~produces, position, generator.uniform(1, 5, len(topic))),
+        PartitionSites(generator.normal(0, 25, (sites, 3)), generator.uniform(0.1, 1, sites), limit),
+        generator.integers(0, sites, topics),
         generator.uniform(60, 120, topics),
         rate,
     )

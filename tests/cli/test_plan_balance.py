@@ -62,7 +62,7 @@ def test_metrics_agree_with_the_table(
         np.array([list(rates).index(k) for _, k in pairs]),
         np.array([float(rate) for rate in rates.values()]),
         subscribers=200,
-        brokers=3,
+        sites=3,
     )
     for which, table in {"before": before, "after": after}.items():
         load = loads(problem, np.array([brokers.index(b) for b in table.values()]))

@@ -14,7 +14,7 @@ import pyarrow.parquet
 import pytest
 
 from nearcast.cli.app import main
-from nearcast.placement.homes import HomesInstance, evaluate, membership
+from nearcast.placement.homes import HomesProblem, evaluate, membership
 from nearcast.placement.homes.distance import globe_km, plane_km
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def test_every_client_gets_one_home_and_the_metrics_are_those_of_the_plan(run: R
 
     sites = np.array([[8.0, 0], [-8, 0], [0, 0]])
     clients = np.array([[7.0, 1], [9, 0], [-7, 0], [-9, 1], [0, 1], [1, 0], [-8, 0]])
-    instance = HomesInstance(
+    problem = HomesProblem(
         0.1 * plane_km(clients, sites),
         0.1 * plane_km(sites, sites),
         5.0,
@@ -82,7 +82,7 @@ def test_every_client_gets_one_home_and_the_metrics_are_those_of_the_plan(run: R
         membership([0, 0, 0, 1, 1], [0, 1, 4, 2, 5], (2, 7)),
         membership([0, 0, 1, 1, 1], [0, 1, 2, 3, 5], (2, 7)),
     )
-    plan = evaluate(instance, np.array([["east", "west", "mid"].index(site) for site in homes.values()]))
+    plan = evaluate(problem, np.array([["east", "west", "mid"].index(site) for site in homes.values()]))
     assert metrics["method"] == method
     assert metrics["delay_ms"] == pytest.approx(plan.delay_ms)
     assert metrics["distance_delay_ms"] == pytest.approx(plan.distance_delay_ms)

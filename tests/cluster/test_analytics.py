@@ -117,7 +117,7 @@ def test_stores_planned_by_spark_are_those_planned_in_memory(spark: SparkSession
         np.testing.assert_array_equal(ours.stores, theirs.stores)
 
 
-def homes_instance() -> homes.HomesInstance:
+def homes_instance() -> homes.HomesProblem:
     rng = np.random.default_rng(4)
     clients, sites, topics = 120, 6, 30
     where, there = rng.random((clients, 2)) * 25, rng.random((sites, 2)) * 25
@@ -125,7 +125,7 @@ def homes_instance() -> homes.HomesInstance:
     between = 0.1 * np.linalg.norm(there[:, None] - there, axis=2)
     pairs = np.array([(t, c) for t in range(topics) for c in rng.choice(clients, 8, replace=False)])
     members = homes.membership(pairs[:, 0], pairs[:, 1], (topics, clients))
-    return homes.HomesInstance(
+    return homes.HomesProblem(
         ms, between, 5.0, np.full(sites, 640.0), np.full(sites, 3200.0), np.full(topics, 20.0), members, members
     )
 

@@ -13,11 +13,11 @@ from nearcast.cli.progress import progress
 from nearcast.cli.tables import Column, read_table, write_table
 from nearcast.errors import InputError
 from nearcast.placement.colocation.encoding import DESCRIPTION, WEIGHTS, decode, encode
-from nearcast.placement.colocation.model import LatencyModel
-from nearcast.placement.colocation.simulation import Arrivals, Samples, Worker, joined
-from nearcast.placement.colocation.simulation import simulate as simulate_runs
+from nearcast.placement.colocation.latency_model import LatencyModel
 from nearcast.placement.colocation.training import Training, learning_curve
 from nearcast.placement.colocation.training import train as train_model
+from nearcast.placement.colocation.worker_simulation import Arrivals, Samples, SimulatedWorker, joined
+from nearcast.placement.colocation.worker_simulation import simulate as simulate_runs
 
 __all__ = ["app", "load_model", "read_samples"]
 
@@ -54,7 +54,9 @@ def simulate(
         raise InputError(f"--processing-ms is {shortest:g} {longest:g}; two rising positive numbers are needed")
     start = time.perf_counter()
     with progress("Simulating") as advance:
-        worker = Worker(arrivals=arrivals, seconds=seconds, processing_ms=processing_ms, overhead_ms=overhead_ms)
+        worker = SimulatedWorker(
+            arrivals=arrivals, seconds=seconds, processing_ms=processing_ms, overhead_ms=overhead_ms
+        )
         samples = simulate_runs(runs, k, worker, seed, advance)
     # In a short run a topic may have had no message; without its row the run would look like a smaller one.
     measured = ~np.isin(samples.run, samples.run[~np.isfinite(samples.p90_ms)])

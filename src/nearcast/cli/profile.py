@@ -41,7 +41,7 @@ def worker(
     from nearcast.cli.model import read_samples
     from nearcast.lab.profiling.worker import draw, measure, one_site
     from nearcast.placement.colocation.calibration import overhead_ms
-    from nearcast.placement.colocation.simulation import Worker
+    from nearcast.placement.colocation.worker_simulation import SimulatedWorker
 
     if not 0 < processing_ms[0] <= processing_ms[1]:
         raise InputError(f"--processing-ms is {processing_ms[0]:g} {processing_ms[1]:g}; two rising numbers are needed")
@@ -64,7 +64,7 @@ def worker(
         asyncio.run(work())
     if not out.exists():
         raise InputError(f"no run of {seconds:g} s had a message of every topic; --seconds must be longer")
-    overhead = overhead_ms(read_samples(out), Worker(seconds=seconds))
+    overhead = overhead_ms(read_samples(out), SimulatedWorker(seconds=seconds))
     if as_json:
         said = {"runs": runs, "measured_now": len(wanted), "resumed_after": len(done), "overhead_ms": overhead}
         typer.echo(json.dumps(said))

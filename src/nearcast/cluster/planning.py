@@ -39,7 +39,7 @@ def stores(spark: SparkSession, problem: storage.StorageProblem, assign: str) ->
     return (storage.assign_wrr if assign == "wrr" else storage.assign_sequential)(problem, planning)
 
 
-def reloc(spark: SparkSession, instance: homes.HomesInstance, parameters: homes.RelocParameters) -> homes.HomesPlan:
+def reloc(spark: SparkSession, instance: homes.HomesProblem, parameters: homes.RelocParameters) -> homes.HomesPlan:
     """RELOC, with the relation matrix (which grows with the pairs that share topics) made and factorised by Spark."""
     return homes.reloc(instance, parameters, relations=_relations(spark, instance.members, parameters))
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nearcast.config.coordinator_settings import CoordinatorSettings
     from nearcast.coordinates import Coordinate
     from nearcast.coordinator.model import Model
-    from nearcast.placement.homes import HomesInstance
+    from nearcast.placement.homes import HomesProblem
     from nearcast.protocol.registration import ClientRecord
 
 __all__ = ["HomePolicy", "homes_instance", "reloc_homes"]
@@ -61,12 +61,12 @@ class HomePolicy:
 
 def homes_instance(
     model: Model, live: NDArray[np.int64], topics: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], HomesInstance]:
+) -> tuple[NDArray[np.int64], HomesProblem]:
     """These topics and their clients as RELOC sees them: the clients' rows, and all delays, one way.
 
     What sites can hold is the capacity goal's concern: here they have room for all.
     """
-    from nearcast.placement.homes import HomesInstance, membership
+    from nearcast.placement.homes import HomesProblem, membership
 
     clients = model.clients
     pairs = np.isin(clients.pair_topic, topics) & clients.placed[clients.pair_client]
@@ -75,7 +75,7 @@ def homes_instance(
     shape = (len(topics), len(rows))
     publishes, subscribes = clients.publishes[pairs], clients.subscribes[pairs]
     plenty = np.full(len(live), 1e9)
-    return rows, HomesInstance(
+    return rows, HomesProblem(
         model.client_distances(rows)[:, live] / 2,
         model.distances()[np.ix_(live, live)] / 2,
         0.0,

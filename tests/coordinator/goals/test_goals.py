@@ -11,8 +11,8 @@ from nearcast.coordinator.goals.balance import balance_problem, site_loads
 from nearcast.coordinator.plan import Plan, make_plan
 from nearcast.domain.worker_id import WorkerId
 from nearcast.placement.balance import ldm, sdm
-from nearcast.placement.colocation.simulation import Worker, simulate
 from nearcast.placement.colocation.training import Training, train
+from nearcast.placement.colocation.worker_simulation import SimulatedWorker, simulate
 from nearcast.protocol.reports import BrokerFigures
 from nearcast.site.agent.measurement import network_share
 
@@ -254,7 +254,7 @@ def test_proposals_name_a_worker_the_topic_has_already() -> None:
 
 
 def test_a_trained_model_decides_which_topics_may_share_a_worker() -> None:
-    samples = simulate(60, 2, Worker(seconds=20.0), 1)
+    samples = simulate(60, 2, SimulatedWorker(seconds=20.0), 1)
     model, _ = train(samples, Training(seed=1))
     world = World(west=0.0)
     for n in range(3):

@@ -22,10 +22,10 @@ def subscriptions_of(problem: BalanceProblem, subscriber: int) -> set[int]:
 
 def loads(problem: BalanceProblem, assignment: Sequence[int]) -> list[float]:
     result = []
-    for broker in range(problem.brokers):
+    for site in range(problem.sites):
         load = 0.0
         for k, rate in enumerate(problem.rates.tolist()):
-            attached = sum(1 for i, at in enumerate(assignment) if at == broker and k in subscriptions_of(problem, i))
+            attached = sum(1 for i, at in enumerate(assignment) if at == site and k in subscriptions_of(problem, i))
             load += (1 if attached else 0) * (1 + attached) * rate  # Eq. 5
         result.append(load)
     return result
@@ -37,7 +37,7 @@ def cov(load: Sequence[float]) -> float:
 
 def best_maximum(problem: BalanceProblem) -> float:
     """The optimum, by trying every assignment."""
-    everyone = product(range(problem.brokers), repeat=problem.subscribers)
+    everyone = product(range(problem.sites), repeat=problem.subscribers)
     return min(max(loads(problem, assignment)) for assignment in everyone)
 
 
@@ -50,7 +50,7 @@ def heaviest_first(problem: BalanceProblem) -> list[int]:
 
 
 def shuffle(problem: BalanceProblem) -> list[int]:
-    """GSH: the load of every broker is computed anew after each subscriber."""
+    """GSH: the load of every site is computed anew after each subscriber."""
     assignment = [-1] * problem.subscribers
     for subscriber in heaviest_first(problem):
         load = loads(problem, assignment)
@@ -70,7 +70,7 @@ def migrate(problem: BalanceProblem, current: Sequence[int], scheme: str, alpha:
             if scheme == "ldm":
                 to = load.index(min(load))
             else:
-                below = [j for j in range(problem.brokers) if load[j] < mean]
+                below = [j for j in range(problem.sites) if load[j] < mean]
                 held = {
                     j: {k for i, at in enumerate(assignment) if at == j for k in subscriptions_of(problem, i)}
                     for j in below
@@ -99,11 +99,11 @@ def problems(draw: st.DrawFn, *, largest: int = 10) -> BalanceProblem:
     pairs = [(i, k) for i in range(subscribers) for k in sorted(draw(st.sets(st.integers(0, subscriptions - 1))))]
     columns = np.array(pairs, dtype=np.int64).reshape(-1, 2)
     rates = np.array([draw(st.integers(0, 9)) for _ in range(subscriptions)], dtype=float)
-    brokers = draw(st.integers(1, 4))
-    return from_pairs(columns[:, 0], columns[:, 1], rates, subscribers=subscribers, brokers=brokers)
+    sites = draw(st.integers(1, 4))
+    return from_pairs(columns[:, 0], columns[:, 1], rates, subscribers=subscribers, sites=sites)
 
 
 def anywhere(problem: BalanceProblem, seed: int) -> np.ndarray:
-    """A current assignment that is not level: brokers are taken with falling probability."""
-    share = 0.5 ** np.arange(problem.brokers)
-    return np.random.default_rng(seed).choice(problem.brokers, size=problem.subscribers, p=share / share.sum())
+    """A current assignment that is not level: sites are taken with falling probability."""
+    share = 0.5 ** np.arange(problem.sites)
+    return np.random.default_rng(seed).choice(problem.sites, size=problem.subscribers, p=share / share.sum())

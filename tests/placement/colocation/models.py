@@ -7,8 +7,8 @@ from itertools import combinations
 
 import numpy as np
 
-from nearcast.placement.colocation.feasibility import Feasibility, Topics, feasibility
-from nearcast.placement.colocation.model import IsolatedModel, LatencyModel, Network
+from nearcast.placement.colocation.latency_model import IsolatedModel, LatencyModel, LatencyNetwork
+from nearcast.placement.colocation.problem import ColocationTopics, Feasibility, feasibility
 
 K = 4
 
@@ -18,13 +18,13 @@ def wild_model(seed: int) -> LatencyModel:
     """Random weights, pulled upwards with load: adding a topic often lowers what is learned."""
     generator = np.random.default_rng(seed)
 
-    def network() -> Network:
+    def network() -> LatencyNetwork:
         first = generator.normal(size=(6, 8)) / np.array([25, 15, 0.4, 50, 30, 0.8])[:, None]
         first[5] = np.abs(first[5]) * 3
         weights = [first, generator.normal(size=(8, 8)) * 0.4, np.abs(generator.normal(size=(8, 1))) * 0.4]
         biases = [generator.normal(size=8), generator.normal(size=8), np.array([4.0])]
         single = [array.astype(np.float32) for array in (*weights, *biases)]
-        return Network((single[0], single[1], single[2]), (single[3], single[4], single[5]))
+        return LatencyNetwork((single[0], single[1], single[2]), (single[3], single[4], single[5]))
 
     powers = np.array([(p, r) for p in range(5) for r in range(5 - p)])
     coefficients = generator.normal(size=len(powers)) * 0.1
@@ -42,7 +42,7 @@ def made_up(seed: int, n: int) -> Feasibility:
     features = np.stack([processing, rate, processing * rate / 1000], axis=1)
     alone = np.exp(model.log_latency(1, features, features))
     bound = np.maximum(generator.uniform(100, 1500, n), alone / 0.9 + 1)
-    return feasibility(model, Topics(rate, processing, bound), margin=0.1)
+    return feasibility(model, ColocationTopics(rate, processing, bound), margin=0.1)
 
 
 def literal_latency(possible: Feasibility, topic: int, others: list[int]) -> float:

@@ -10,7 +10,6 @@ import pytest
 
 from nearcast import InputError
 from nearcast.placement.colocation.encoding import DESCRIPTION, WEIGHTS, decode, encode
-from nearcast.placement.colocation.simulation import Samples, Worker, simulate
 from nearcast.placement.colocation.training import (
     Accuracy,
     Training,
@@ -19,16 +18,17 @@ from nearcast.placement.colocation.training import (
     train,
     validate,
 )
+from nearcast.placement.colocation.worker_simulation import Samples, SimulatedWorker, simulate
 
 if TYPE_CHECKING:
-    from nearcast.placement.colocation.model import LatencyModel
+    from nearcast.placement.colocation.latency_model import LatencyModel
 
 QUICK = Training(iterations=60)
 
 
 @pytest.fixture(scope="module")
 def samples() -> Samples:
-    return simulate(300, 3, Worker(), seed=1)
+    return simulate(300, 3, SimulatedWorker(), seed=1)
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def trained(samples: Samples) -> tuple[LatencyModel, tuple[Accuracy, ...]]:
 def test_it_predicts_runs_it_has_not_seen(trained: tuple[LatencyModel, tuple[Accuracy, ...]]) -> None:
     model, report = trained
     assert [line.topics for line in report] == [1, 2, 3]
-    for line in validate(model, simulate(120, 3, Worker(), seed=2)):
+    for line in validate(model, simulate(120, 3, SimulatedWorker(), seed=2)):
         assert line.learned > 0.9
         assert line.monotone > line.learned - 0.02
 
@@ -88,7 +88,7 @@ def test_learning_curves_converge(samples: Samples) -> None:
 def test_a_saved_model_predicts_the_same(trained: tuple[LatencyModel, tuple[Accuracy, ...]]) -> None:
     model, report = trained
     again = decode(encode(model, report))
-    topics = runs_of_size(simulate(30, 3, Worker(), seed=3), 3)[0]
+    topics = runs_of_size(simulate(30, 3, SimulatedWorker(), seed=3), 3)[0]
     np.testing.assert_array_equal(model.predict_ms(topics), again.predict_ms(topics))
 
 
@@ -117,7 +117,7 @@ def test_damaged_files_are_refused(
 
 
 def test_too_few_runs_are_refused() -> None:
-    runs = simulate(30, 2, Worker(seconds=10), seed=1)
+    runs = simulate(30, 2, SimulatedWorker(seconds=10), seed=1)
     keep = (np.bincount(runs.run)[runs.run] == 1) | (runs.run < 10)
     few = Samples(*(column[keep] for column in vars(runs).values()))
     with pytest.raises(InputError, match="only 5 usable runs of 2 topics; at least 10 are needed"):

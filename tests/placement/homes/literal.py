@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nearcast.placement.homes import HomesInstance
+    from nearcast.placement.homes import HomesProblem
 
 FULL = 1 - 1e-9  # θ = 1, but for rounding
 
 
-def literal_delay(instance: HomesInstance, home: list[int]) -> dict[str, Any]:
+def literal_delay(problem: HomesProblem, home: list[int]) -> dict[str, Any]:
     """Eq. 1 to 9 with one loop per sum (8 and 9 divided by I once, as Y = Y1 + Y2 needs)."""
-    publications, subscriptions = pairs(instance.publications), pairs(instance.subscriptions)
-    sites = range(instance.sites)
+    publications, subscriptions = pairs(problem.publications), pairs(problem.subscriptions)
+    sites = range(problem.sites)
     publishers_at = {site: [(n, m) for (n, m) in publications if home[m] == site] for site in sites}
-    storage = [sum(instance.spool_size[n] for n in {n for n, _ in publishers_at[site]}) for site in sites]
-    compute = [sum(instance.spool_size[n] for n, _ in publishers_at[site]) for site in sites]  # Eq. 1
-    theta = [literal_theta(instance, site, storage[site], compute[site]) for site in sites]
+    storage = [sum(problem.spool_size[n] for n in {n for n, _ in publishers_at[site]}) for site in sites]
+    compute = [sum(problem.spool_size[n] for n, _ in publishers_at[site]) for site in sites]  # Eq. 1
+    theta = [literal_theta(problem, site, storage[site], compute[site]) for site in sites]
     count = distance = resource = 0.0
     for (n, m), weight in publications.items():
         audience = {c: w for (topic, c), w in subscriptions.items() if topic == n and c != m}
@@ -27,17 +27,17 @@ def literal_delay(instance: HomesInstance, home: list[int]) -> dict[str, Any]:
         for other, share in audience.items():
             part = weight * share / sum(audience.values())
             here, there = home[m], home[other]
-            distance += part * (instance.client_site_ms[m, here] + instance.client_site_ms[other, there])
-            resource += part * 2 * instance.cloud_ms * (1 - theta[here])
-            resource += part * theta[here] * instance.site_site_ms[here, there]
+            distance += part * (problem.client_site_ms[m, here] + problem.client_site_ms[other, there])
+            resource += part * 2 * problem.cloud_ms * (1 - theta[here])
+            resource += part * theta[here] * problem.site_site_ms[here, there]
     y1, y2 = (distance / count, resource / count) if count else (0.0, 0.0)
     return {"y": y1 + y2, "y1": y1, "y2": y2, "storage": storage, "compute": compute, "theta": theta}
 
 
-def literal_theta(instance: HomesInstance, site: int, storage: float, compute: float) -> float:
+def literal_theta(problem: HomesProblem, site: int, storage: float, compute: float) -> float:
     """Eq. 2."""
-    by_storage = instance.storage[site] / storage if storage > 0 else 1.0
-    by_compute = instance.compute[site] / compute if compute > 0 else 1.0
+    by_storage = problem.storage[site] / storage if storage > 0 else 1.0
+    by_compute = problem.compute[site] / compute if compute > 0 else 1.0
     return min(by_storage, by_compute, 1.0)
 
 
@@ -53,23 +53,21 @@ class LiteralReloc:
     """Algorithm 1 with its sets as sets. Clusters (line 17) and the factors of Z (line 19) are given."""
 
     def __init__(
-        self, instance: HomesInstance, site_cluster: list[int], factors: list[list[float]], relations: int
+        self, problem: HomesProblem, site_cluster: list[int], factors: list[list[float]], relations: int
     ) -> None:
-        self.sites = range(instance.sites)
-        self.delay = instance.client_site_ms.tolist()
-        self.spool = instance.spool_size.tolist()
-        self.storage_limit = instance.storage.tolist()
-        self.compute_limit = instance.compute.tolist()
-        self.publishers = [
-            {m for n, m in pairs(instance.publications) if n == topic} for topic in range(instance.topics)
-        ]
-        members = set(pairs(instance.publications)) | set(pairs(instance.subscriptions))
-        self.members = [sorted(m for n, m in members if n == topic) for topic in range(instance.topics)]
+        self.sites = range(problem.sites)
+        self.delay = problem.client_site_ms.tolist()
+        self.spool = problem.spool_size.tolist()
+        self.storage_limit = problem.storage.tolist()
+        self.compute_limit = problem.compute.tolist()
+        self.publishers = [{m for n, m in pairs(problem.publications) if n == topic} for topic in range(problem.topics)]
+        members = set(pairs(problem.publications)) | set(pairs(problem.subscriptions))
+        self.members = [sorted(m for n, m in members if n == topic) for topic in range(problem.topics)]
         self.site_cluster = site_cluster
         self.client_cluster = [site_cluster[row.index(min(row))] for row in self.delay]
         self.factors = factors
         self.relations = relations
-        self.home: list[int | None] = [None] * instance.clients
+        self.home: list[int | None] = [None] * problem.clients
         self.managed: list[set[int]] = [set() for _ in self.sites]  # T_l
         self.local: dict[tuple[int, int], set[int]] = {}  # C^P_{n,l}
 
@@ -136,11 +134,11 @@ class LiteralReloc:
         return min(cluster, key=self.usage)
 
 
-def literal_relation_matrix(instance: HomesInstance) -> list[list[float]]:
+def literal_relation_matrix(problem: HomesProblem) -> list[list[float]]:
     """Line 18: Z, every pair of clients of every topic."""
-    z = [[0.0] * instance.clients for _ in range(instance.clients)]
-    members = set(pairs(instance.publications)) | set(pairs(instance.subscriptions))
-    for topic in range(instance.topics):
+    z = [[0.0] * problem.clients for _ in range(problem.clients)]
+    members = set(pairs(problem.publications)) | set(pairs(problem.subscriptions))
+    for topic in range(problem.topics):
         of_topic = [m for n, m in members if n == topic]
         for one in of_topic:
             for other in of_topic:

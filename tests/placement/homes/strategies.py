@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from nearcast.placement.homes import HomesInstance
+from nearcast.placement.homes import HomesProblem
 
 
 @st.composite
-def instances(draw: st.DrawFn, clients: int = 6, sites: int = 3, topics: int = 3) -> HomesInstance:
+def instances(draw: st.DrawFn, clients: int = 6, sites: int = 3, topics: int = 3) -> HomesProblem:
     m, n_sites, n = draw(st.integers(1, clients)), draw(st.integers(1, sites)), draw(st.integers(1, topics))
 
     def table(rows: int, columns: int, largest: int) -> np.ndarray:
@@ -18,7 +18,7 @@ def instances(draw: st.DrawFn, clients: int = 6, sites: int = 3, topics: int = 3
 
     between = table(n_sites, n_sites, 20) / 10
     np.fill_diagonal(between, 0.0)
-    return HomesInstance(
+    return HomesProblem(
         client_site_ms=table(m, n_sites, 30) / 10,
         site_site_ms=between,
         cloud_ms=draw(st.integers(0, 10)) / 2,

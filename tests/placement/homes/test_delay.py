@@ -10,12 +10,12 @@ from tests.placement.homes.literal import literal_delay
 from tests.placement.homes.strategies import instances
 
 from nearcast import InputError
-from nearcast.placement.homes import HomesInstance, evaluate, membership
+from nearcast.placement.homes import HomesProblem, evaluate, membership
 
 
-def figure_5() -> HomesInstance:
+def figure_5() -> HomesProblem:
     """Two sites, t_1 published by c_1, c_2, c_3 and t_2 by c_3; c_4 subscribes to both."""
-    return HomesInstance(
+    return HomesProblem(
         client_site_ms=np.array([[1.0, 2.0], [1.0, 2.0], [2.0, 1.0], [3.0, 1.0]]),
         site_site_ms=np.array([[0.0, 2.0], [2.0, 0.0]]),
         cloud_ms=5.0,
@@ -45,9 +45,9 @@ def test_a_site_with_nothing_to_manage_delegates_nothing() -> None:
 
 
 @given(instances(), st.data())
-def test_the_sums_are_those_of_the_equations(instance: HomesInstance, data: st.DataObject) -> None:
-    home = data.draw(st.lists(st.integers(0, instance.sites - 1), min_size=instance.clients, max_size=instance.clients))
-    plan, literal = evaluate(instance, np.array(home)), literal_delay(instance, home)
+def test_the_sums_are_those_of_the_equations(problem: HomesProblem, data: st.DataObject) -> None:
+    home = data.draw(st.lists(st.integers(0, problem.sites - 1), min_size=problem.clients, max_size=problem.clients))
+    plan, literal = evaluate(problem, np.array(home)), literal_delay(problem, home)
     assert plan.delay_ms == pytest.approx(literal["y"], abs=1e-12)
     assert plan.distance_delay_ms == pytest.approx(literal["y1"], abs=1e-12)
     assert plan.resource_delay_ms == pytest.approx(literal["y2"], abs=1e-12)
@@ -60,7 +60,7 @@ def test_a_heavier_publication_and_a_heavier_subscriber_count_for_more() -> None
     delays = np.array([[0.0], [1.0], [5.0]])  # 0 publishes, 1 and 2 listen
 
     def mean(publications: list[float], listeners: list[float]) -> float:
-        instance = HomesInstance(
+        problem = HomesProblem(
             delays,
             np.zeros((1, 1)),
             5.0,
@@ -70,7 +70,7 @@ def test_a_heavier_publication_and_a_heavier_subscriber_count_for_more() -> None
             membership([0, 1], [0, 1], (2, 3), publications),
             membership([0, 0, 1], [1, 2, 2], (2, 3), [*listeners, 1.0]),
         )
-        return evaluate(instance, np.zeros(3, dtype=np.int64)).delay_ms
+        return evaluate(problem, np.zeros(3, dtype=np.int64)).delay_ms
 
     assert mean([1, 0], [1, 1]) == pytest.approx(3)
     assert mean([1, 0], [3, 1]) == pytest.approx(2)
@@ -80,10 +80,8 @@ def test_a_heavier_publication_and_a_heavier_subscriber_count_for_more() -> None
 
 def test_a_publication_nobody_else_hears_has_no_delay() -> None:
     only = membership([0], [0], (1, 1))
-    instance = HomesInstance(
-        np.ones((1, 1)), np.zeros((1, 1)), 5.0, np.ones(1), np.ones(1), np.array([4.0]), only, only
-    )
-    plan = evaluate(instance, np.array([0]))
+    problem = HomesProblem(np.ones((1, 1)), np.zeros((1, 1)), 5.0, np.ones(1), np.ones(1), np.array([4.0]), only, only)
+    plan = evaluate(problem, np.array([0]))
     assert plan.delay_ms == 0.0
     assert plan.delegated_share == pytest.approx(0.75)
 
@@ -101,6 +99,6 @@ def test_a_publication_nobody_else_hears_has_no_delay() -> None:
     ],
 )
 def test_what_cannot_be_is_refused(change: dict[str, object], reason: str) -> None:
-    fields = {name: getattr(figure_5(), name) for name in HomesInstance.__dataclass_fields__}
+    fields = {name: getattr(figure_5(), name) for name in HomesProblem.__dataclass_fields__}
     with pytest.raises(InputError, match=reason):
-        HomesInstance(**{**fields, **change})
+        HomesProblem(**{**fields, **change})

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from tests.placement.homes.strategies import instances
 
 from nearcast import InputError, NearcastError
-from nearcast.placement.homes import HomesInstance, evaluate, exact, refined
+from nearcast.placement.homes import HomesProblem, evaluate, exact, refined
 from nearcast.placement.homes.city import CityParameters, city, random_members
 
 
-def tight_city(seed: int, clients: int = 9, topics: int = 4) -> HomesInstance:
+def tight_city(seed: int, clients: int = 9, topics: int = 4) -> HomesProblem:
     """Three sites that hold about half of what would be asked of them if everybody went to the nearest."""
     members = random_members(topics, clients, seed, sizes=(3, 5))
     return city(members, CityParameters(sites=3, spread_km=8, storage=14, compute=40), seed)
@@ -22,22 +22,22 @@ def tight_city(seed: int, clients: int = 9, topics: int = 4) -> HomesInstance:
 
 @settings(max_examples=12)
 @given(instances(clients=5))
-def test_exact_is_the_best_of_all_assignments(instance: HomesInstance) -> None:
-    everything = itertools.product(range(instance.sites), repeat=instance.clients)
-    best = min(evaluate(instance, np.array(home)).delay_ms for home in everything)
-    assert exact(instance).delay_ms == pytest.approx(best, abs=1e-9)
+def test_exact_is_the_best_of_all_assignments(problem: HomesProblem) -> None:
+    everything = itertools.product(range(problem.sites), repeat=problem.clients)
+    best = min(evaluate(problem, np.array(home)).delay_ms for home in everything)
+    assert exact(problem).delay_ms == pytest.approx(best, abs=1e-9)
 
 
 def test_refined_is_within_three_per_cent_of_exact() -> None:
     for seed in range(5):
-        instance = tight_city(seed)
-        assert refined(instance).delay_ms <= 1.03 * exact(instance).delay_ms
+        problem = tight_city(seed)
+        assert refined(problem).delay_ms <= 1.03 * exact(problem).delay_ms
 
 
 def test_fractions_of_storage_are_not_rounded_away() -> None:
     """0.3 + 0.3 does not fit 0.5: the two topics must not share a site."""
     both = np.eye(2)
-    instance = HomesInstance(
+    problem = HomesProblem(
         np.array([[0.0, 0.1], [0.0, 0.1]]),
         np.array([[0.0, 0.1], [0.1, 0.0]]),
         50.0,
@@ -47,7 +47,7 @@ def test_fractions_of_storage_are_not_rounded_away() -> None:
         both,
         1 - both,
     )
-    assert sorted(exact(instance).home.tolist()) == [0, 1]
+    assert sorted(exact(problem).home.tolist()) == [0, 1]
 
 
 def test_what_is_too_large_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""ePulsar's formulas and Algorithm 1 as the paper writes them: one topic, broker and client at a time."""
+"""ePulsar's formulas and Algorithm 1 as the paper writes them: one topic, site and client at a time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nearcast.placement.partitioning import Brokers, Clients, Topics, aggregate
+from nearcast.placement.partitioning import PartitionClients, PartitionSites, PartitionTopics, aggregate
 
 if TYPE_CHECKING:
     import numpy as np
@@ -16,19 +16,19 @@ Node = tuple[tuple[float, ...], float]
 
 @dataclass(frozen=True)
 class Instance:
-    """Clients of topics, brokers, and where the topics are now."""
+    """Clients of topics, sites, and where the topics are now."""
 
-    clients: Clients
-    brokers: Brokers
-    broker: np.ndarray
+    clients: PartitionClients
+    sites: PartitionSites
+    site: np.ndarray
     bound: np.ndarray
     rate: np.ndarray
 
-    def topics(self) -> Topics:
-        return aggregate(self.clients, self.brokers, self.broker, self.bound, self.rate)
+    def topics(self) -> PartitionTopics:
+        return aggregate(self.clients, self.sites, self.site, self.bound, self.rate)
 
     def node(self, b: int) -> Node:
-        return tuple(self.brokers.position[b]), float(self.brokers.height[b])
+        return tuple(self.sites.position[b]), float(self.sites.height[b])
 
     def members(self, t: int, side: np.ndarray) -> list[Node]:
         rows = [i for i in range(len(self.clients.topic)) if self.clients.topic[i] == t and side[i]]
@@ -47,7 +47,7 @@ def centre(nodes: list[Node]) -> Node:
 
 
 def worst_latency(instance: Instance, t: int, b: int) -> float:
-    """E(t) with topic t at broker b."""
+    """E(t) with topic t at site b."""
     here = instance.node(b)
     return sum(max((d(node, here) for node in side), default=0.0) for side in instance.sides(t))
 
@@ -64,10 +64,10 @@ def centroid_estimate(instance: Instance, t: int, b: int) -> float:
 
 def limits(instance: Instance) -> list[float]:
     found = []
-    for b in range(len(instance.brokers)):
-        limit = float(instance.brokers.rate_limit[b])
-        load = sum(r for r, host in zip(instance.rate, instance.broker, strict=True) if host == b)
-        for used in instance.brokers.utilisation[b] if instance.brokers.utilisation.size else ():
+    for b in range(len(instance.sites)):
+        limit = float(instance.sites.rate_limit[b])
+        load = sum(r for r, host in zip(instance.rate, instance.site, strict=True) if host == b)
+        for used in instance.sites.utilisation[b] if instance.sites.utilisation.size else ():
             if load > 0 and used > 0:
                 limit = min(limit, load * 0.85 / used)
             elif used > 0.85:
@@ -77,16 +77,16 @@ def limits(instance: Instance) -> list[float]:
 
 
 def algorithm_1(instance: Instance, estimate: object) -> list[int]:
-    """PerformRepartitioning and PlaceTopics, line by line, for topics that all have a broker."""
-    brokers, limit = range(len(instance.brokers)), limits(instance)
-    partition = [int(b) for b in instance.broker]
+    """PerformRepartitioning and PlaceTopics, line by line, for topics that all have a site."""
+    sites, limit = range(len(instance.sites)), limits(instance)
+    partition = [int(b) for b in instance.site]
     topics = range(len(partition))
 
     def load(b: int) -> float:
         return float(sum(instance.rate[t] for t in topics if partition[t] == b))
 
     migrating = [t for t in topics if worst_latency(instance, t, partition[t]) > instance.bound[t]]
-    for b in brokers:
+    for b in sites:
         left = load(b)
         for t in sorted((t for t in topics if partition[t] == b), key=lambda t: -instance.rate[t]):
             if left <= limit[b]:
@@ -96,9 +96,9 @@ def algorithm_1(instance: Instance, estimate: object) -> list[int]:
     migrating = sorted(set(migrating))
     candidates = {}
     for t in migrating:
-        cost = {b: estimate(instance, t, b) for b in brokers}  # type: ignore[operator]
-        feasible = [b for b in brokers if cost[b] <= instance.bound[t]]
-        candidates[t] = sorted(feasible or brokers, key=cost.__getitem__)
+        cost = {b: estimate(instance, t, b) for b in sites}  # type: ignore[operator]
+        feasible = [b for b in sites if cost[b] <= instance.bound[t]]
+        candidates[t] = sorted(feasible or sites, key=cost.__getitem__)
     for t in sorted(migrating, key=lambda t: len(candidates[t])):
         for b in candidates[t]:
             without = load(b) - (instance.rate[t] if partition[t] == b else 0)

@@ -8,7 +8,7 @@ import pytest
 
 from nearcast.coordinates import Coordinate
 from nearcast.domain.latency_histogram import bucket, percentile
-from nearcast.placement.partitioning import Brokers, Clients
+from nearcast.placement.partitioning import PartitionClients, PartitionSites
 from nearcast.placement.partitioning import aggregate as planned
 from nearcast.protocol.reports import ClientReport, ClientTopic, channel_row
 from nearcast.site.agent.aggregation import aggregate
@@ -32,14 +32,14 @@ def reports(count: int, seed: int = 1) -> list[ClientReport]:
 def test_centroids_deviation_and_worst_case_are_those_of_the_planner() -> None:
     found = reports(20)
     (topic,) = aggregate(found, ["gps"], {"gps": SITE})
-    clients = Clients(
+    clients = PartitionClients(
         np.zeros(20, dtype=np.int64),
         np.array([part.topics[0].publishes for part in found]),
         np.array([part.topics[0].subscribes for part in found]),
         np.array([part.coordinate.position for part in found if part.coordinate]),
         np.array([part.coordinate.height for part in found if part.coordinate]),
     )
-    brokers = Brokers(np.array([SITE.position]), np.array([SITE.height]), np.array([1e9]))
+    brokers = PartitionSites(np.array([SITE.position]), np.array([SITE.height]), np.array([1e9]))
     wanted = planned(clients, brokers, np.zeros(1, dtype=np.int64), np.array([1.0]), np.array([1.0]))
     assert topic.producer_centroid == pytest.approx(wanted.producer_centroid[0])
     assert topic.consumer_centroid == pytest.approx(wanted.consumer_centroid[0])

@@ -104,7 +104,7 @@ def _read_problem(subscriptions: Path, subscribers: Ids, rates: Path, brokers: i
         Ids("subscription", rates, rate["subscription"]).positions(pairs, "subscription"),
         rate["rate"],
         subscribers=len(subscribers.names),
-        brokers=brokers,
+        sites=brokers,
     )
 
 
@@ -115,7 +115,7 @@ def _plan(
     thresholds: balancing.Thresholds,
     seed: int,
     advance: Callable[[float], None],
-) -> balancing.Balance:
+) -> balancing.BalancePlan:
     alpha, beta = thresholds.alpha, thresholds.beta
     match method:
         case Method.ldm:

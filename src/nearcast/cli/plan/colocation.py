@@ -17,16 +17,16 @@ from nearcast.cli.progress import progress
 from nearcast.cli.tables import Column, Ids, Table, read_table, write_table
 from nearcast.errors import InputError
 from nearcast.placement.colocation.exact import exact
-from nearcast.placement.colocation.feasibility import (
+from nearcast.placement.colocation.incremental import NEW, adjusted
+from nearcast.placement.colocation.latency_model import LatencyModel
+from nearcast.placement.colocation.planners import ffd, hybrid, lfs, matching
+from nearcast.placement.colocation.problem import (
+    ColocationPlan,
+    ColocationTopics,
     Feasibility,
     InfeasibleTopicError,
-    Plan,
-    Topics,
     feasibility,
 )
-from nearcast.placement.colocation.incremental import NEW, adjusted
-from nearcast.placement.colocation.model import LatencyModel
-from nearcast.placement.colocation.planners import ffd, hybrid, lfs, matching
 from nearcast.placement.colocation.refined import refined
 
 __all__ = ["colocation"]
@@ -64,7 +64,7 @@ def colocation(
         raise InputError(f"--bound-ms is {bound_ms:g}; more than 0 is needed")
     table = _read_topics(topics)
     bounds = table["bound_ms"] if "bound_ms" in table else np.full(table.rows, bound_ms)
-    known = Topics(table["rate"], table["processing_ms"], bounds)
+    known = ColocationTopics(table["rate"], table["processing_ms"], bounds)
     learned = load_model(model)
     _warn_outside(learned, known)
     start = time.perf_counter()
@@ -79,18 +79,18 @@ def colocation(
             plan = adjusted(possible, k, _read_current(current, table))
     seconds = time.perf_counter() - start
     if out is not None or not as_json:
-        write_table(out, {"topic": table["topic"], "broker": plan.broker})
+        write_table(out, {"topic": table["topic"], "broker": plan.worker})
     if as_json:
         metrics = {
             "method": "adjusted" if current else method.value,
-            "brokers": plan.brokers,
+            "brokers": plan.workers,
             "predicted_violations": plan.violations,
             "seconds": seconds,
         }
         print(json.dumps(metrics))
 
 
-def _planned(possible: Feasibility, k: int, method: Method, seed_size: int) -> Plan:
+def _planned(possible: Feasibility, k: int, method: Method, seed_size: int) -> ColocationPlan:
     if method is Method.HYBRID:
         return hybrid(possible, k, seed_size)
     if method is Method.MATCHING:
@@ -127,7 +127,7 @@ def _read_current(path: Path, topics: Table) -> np.ndarray:
     return current
 
 
-def _warn_outside(model: LatencyModel, topics: Topics) -> None:
+def _warn_outside(model: LatencyModel, topics: ColocationTopics) -> None:
     low, high = model.isolated.low, model.isolated.high
     features = np.stack([topics.processing_ms, topics.rate], axis=1)
     outside = int(((features < low * 0.9) | (features > high * 1.1)).any(axis=1).sum())

@@ -67,14 +67,14 @@ def homes(
             raise InputError(f"{option} is {value}; a finite number of at least 0 is needed")
     site_table = _read_places(sites, Column("site", "text"), Column("storage"), Column("compute"))
     client_table = _read_places(clients, Column("client", "text"))
-    instance = _instance(site_table, client_table, topics, members, cloud_delay_ms, ms_per_km)
+    problem = _instance(site_table, client_table, topics, members, cloud_delay_ms, ms_per_km)
     parameters = planners.RelocParameters(_cluster_count(clusters, site_table), seed=seed)
     start = time.perf_counter()
     if engine is Engine.spark:
-        plan = _plan_by_spark(method, instance, parameters)
+        plan = _plan_by_spark(method, problem, parameters)
     else:
         with progress("placing clients") as advance:
-            plan = _plan(method, instance, parameters, advance)
+            plan = _plan(method, problem, parameters, advance)
     seconds = time.perf_counter() - start
     placed = {"client": client_table["client"], "site": site_table["site"][plan.home]}
     if out is not None or not as_json:
@@ -85,34 +85,34 @@ def homes(
 
 def _plan(
     method: Method,
-    instance: planners.HomesInstance,
+    problem: planners.HomesProblem,
     parameters: planners.RelocParameters,
     advance: Callable[[float], None],
 ) -> planners.HomesPlan:
     match method:
         case Method.random:
-            return planners.random(instance, parameters.seed)
+            return planners.random(problem, parameters.seed)
         case Method.nearest:
-            return planners.nearest(instance)
+            return planners.nearest(problem)
         case Method.one_topic_one_site:
-            return planners.one_topic_one_site(instance)
+            return planners.one_topic_one_site(problem)
         case Method.reloc:
-            return planners.reloc(instance, parameters, advance)
+            return planners.reloc(problem, parameters, advance)
         case Method.refined:
-            return planners.refined(instance, planners.RefineParameters(seed=parameters.seed), advance)
+            return planners.refined(problem, planners.RefineParameters(seed=parameters.seed), advance)
         case Method.exact:
-            return planners.exact(instance, seed=parameters.seed)
+            return planners.exact(problem, seed=parameters.seed)
 
 
 def _plan_by_spark(
-    method: Method, instance: planners.HomesInstance, parameters: planners.RelocParameters
+    method: Method, problem: planners.HomesProblem, parameters: planners.RelocParameters
 ) -> planners.HomesPlan:
     if method is not Method.reloc:
         raise InputError(f"--engine spark is for --method reloc; --method is {method.value}")
     from nearcast.cluster.planning import reloc
     from nearcast.cluster.session import spark_session
 
-    return reloc(spark_session("nearcast plan homes"), instance, parameters)
+    return reloc(spark_session("nearcast plan homes"), problem, parameters)
 
 
 def _read_places(path: Path, key: Column, *columns: Column) -> Table:
@@ -140,7 +140,7 @@ def _delays(from_table: Table, to_table: Table, ms_per_km: float) -> NDArray[np.
 
 def _instance(
     sites: Table, clients: Table, topics: Path, members: Path, cloud_ms: float, ms_per_km: float
-) -> planners.HomesInstance:
+) -> planners.HomesProblem:
     client_ms, site_ms = _delays(clients, sites, ms_per_km), _delays(sites, sites, ms_per_km)
     np.fill_diagonal(site_ms, 0.0)  # the globe's formula may leave a rounding there
     topic_table = read_table(topics, [Column("topic", "text"), Column("spool_size")], key=["topic"])
@@ -151,7 +151,7 @@ def _instance(
     role = member_table["role"]
     shape = (topic_table.rows, clients.rows)
     publishes, subscribes = role != "sub", role != "pub"
-    return planners.HomesInstance(
+    return planners.HomesProblem(
         client_site_ms=client_ms,
         site_site_ms=site_ms,
         cloud_ms=cloud_ms,

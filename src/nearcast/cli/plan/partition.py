@@ -16,8 +16,8 @@ from nearcast.cli.progress import progress
 from nearcast.cli.tables import Column, Ids, Table, read_table, write_table
 from nearcast.errors import InputError
 from nearcast.placement import partitioning
-from nearcast.placement.partitioning.aggregates import NOWHERE
 from nearcast.placement.partitioning.planners import pair_latencies
+from nearcast.placement.partitioning.problem import NOWHERE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,7 +69,7 @@ def partition(
     broker_table = read_table(brokers, BROKERS, key=["broker"])
     client_table = read_table(clients, CLIENTS)
     topic_ids = Ids("topic", topics, topic_table["topic"])
-    where = partitioning.Brokers(_positions(broker_table), broker_table["height"], broker_table["rate_limit"])
+    where = partitioning.PartitionSites(_positions(broker_table), broker_table["height"], broker_table["rate_limit"])
     who = _clients(client_table, topic_ids)
     host = _current(current, topic_ids, Ids("broker", brokers, broker_table["broker"]))
     _refuse_infeasible(topic_table, broker_table)
@@ -78,8 +78,8 @@ def partition(
     with progress("partitioning") as advance:
         known = partitioning.aggregate(who, where, host, topic_table["bound_ms"], topic_table["rate_out"])
         plan = _plan(method, known, who, where, topic_table["topic"].tolist(), advance)
-        latency = partitioning.worst_latencies(who, where, plan.broker)
-    if (lost := np.flatnonzero(plan.broker == NOWHERE)).size:
+        latency = partitioning.worst_latencies(who, where, plan.site)
+    if (lost := np.flatnonzero(plan.site == NOWHERE)).size:
         topic_table.refuse(int(lost[0]), f"no broker has room for rate_out {known.rate[lost[0]]:g}")
     metrics = {
         "method": method.value,
@@ -91,16 +91,16 @@ def partition(
         "seconds": time.perf_counter() - started,
     }
     if out or not as_json:
-        write_table(out, {"topic": topic_table["topic"], "broker": broker_table["broker"][plan.broker]})
+        write_table(out, {"topic": topic_table["topic"], "broker": broker_table["broker"][plan.site]})
     if as_json:
         print(json.dumps(metrics))
 
 
 def _plan(
     method: Method,
-    topics: partitioning.Topics,
-    clients: partitioning.Clients,
-    brokers: partitioning.Brokers,
+    topics: partitioning.PartitionTopics,
+    clients: partitioning.PartitionClients,
+    brokers: partitioning.PartitionSites,
     names: list[str],
     advance: Callable[[float], None],
 ) -> partitioning.Partition:
@@ -121,7 +121,7 @@ def _plan(
 
 
 def _latencies(
-    topics: partitioning.Topics, clients: partitioning.Clients, brokers: partitioning.Brokers
+    topics: partitioning.PartitionTopics, clients: partitioning.PartitionClients, brokers: partitioning.PartitionSites
 ) -> NDArray[np.float64]:
     return pair_latencies(topics, clients, brokers)(np.arange(len(topics)))
 
@@ -130,7 +130,7 @@ def _positions(table: Table) -> NDArray[np.float64]:
     return np.stack([table[column.name] for column in COORDINATE], axis=1)
 
 
-def _clients(table: Table, topics: Ids) -> partitioning.Clients:
+def _clients(table: Table, topics: Ids) -> partitioning.PartitionClients:
     topic = topics.positions(table, "topic")
     produces, consumes = table["role"] != "sub", table["role"] != "pub"
     client = pa.array(table["client"]).dictionary_encode().indices.to_numpy().astype(np.int64)
@@ -141,7 +141,7 @@ def _clients(table: Table, topics: Ids) -> partitioning.Clients:
         if len(first) < len(rows):
             row = int(np.delete(rows, first)[0])
             table.refuse(row, f"client {table['client'][row]!r} {verb} topic {table['topic'][row]!r} twice")
-    return partitioning.Clients(topic, produces, consumes, _positions(table), table["height"])
+    return partitioning.PartitionClients(topic, produces, consumes, _positions(table), table["height"])
 
 
 def _current(path: Path | None, topics: Ids, brokers: Ids) -> NDArray[np.int64]:

@@ -15,7 +15,7 @@ from nearcast.coordinator.goals.replicas import Replicas
 from nearcast.coordinator.goals.workers import WorkerLatency
 
 if TYPE_CHECKING:
-    from nearcast.placement.colocation.model import LatencyModel
+    from nearcast.placement.colocation.latency_model import LatencyModel
 
 __all__ = ["GOALS", "ClientProposal", "Draft", "Goal", "Proposal", "ReplicaProposal", "TopicProposal", "goals"]
 

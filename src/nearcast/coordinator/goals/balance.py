@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from nearcast.coordinator.goals.goal import ClientProposal, Draft, Proposal
-from nearcast.placement.balance import Balance as Plan
+from nearcast.placement.balance import BalancePlan as Plan
 from nearcast.placement.balance import BalanceProblem, Thresholds, cov, from_pairs, loads, staged
 
 if TYPE_CHECKING:
@@ -93,5 +93,5 @@ def balance_problem(
     rates = np.concatenate([topics.published, model.channel_rate])
     takes = number[clients.home[client]] >= 0
     rows, subscriber = np.unique(client[takes], return_inverse=True)
-    problem = from_pairs(subscriber, wanted[takes], rates, subscribers=len(rows), brokers=max(len(live), 1))
+    problem = from_pairs(subscriber, wanted[takes], rates, subscribers=len(rows), sites=max(len(live), 1))
     return rows, live, problem, number[clients.home[rows]]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nearcast.coordinator.goals.goal import ClientProposal, Draft, Proposal, TopicProposal
-from nearcast.placement.partitioning import Brokers, Topics, centroid
-from nearcast.placement.partitioning.aggregates import NOWHERE
+from nearcast.placement.partitioning import PartitionSites, PartitionTopics, centroid
+from nearcast.placement.partitioning.problem import NOWHERE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,18 +29,18 @@ class SiteCapacity:
         """Topics without a live site first, then the largest of overloaded sites."""
         sites, found = model.sites, list(self._shrunk(model))
         shrunk = {proposal.topic for proposal in found if isinstance(proposal, TopicProposal)}
-        rows, live, topics, brokers = partition_of(model, settings)
+        rows, live, topics, candidates = partition_of(model, settings)
         if not len(live):
             return found
         # Latency is the next goal's concern: here nothing is late.
-        placed = centroid(replace(topics, latency=np.where(topics.broker == NOWHERE, np.inf, 0.0)), brokers)
-        for n in np.flatnonzero(placed.broker != topics.broker).tolist():
+        placed = centroid(replace(topics, latency=np.where(topics.site == NOWHERE, np.inf, 0.0)), candidates)
+        for n in np.flatnonzero(placed.site != topics.site).tolist():
             row = int(rows[n])
-            if placed.broker[n] == NOWHERE or row in shrunk:
+            if placed.site[n] == NOWHERE or row in shrunk:
                 continue
-            target = int(live[placed.broker[n]])
+            target = int(live[placed.site[n]])
             before = sites.names[int(model.topics.site[row])]
-            if topics.broker[n] == NOWHERE:
+            if topics.site[n] == NOWHERE:
                 why = f"{before} is lost, and {sites.names[target]} is the best live site with room for it"
             else:
                 why = f"{before} is overloaded, and this is one of its largest topics, {topics.rate[n]:.0f} messages/s"
@@ -105,7 +105,7 @@ class SiteCapacity:
 
 def partition_of(
     model: Model, settings: CoordinatorSettings
-) -> tuple[NDArray[np.int64], NDArray[np.int64], Topics, Brokers]:
+) -> tuple[NDArray[np.int64], NDArray[np.int64], PartitionTopics, PartitionSites]:
     """Topics managed by one site as the partitioning planner sees them: their rows, the live sites' rows, columns."""
     sites, topics = model.sites, model.topics
     live = np.flatnonzero(sites.alive)
@@ -114,11 +114,11 @@ def partition_of(
     rows = np.flatnonzero(topics.single)
     at = number[topics.site[rows]]
     peak = sites.utilisation[live] * (0.85 / settings.watermark)  # the planner's watermark is 85 %
-    brokers = Brokers(sites.position[live], sites.height[live], sites.rate_limit[live], peak)
+    candidates = PartitionSites(sites.position[live], sites.height[live], sites.rate_limit[live], peak)
     return (
         rows,
         live,
-        Topics(
+        PartitionTopics(
             at,
             topics.bound[rows],
             topics.rate[rows],
@@ -127,5 +127,5 @@ def partition_of(
             topics.deviation[rows],
             np.where(at == NOWHERE, np.inf, topics.latency[rows]),
         ),
-        brokers,
+        candidates,
     )

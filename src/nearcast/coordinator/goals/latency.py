@@ -57,17 +57,17 @@ class TopicLatency:
         return ""
 
     def _late_topics(self, model: Model, settings: CoordinatorSettings) -> list[TopicProposal]:
-        rows, live, topics, brokers = partition_of(model, settings)
+        rows, live, topics, candidates = partition_of(model, settings)
         late = topics.latency > topics.bound
         if not late.any() or not len(live):
             return []
-        placed = centroid(topics, brokers)
+        placed = centroid(topics, candidates)
         found = []
-        for n in np.flatnonzero(late & (placed.broker != topics.broker) & (placed.broker >= 0)).tolist():
+        for n in np.flatnonzero(late & (placed.site != topics.site) & (placed.site >= 0)).tolist():
             expected, now = float(placed.expected[n]), float(topics.latency[n])
             if expected > topics.bound[n] and expected > (1 - settings.gain) * now:
                 continue  # late here and hardly less late there: not worth a move
-            row, target = int(rows[n]), int(live[placed.broker[n]])
+            row, target = int(rows[n]), int(live[placed.site[n]])
             takes = f"its messages take up to {now:.0f} ms" if np.isfinite(now) else "it is at no live site"
             there = f"run at {model.sites.names[target]} they take at most {expected:.0f} ms"
             why = f"{takes} and should take {topics.bound[n]:.0f} ms; {there}"

@@ -12,7 +12,7 @@ from nearcast.domain.worker_id import WorkerId
 if TYPE_CHECKING:
     from nearcast.config.coordinator_settings import CoordinatorSettings
     from nearcast.coordinator.model import Model
-    from nearcast.placement.colocation.model import LatencyModel
+    from nearcast.placement.colocation.latency_model import LatencyModel
 
 __all__ = ["WorkerLatency"]
 
@@ -72,14 +72,14 @@ class WorkerLatency:
     ) -> np.ndarray:
         workers = model.workers
         if self.latency_model is not None and (workers.processing_ms[rows] > 0).all() and (load <= 1).all():
-            from nearcast.placement.colocation.feasibility import InfeasibleTopicError, Topics, feasibility
             from nearcast.placement.colocation.incremental import adjusted
+            from nearcast.placement.colocation.problem import ColocationTopics, InfeasibleTopicError, feasibility
 
-            wanted = Topics(np.maximum(workers.rate[rows], 1e-3), workers.processing_ms[rows], bound)
+            wanted = ColocationTopics(np.maximum(workers.rate[rows], 1e-3), workers.processing_ms[rows], bound)
             try:
                 possible = feasibility(self.latency_model, wanted, 0.1)
                 k = min(settings.topics_per_worker, self.latency_model.k)
-                return np.asarray(adjusted(possible, k, current).broker)
+                return np.asarray(adjusted(possible, k, current).worker)
             except InfeasibleTopicError:
                 pass  # a topic too heavy for any worker: load says where it does least harm
         # By load: the heaviest topics of a worker that is over leave it, to a worker with room or a new one.

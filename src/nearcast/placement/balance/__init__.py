@@ -1,26 +1,16 @@
-"""Which broker each subscriber connects to, so that no broker carries much more than the others.
+"""Which site each subscriber connects to, so that no site carries much more than the others.
 
 Nguyen et al., "Multistage Adaptive Load Balancing for Big Active Data Publish Subscribe Systems".
 """
 
-from nearcast.placement.balance import initial
 from nearcast.placement.balance.bound import lower_bound
 from nearcast.placement.balance.groups import group_shuffle, grouped, similar_groups
-from nearcast.placement.balance.migration import ldm, sdm
-from nearcast.placement.balance.model import (
-    Balance,
-    BalanceProblem,
-    cov,
-    from_pairs,
-    loads,
-    report,
-)
+from nearcast.placement.balance.planners import Thresholds, gsh, ldm, nearest, random, round_robin, sdm, staged
+from nearcast.placement.balance.problem import BalancePlan, BalanceProblem, cov, from_pairs, loads, report
 from nearcast.placement.balance.refined import refined
-from nearcast.placement.balance.shuffle import gsh
-from nearcast.placement.balance.staged import Thresholds, staged
 
 __all__ = [
-    "Balance",
+    "BalancePlan",
     "BalanceProblem",
     "Thresholds",
     "cov",
@@ -28,12 +18,14 @@ __all__ = [
     "group_shuffle",
     "grouped",
     "gsh",
-    "initial",
     "ldm",
     "loads",
     "lower_bound",
+    "nearest",
+    "random",
     "refined",
     "report",
+    "round_robin",
     "sdm",
     "similar_groups",
     "staged",

@@ -11,7 +11,7 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from nearcast.placement.balance.model import BalanceProblem
+    from nearcast.placement.balance.problem import BalanceProblem
 
 __all__ = ["lower_bound"]
 
@@ -31,21 +31,21 @@ def _held_once(problem: BalanceProblem) -> csr_array:
 
 
 def _heaviest_subscribers(problem: BalanceProblem) -> float:
-    """The heaviest subscriber is somewhere; of the m + 1 heaviest two are at one broker."""
+    """The heaviest subscriber is somewhere; of the m + 1 heaviest two are at one site."""
     incoming = _held_once(problem) @ problem.rates
     floor = float((problem.outgoing + incoming).max())
-    if problem.subscribers > problem.brokers:
-        heaviest = np.argsort(-problem.outgoing)[: problem.brokers + 1]
+    if problem.subscribers > problem.sites:
+        heaviest = np.argsort(-problem.outgoing)[: problem.sites + 1]
         floor = max(floor, float(problem.outgoing[heaviest[-2:]].sum() + incoming[heaviest].min()))
     return floor
 
 
 def _each_subscription_held(problem: BalanceProblem, floor: float) -> float:
-    """Everything is sent, and each subscription fetched by every broker that holds it.
+    """Everything is sent, and each subscription fetched by every site that holds it.
 
-    Those are more than one where what the subscribers of k are sent does not fit into one broker.
+    Those are more than one where what the subscribers of k are sent does not fit into one site.
     """
-    outgoing, brokers = float(problem.outgoing.sum()), problem.brokers
+    outgoing, sites = float(problem.outgoing.sum()), problem.sites
     followers = _held_once(problem).T @ problem.outgoing
     followers, rates = followers[followers > 0], problem.rates[followers > 0]
 
@@ -54,7 +54,7 @@ def _each_subscription_held(problem: BalanceProblem, floor: float) -> float:
         if (spare <= 0).any():
             return False
         holders = np.maximum(1, np.ceil(followers / spare * (1 - 1e-12)))
-        return bool(holders.max() <= brokers) and outgoing + float(rates @ holders) <= brokers * maximum
+        return bool(holders.max() <= sites) and outgoing + float(rates @ holders) <= sites * maximum
 
     low, high = floor, outgoing + float(rates.sum())
     if enough(low):
@@ -68,14 +68,14 @@ def _each_subscription_held(problem: BalanceProblem, floor: float) -> float:
 def _little_alike(problem: BalanceProblem) -> float:
     """Subscribers with little in common cannot share much, whoever is put together.
 
-    Some broker sends O ≥ U/m, the mean. By Cauchy-Schwarz (Σ λ n)² ≤ (Σ λ z) (Σ λ n²), so it fetches at
+    Some site sends O ≥ U/m, the mean. By Cauchy-Schwarz (Σ λ n)² ≤ (Σ λ z) (Σ λ n²), so it fetches at
     least O² / Σ_k λ_k n_k². With Z = D^-½ Y Λ^½, D = diag(u), that sum is |Zᵀx|² for a vector x of length √O
     whose part along v = D^½ 1/√U is O/√U; the rest of x is stretched by at most the largest singular value
     of Z orthogonal to v.
     """
     active = problem.outgoing > 0
     outgoing = problem.outgoing[active]
-    total, mean = float(outgoing.sum()), float(outgoing.sum()) / problem.brokers
+    total, mean = float(outgoing.sum()), float(outgoing.sum()) / problem.sites
     z = diags_array(1 / np.sqrt(outgoing)) @ problem.subscriptions[active] @ diags_array(np.sqrt(problem.rates))
     z, along = csr_array(z), np.sqrt(outgoing / total)
     z_along = z.T @ along
@@ -84,12 +84,12 @@ def _little_alike(problem: BalanceProblem) -> float:
     stretch = _largest_eigenvalue(z, z_along) * (1 + 1e-6)  # the iteration comes from below
 
     def squares(sent: float) -> float:
-        """At least Σ_k λ_k n_k² of any broker that sends at most `sent`."""
+        """At least Σ_k λ_k n_k² of any site that sends at most `sent`."""
         rest = min(sent, total / 2) * (1 - min(sent, total / 2) / total)
         part = sent / np.sqrt(total)
         return float(part**2 * (z_along @ z_along) + 2 * part * np.sqrt(rest) * across + stretch * rest)
 
-    highest = mean + mean**2 / squares(mean)  # a broker that sends more than this has a higher load anyway
+    highest = mean + mean**2 / squares(mean)  # a site that sends more than this has a higher load anyway
     return mean + mean**2 / squares(min(highest, total))
 
 

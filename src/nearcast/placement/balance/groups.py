@@ -10,16 +10,16 @@ from scipy.cluster.vq import kmeans2
 from scipy.sparse import csr_array
 from scipy.sparse.linalg import svds
 
-from nearcast.placement.balance.migration import sdm
-from nearcast.placement.balance.model import Balance, BalanceProblem, report
+from nearcast.placement.balance.planners import sdm
+from nearcast.placement.balance.problem import BalancePlan, BalanceProblem, report
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = ["group_shuffle", "grouped", "similar_groups"]
 
-# Groups per broker: enough that one is a small part of a broker's load.
-_PER_BROKER = 16
+# Groups per site: enough that one is a small part of a site's load.
+_PER_SITE = 16
 _DIMENSIONS = 16
 
 
@@ -30,35 +30,35 @@ def grouped(
     alpha: float = 0.0,
     beta: float = 0.0,
     seed: int = 0,
-) -> Balance:
+) -> BalancePlan:
     """Similarity-based migration of whole groups, then of single subscribers for what is left.
 
     A subscriber that moves alone leaves its subscriptions' incoming load behind with those who share them;
     a group takes it along.
     """
-    labels = similar_groups(problem, _PER_BROKER * problem.brokers, seed)
-    # A group moves as one, so its members must be at one broker: the others form groups of their own.
-    pieces, member = np.unique(labels * problem.brokers + current, return_inverse=True)
-    moved = sdm(_merged(problem, member, len(pieces)), pieces % problem.brokers, alpha=alpha, beta=beta)
+    labels = similar_groups(problem, _PER_SITE * problem.sites, seed)
+    # A group moves as one, so its members must be at one site: the others form groups of their own.
+    pieces, member = np.unique(labels * problem.sites + current, return_inverse=True)
+    moved = sdm(_merged(problem, member, len(pieces)), pieces % problem.sites, alpha=alpha, beta=beta)
     singles = sdm(problem, moved.assignment[member], alpha=alpha, beta=beta)
     return report(problem, current, singles.assignment)
 
 
 def group_shuffle(problem: BalanceProblem, seed: int = 0) -> NDArray[np.int64]:
-    """Assign groups anew, heaviest first, each to the broker whose load is least with it."""
-    labels = similar_groups(problem, _PER_BROKER * problem.brokers, seed)
+    """Assign groups anew, heaviest first, each to the site whose load is least with it."""
+    labels = similar_groups(problem, _PER_SITE * problem.sites, seed)
     groups = _merged(problem, labels, int(labels.max()) + 1)
-    missing = np.tile(problem.rates, (problem.brokers, 1))
-    load = np.zeros(problem.brokers)
-    broker = np.zeros(groups.subscribers, dtype=np.int64)
+    missing = np.tile(problem.rates, (problem.sites, 1))
+    load = np.zeros(problem.sites)
+    site = np.zeros(groups.subscribers, dtype=np.int64)
     for group in np.argsort(-groups.outgoing, kind="stable"):
         row = slice(groups.subscriptions.indptr[group], groups.subscriptions.indptr[group + 1])
         subscriptions = groups.subscriptions.indices[row]
         after = load + groups.outgoing[group] + missing[:, subscriptions].sum(axis=1)
         to = int(after.argmin())
-        load[to], broker[group] = after[to], to
+        load[to], site[group] = after[to], to
         missing[to, subscriptions] = 0.0
-    return broker[labels]
+    return site[labels]
 
 
 def similar_groups(problem: BalanceProblem, count: int, seed: int) -> NDArray[np.int64]:
@@ -89,4 +89,4 @@ def _merged(problem: BalanceProblem, member: NDArray[np.int64], groups: int) -> 
     """The problem in which each group is one subscriber."""
     once = np.ones(len(member), dtype=np.int32)
     membership = csr_array((once, (member, np.arange(len(member)))), shape=(groups, len(member)))
-    return BalanceProblem(csr_array(membership @ problem.subscriptions), problem.rates, problem.brokers)
+    return BalanceProblem(csr_array(membership @ problem.subscriptions), problem.rates, problem.sites)

@@ -10,10 +10,9 @@ from scipy.optimize import linear_sum_assignment
 
 from nearcast.placement.balance.bound import lower_bound
 from nearcast.placement.balance.groups import group_shuffle
-from nearcast.placement.balance.migration import ldm
-from nearcast.placement.balance.model import Balance, BalanceProblem, loads, report
-from nearcast.placement.balance.shuffle import gsh
-from nearcast.placement.balance.state import State
+from nearcast.placement.balance.incremental_load import IncrementalLoad
+from nearcast.placement.balance.planners import gsh, ldm
+from nearcast.placement.balance.problem import BalancePlan, BalanceProblem, loads, report
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +24,7 @@ __all__ = ["refined"]
 # A shuffle this close to the lower bound leaves nothing worth searching for.
 _CLOSE = 1.01
 _SWAPS_TRIED = 64
-# How many may leave a broker at once while it is far above the goal.
+# How many may leave a site at once while it is far above the goal.
 _BATCH = 2048
 _WORTH_IT = 8
 
@@ -37,12 +36,12 @@ def refined(
     tolerance: float = 0.0001,
     seed: int = 0,
     advance: Callable[[float], None] | None = None,
-) -> Balance:
+) -> BalancePlan:
     """The maximum load of the better shuffle (of subscribers or of similar groups), with few moves.
 
-    The goal is what a shuffle reaches, within the tolerance. From the current assignment, brokers above it
-    give away just enough subscribers, heavy ones first, to brokers that stay below it. Where that fails, the
-    shuffle itself is taken, its brokers renamed so that most subscribers stay. Never a higher maximum than
+    The goal is what a shuffle reaches, within the tolerance. From the current assignment, sites above it
+    give away just enough subscribers, heavy ones first, to sites that stay below it. Where that fails, the
+    shuffle itself is taken, its sites renamed so that most subscribers stay. Never a higher maximum than
     the current one.
     """
     shuffled = _renamed(problem, current, gsh(problem, current, advance).assignment)
@@ -53,28 +52,28 @@ def refined(
             levelled = _renamed(problem, current, ldm(problem, by_group).assignment)
             shuffled = min(shuffled, levelled, key=lambda plan: plan.max_load)
     goal = (1 + tolerance) * shuffled.max_load
-    state = State(problem, current)
-    if all(_relieve(state, int(broker), goal) for broker in np.argsort(-state.load, kind="stable")):
+    state = IncrementalLoad(problem, current)
+    if all(_relieve(state, int(site), goal) for site in np.argsort(-state.load, kind="stable")):
         relieved = report(problem, current, state.assignment())
         if relieved.moves < shuffled.moves or shuffled.max_load > shuffled.loads_before.max():
             return relieved
     return shuffled
 
 
-def _renamed(problem: BalanceProblem, current: NDArray[np.int64], assignment: NDArray[np.int64]) -> Balance:
-    """Brokers are alike: give each set of subscribers to the broker that already has most of it."""
-    stay = np.zeros((problem.brokers, problem.brokers))
+def _renamed(problem: BalanceProblem, current: NDArray[np.int64], assignment: NDArray[np.int64]) -> BalancePlan:
+    """Brokers are alike: give each set of subscribers to the site that already has most of it."""
+    stay = np.zeros((problem.sites, problem.sites))
     np.add.at(stay, (assignment, current), 1)
     name = linear_sum_assignment(stay, maximize=True)[1]
     return report(problem, current, name[assignment])
 
 
-def _relieve(state: State, source: int, goal: float) -> bool:
-    """Bring one broker down to the goal without lifting another above it."""
-    mine = np.flatnonzero(state.broker[: state.active] == source)
+def _relieve(state: IncrementalLoad, source: int, goal: float) -> bool:
+    """Bring one site down to the goal without lifting another above it."""
+    mine = np.flatnonzero(state.site[: state.active] == source)
     while (excess := float(state.load[source]) - goal) > state.tiny:
         if _move_many(state, mine, excess, goal):
-            mine = mine[state.broker[mine] == source]
+            mine = mine[state.site[mine] == source]
             continue
         move = _move_away(state, mine, excess, goal)
         if move is not None:
@@ -85,14 +84,14 @@ def _relieve(state: State, source: int, goal: float) -> bool:
         elif not _swap(state, source, goal):
             return False
         else:
-            mine = np.flatnonzero(state.broker[: state.active] == source)
+            mine = np.flatnonzero(state.site[: state.active] == source)
     return True
 
 
-def _move_many(state: State, mine: NDArray[np.int64], excess: float, goal: float) -> int:
+def _move_many(state: IncrementalLoad, mine: NDArray[np.int64], excess: float, goal: float) -> int:
     """Send away as many at once as certainly must go, and say how many: who would have gone one by one.
 
-    A broker far above the goal has thousands to give away. Half of the excess and half of every room are left
+    A site far above the goal has thousands to give away. Half of the excess and half of every room are left
     for single moves.
     """
     destinations = np.argsort(state.load, kind="stable")
@@ -102,7 +101,7 @@ def _move_many(state: State, mine: NDArray[np.int64], excess: float, goal: float
         return 0
     fits = bisect_left(mine, -room[0], key=lambda rank: -state.outgoing[rank])
     ranks = mine[fits : fits + _BATCH]
-    # A subscriber's leaving relieves its broker of no more than twice what it is sent.
+    # A subscriber's leaving relieves its site of no more than twice what it is sent.
     ranks = ranks[: np.searchsorted(np.cumsum(2 * state.outgoing[ranks]), excess, side="right")]
     if len(ranks) < _WORTH_IT:
         return 0
@@ -119,7 +118,7 @@ def _move_many(state: State, mine: NDArray[np.int64], excess: float, goal: float
     return count
 
 
-def _move_away(state: State, mine: NDArray[np.int64], excess: float, goal: float) -> tuple[int, int] | None:
+def _move_away(state: IncrementalLoad, mine: NDArray[np.int64], excess: float, goal: float) -> tuple[int, int] | None:
     """Who goes, and where: the lightest that is enough alone, else the heaviest there is room for."""
     destinations = np.argsort(state.load, kind="stable")
     destinations = destinations[state.load[destinations] < goal]
@@ -143,15 +142,15 @@ def _move_away(state: State, mine: NDArray[np.int64], excess: float, goal: float
     return None
 
 
-def _swap(state: State, source: int, goal: float) -> bool:
+def _swap(state: IncrementalLoad, source: int, goal: float) -> bool:
     """Exchange a subscriber with a slightly lighter one elsewhere, where nobody fits as they are."""
-    mine = np.flatnonzero(state.broker[: state.active] == source)
+    mine = np.flatnonzero(state.site[: state.active] == source)
     before = float(state.load[source])
     for other in np.argsort(state.load, kind="stable"):
         room = goal - float(state.load[other])
         if room <= 0 or other == source:
             break
-        theirs = np.flatnonzero(state.broker[: state.active] == other)
+        theirs = np.flatnonzero(state.site[: state.active] == other)
         if not len(theirs):
             continue
         wanted = min(before - goal, room)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nearcast.placement.colocation.simulation import p90_ms
+from nearcast.placement.colocation.worker_simulation import p90_ms
 
 if TYPE_CHECKING:
-    from nearcast.placement.colocation.simulation import Samples, Worker
+    from nearcast.placement.colocation.worker_simulation import Samples, SimulatedWorker
 
 __all__ = ["overhead_ms"]
 
@@ -18,7 +18,7 @@ _TRIED = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
 _REPEATS = 10
 
 
-def overhead_ms(measured: Samples, worker: Worker, seed: int = 0) -> float:
+def overhead_ms(measured: Samples, worker: SimulatedWorker, seed: int = 0) -> float:
     """The overhead with which simulated runs of the same topics come closest to the measured ones (in log p90)."""
     errors = []
     for overhead in _TRIED:

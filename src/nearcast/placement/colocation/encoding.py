@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nearcast.errors import InputError
-from nearcast.placement.colocation.model import IsolatedModel, LatencyModel, Network
+from nearcast.placement.colocation.latency_model import IsolatedModel, LatencyModel, LatencyNetwork
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -65,7 +65,7 @@ def decode(files: Mapping[str, bytes]) -> LatencyModel:
     return LatencyModel(isolated, networks)
 
 
-def _network(arrays: Mapping[str, np.ndarray], topics: int) -> Network:
+def _network(arrays: Mapping[str, np.ndarray], topics: int) -> LatencyNetwork:
     weights = [arrays[f"weights_{topics}_{layer}"] for layer in range(3)]
     biases = [arrays[f"biases_{topics}_{layer}"] for layer in range(3)]
-    return Network((weights[0], weights[1], weights[2]), (biases[0], biases[1], biases[2]))
+    return LatencyNetwork((weights[0], weights[1], weights[2]), (biases[0], biases[1], biases[2]))

@@ -1,4 +1,4 @@
-"""The fewest brokers there can be, for small collections: a bound, and the optimum by set covering."""
+"""The fewest workers there can be, for small collections: a bound, and the optimum by set covering."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nearcast.errors import InputError, NearcastError
-from nearcast.placement.colocation.feasibility import MAX_LOAD
 from nearcast.placement.colocation.planners import as_plan, check_k, slowest_first
+from nearcast.placement.colocation.problem import MAX_LOAD
 from nearcast.placement.colocation.search import feasible_pairs
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from nearcast.placement.colocation.feasibility import Feasibility, Plan
+    from nearcast.placement.colocation.problem import ColocationPlan, Feasibility
 
 __all__ = ["exact", "lower_bound", "maximal_sets"]
 
@@ -25,12 +25,12 @@ MOST_SETS = 300_000
 
 
 def lower_bound(possible: Feasibility, k: int) -> int:
-    """No plan has fewer brokers: each takes at most k topics and at most a load of 1."""
+    """No plan has fewer workers: each takes at most k topics and at most a load of 1."""
     by_load = np.ceil(possible.load.sum() / MAX_LOAD - 1e-9)
     return max(-(-len(possible.topics) // k), int(by_load))
 
 
-def exact(possible: Feasibility, k: int) -> Plan:
+def exact(possible: Feasibility, k: int) -> ColocationPlan:
     """k-TCP solved (Equations 1–4), as set covering: choose the fewest feasible sets that cover all topics.
 
     Only sets that no feasible set contains are needed: a topic covered twice is left out of the second, and
@@ -58,11 +58,11 @@ def exact(possible: Feasibility, k: int) -> Plan:
         raise NearcastError(f"the exact planner gave up: {solved.message}")
     chosen = [row for row, value in zip(sets, solved.x, strict=True) if value > 0.5]
     placed: set[int] = set()
-    brokers = []
+    workers = []
     for row in chosen:
-        brokers.append([topic for topic in row if topic not in placed])
+        workers.append([topic for topic in row if topic not in placed])
         placed.update(row)
-    return as_plan(possible, brokers)
+    return as_plan(possible, workers)
 
 
 def maximal_sets(possible: Feasibility, k: int) -> Iterator[NDArray[np.int64]]:

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nearcast.placement.colocation.feasibility import MAX_LOAD
 from nearcast.placement.colocation.planners import check_k, slowest_first
+from nearcast.placement.colocation.problem import MAX_LOAD
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from nearcast.placement.colocation.feasibility import Feasibility, Plan
+    from nearcast.placement.colocation.problem import ColocationPlan, Feasibility
 
 __all__ = ["adjusted"]
 
@@ -22,20 +22,20 @@ ASKED_AT_ONCE = 32
 
 def adjusted(
     possible: Feasibility, k: int, current: NDArray[np.int64], changed: NDArray[np.bool_] | None = None
-) -> Plan:
+) -> ColocationPlan:
     """A plan for the topics as they are now, close to the one in force.
 
-    `current`: the broker of each topic so far, -1 for a new one; topics that are gone are simply not among
+    `current`: the worker of each topic so far, -1 for a new one; topics that are gone are simply not among
     the topics any more. `changed`: topics whose rate, processing time or bound is not what it was (None: any
-    may be). A broker that is no longer feasible loses changed topics, heaviest first, and others only when
-    those are not enough. What has no place goes, slowest first, to the fullest broker that takes it, or to
+    may be). A worker that is no longer feasible loses changed topics, heaviest first, and others only when
+    those are not enough. What has no place goes, slowest first, to the fullest worker that takes it, or to
     a new one.
     """
     check_k(possible, k)
     suspect = np.ones(len(current), dtype=bool) if changed is None else changed
-    broker = current.copy()
-    waiting = set(np.flatnonzero(broker == NEW).tolist())
-    members = {int(b): np.flatnonzero(broker == b).tolist() for b in np.unique(broker[broker != NEW])}
+    worker = current.copy()
+    waiting = set(np.flatnonzero(worker == NEW).tolist())
+    members = {int(b): np.flatnonzero(worker == b).tolist() for b in np.unique(worker[worker != NEW])}
     for number, topics in _infeasible(possible, members, k):
         kept = _kept(possible, topics, suspect, k)
         waiting.update(set(topics) - set(kept))
@@ -49,8 +49,8 @@ def adjusted(
         members.setdefault(found, []).append(topic)
         load[found] = load.get(found, 0.0) + float(possible.load[topic])
     for number, topics in members.items():
-        broker[topics] = number
-    return possible.plan(broker)
+        worker[topics] = number
+    return possible.plan(worker)
 
 
 def _infeasible(possible: Feasibility, members: dict[int, list[int]], k: int) -> list[tuple[int, list[int]]]:
@@ -72,7 +72,7 @@ def _kept(possible: Feasibility, topics: list[int], suspect: NDArray[np.bool_], 
 def _fullest(
     possible: Feasibility, members: dict[int, list[int]], load: dict[int, float], topic: int, k: int
 ) -> int | None:
-    """The broker with the highest load among those that take the topic."""
+    """The worker with the highest load among those that take the topic."""
     room = MAX_LOAD - possible.load[topic]
     places = [number for number, topics in members.items() if len(topics) < k and load[number] <= room]
     places.sort(key=lambda number: -load[number])

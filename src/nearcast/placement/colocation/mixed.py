@@ -1,4 +1,4 @@
-"""Heavy and light topics mixed on each broker: sets proposed by load alone, decided by the model."""
+"""Heavy and light topics mixed on each worker: sets proposed by load alone, decided by the model."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nearcast.placement.colocation.feasibility import MAX_LOAD
+from nearcast.placement.colocation.problem import MAX_LOAD
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nearcast.placement.colocation.feasibility import Feasibility
+    from nearcast.placement.colocation.problem import Feasibility
 
 __all__ = ["mixed"]
 
@@ -26,12 +26,12 @@ def mixed(possible: Feasibility, k: int) -> list[list[int]]:
 
     A set starts with the heaviest topic that could be in one of its size and takes, slot by slot, the
     heaviest that leaves enough load for the lightest in the slots after it. The total load aimed at falls
-    until the model agrees. That is LFS with a search in one dimension: a few predictions per broker.
+    until the model agrees. That is LFS with a search in one dimension: a few predictions per worker.
     """
     order = np.argsort(possible.load, kind="stable")
     waiting: list[int] = order.tolist()
     loads: list[float] = possible.load[order].tolist()
-    brokers = []
+    workers = []
     for size in range(k, 1, -1):
         root = len(waiting) - 1
         while root >= size - 1:
@@ -39,11 +39,11 @@ def mixed(possible: Feasibility, k: int) -> list[list[int]]:
             root = min(root, bisect_right(loads, MAX_LOAD - lightest) - 1)
             places = _feasible_places(possible, waiting, loads, root, size) if root >= size - 1 else None
             if places is not None:
-                brokers.append([waiting[place] for place in places])
+                workers.append([waiting[place] for place in places])
                 for place in places:  # from the heaviest down: the places before it stay what they are
                     del waiting[place], loads[place]
             root -= 1 if places is None else size
-    return brokers + [[topic] for topic in waiting]
+    return workers + [[topic] for topic in waiting]
 
 
 def _feasible_places(

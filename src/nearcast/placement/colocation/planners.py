@@ -1,6 +1,6 @@
-"""The paper's planners: T = {t_1 … t_n} topics, at most k on a broker, as few brokers |B| as possible.
+"""The paper's planners: T = {t_1 … t_n} topics, at most k on a worker, as few workers |B| as possible.
 
-Each takes the feasibility function F (made for the topics) and k, and returns a plan. Topics are taken in
+Each takes the feasibility function F (made for the topics) and k, and returns a plan. ColocationTopics are taken in
 decreasing order of their latency alone, ℓ_1 ≥ ℓ_2 ≥ … ≥ ℓ_n; equal ones in the order given.
 """
 
@@ -18,30 +18,30 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from nearcast.placement.colocation.feasibility import Feasibility, Plan
+    from nearcast.placement.colocation.problem import ColocationPlan, Feasibility
 
 __all__ = ["as_plan", "check_k", "ffd", "fill_in_order", "hybrid", "lfs", "matching", "slowest_first"]
 
 
-def ffd(possible: Feasibility, k: int) -> Plan:
+def ffd(possible: Feasibility, k: int) -> ColocationPlan:
     """FFD_k, first fit decreasing (Algorithm 1): O(n |B|) predictions at most.
 
-    Filled broker by broker instead of topic by topic: a topic goes to the first broker that takes it
-    beside the topics before it in either case, and one broker can be asked about many topics at once.
+    Filled worker by worker instead of topic by topic: a topic goes to the first worker that takes it
+    beside the topics before it in either case, and one worker can be asked about many topics at once.
     """
     check_k(possible, k)
     return as_plan(possible, fill_in_order(possible, slowest_first(possible), k))
 
 
-def lfs(possible: Feasibility, k: int) -> Plan:
+def lfs(possible: Feasibility, k: int) -> ColocationPlan:
     """LFS_k, largest feasible set (Algorithm 2): sets of k topics while there are any, then k - 1, …,
     and a maximum matching for the pairs. O(n^k) predictions in the worst case, pruned."""
     check_k(possible, k)
     return as_plan(possible, _largest_sets(possible, slowest_first(possible), k))
 
 
-def hybrid(possible: Feasibility, k: int, seed_size: int) -> Plan:
-    """LFS_k' + FFD_k (Algorithm 3), k' = seed_size: start brokers with a set of k' topics, fill them up first
+def hybrid(possible: Feasibility, k: int, seed_size: int) -> ColocationPlan:
+    """LFS_k' + FFD_k (Algorithm 3), k' = seed_size: start workers with a set of k' topics, fill them up first
     fit, and place the rest with LFS_{k'-1}. k' = 1 is FFD_k and k' = k is LFS_k."""
     check_k(possible, k)
     if not 1 <= seed_size <= k:
@@ -52,17 +52,17 @@ def hybrid(possible: Feasibility, k: int, seed_size: int) -> Plan:
         return lfs(possible, k)
     waiting = slowest_first(possible)
     seeds = FirstSets(possible, waiting, seed_size)
-    brokers = []
+    workers = []
     while (seed := seeds.next()) is not None:
         waiting = waiting[~np.isin(waiting, seed)]
-        broker = fill(possible, seed, waiting, k)
-        waiting = waiting[~np.isin(waiting, broker)]
-        seeds.remove(broker)
-        brokers.append(broker)
-    return as_plan(possible, brokers + _largest_sets(possible, waiting, seed_size - 1))
+        worker = fill(possible, seed, waiting, k)
+        waiting = waiting[~np.isin(waiting, worker)]
+        seeds.remove(worker)
+        workers.append(worker)
+    return as_plan(possible, workers + _largest_sets(possible, waiting, seed_size - 1))
 
 
-def matching(possible: Feasibility) -> Plan:
+def matching(possible: Feasibility) -> ColocationPlan:
     """The optimum for k = 2 (Theorem 1): |B| = |T| - |M| for a maximum matching M of the feasible pairs."""
     check_k(possible, 2)
     return as_plan(possible, _matched(possible, slowest_first(possible)))
@@ -71,7 +71,7 @@ def matching(possible: Feasibility) -> Plan:
 def check_k(possible: Feasibility, k: int) -> None:
     """Refuse a k the model was not trained for."""
     if not 1 <= k <= possible.model.k:
-        raise InputError(f"k is {k}; the model was trained for 1 to {possible.model.k} topics on a broker")
+        raise InputError(f"k is {k}; the model was trained for 1 to {possible.model.k} topics on a worker")
 
 
 def slowest_first(possible: Feasibility) -> NDArray[np.int64]:
@@ -79,35 +79,35 @@ def slowest_first(possible: Feasibility) -> NDArray[np.int64]:
     return np.argsort(-possible.isolated, kind="stable")
 
 
-def as_plan(possible: Feasibility, brokers: Iterable[list[int]]) -> Plan:
-    """Number the brokers in the order they were started."""
-    broker = np.full(len(possible.topics), -1)
-    for number, topics in enumerate(brokers):
-        broker[topics] = number
-    return possible.plan(broker)
+def as_plan(possible: Feasibility, workers: Iterable[list[int]]) -> ColocationPlan:
+    """Number the workers in the order they were started."""
+    worker = np.full(len(possible.topics), -1)
+    for number, topics in enumerate(workers):
+        worker[topics] = number
+    return possible.plan(worker)
 
 
 def fill_in_order(possible: Feasibility, waiting: NDArray[np.int64], k: int) -> list[list[int]]:
-    """Start a broker with the first topic that waits and fill it first fit, until none waits."""
-    brokers = []
+    """Start a worker with the first topic that waits and fill it first fit, until none waits."""
+    workers = []
     placed = np.zeros(len(possible.topics), dtype=bool)
     while len(waiting):
-        broker = fill(possible, [int(waiting[0])], waiting[1:], k)
-        placed[broker] = True
+        worker = fill(possible, [int(waiting[0])], waiting[1:], k)
+        placed[worker] = True
         waiting = waiting[~placed[waiting]]
-        brokers.append(broker)
-    return brokers
+        workers.append(worker)
+    return workers
 
 
 def _largest_sets(possible: Feasibility, waiting: NDArray[np.int64], k: int) -> list[list[int]]:
-    brokers = []
+    workers = []
     for size in range(k, 2, -1):
         sets = FirstSets(possible, waiting, size)
         while (found := sets.next()) is not None:
-            brokers.append(found)
+            workers.append(found)
             sets.remove(found)
         waiting = waiting[sets.waiting]
-    return brokers + (_matched(possible, waiting) if k > 1 else [[int(topic)] for topic in waiting])
+    return workers + (_matched(possible, waiting) if k > 1 else [[int(topic)] for topic in waiting])
 
 
 def _matched(possible: Feasibility, waiting: NDArray[np.int64]) -> list[list[int]]:

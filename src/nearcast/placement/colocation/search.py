@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nearcast.placement.colocation.feasibility import MAX_LOAD
+from nearcast.placement.colocation.problem import MAX_LOAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
 
-    from nearcast.placement.colocation.feasibility import Feasibility
+    from nearcast.placement.colocation.problem import Feasibility
 
 __all__ = ["FirstSets", "feasible_pairs", "fill"]
 
@@ -22,7 +22,7 @@ LARGEST_BLOCK = 4096  # what the layers of a network make of it still fits the p
 
 
 def feasible_pairs(possible: Feasibility, topics: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which pairs of topics may share a broker: a symmetric matrix over the positions in `topics`."""
+    """Which pairs of topics may share a worker: a symmetric matrix over the positions in `topics`."""
     n = len(topics)
     matrix = np.zeros((n, n), dtype=bool)
     one, other = np.triu_indices(n, 1)
@@ -34,9 +34,9 @@ def feasible_pairs(possible: Feasibility, topics: NDArray[np.int64]) -> NDArray[
 
 
 def fill(possible: Feasibility, members: list[int], waiting: NDArray[np.int64], k: int) -> list[int]:
-    """First fit on one broker: go once through the waiting topics and take each that still fits, up to k.
+    """First fit on one worker: go once through the waiting topics and take each that still fits, up to k.
 
-    Subsets are asked about once, when the broker is done: if it is feasible, so was every step to it. If not,
+    Subsets are asked about once, when the worker is done: if it is feasible, so was every step to it. If not,
     since the learned model is not monotone there, it is filled again with all questions asked.
     """
     quick = _filled(possible, members, waiting, k, possible.may_be)
@@ -53,7 +53,7 @@ def _filled(
     feasible: Callable[[NDArray[np.int64]], NDArray[np.bool_]],
 ) -> list[int]:
     """Newcomers are asked in growing batches; large ones first by the newcomer's own prediction only, which
-    turns nearly all of them away once a broker is nearly full. A refusal stays one: members only get more."""
+    turns nearly all of them away once a worker is nearly full. A refusal stays one: members only get more."""
     now = np.array(members)
     start, batch = 0, FIRST_BATCH
     while len(now) < k and start < len(waiting):
@@ -77,7 +77,7 @@ class FirstSets:
     """The first feasible set of `size` topics, in the order given, again and again until none is left.
 
     The search goes depth first through blocks of prefixes, extended all at once. A prefix is dropped when its
-    own prediction fails (Property 1(b)), when the lightest topics behind it already overload the broker,
+    own prediction fails (Property 1(b)), when the lightest topics behind it already overload the worker,
     or when too few topics behind it go together with each of its members.
     """
 

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nearcast.errors import InputError
-from nearcast.placement.colocation.model import IsolatedModel, LatencyModel, Network, topic_features
+from nearcast.placement.colocation.latency_model import IsolatedModel, LatencyModel, LatencyNetwork, topic_features
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
 
-    from nearcast.placement.colocation.simulation import Samples
+    from nearcast.placement.colocation.worker_simulation import Samples
 
 __all__ = [
     "Accuracy",
@@ -91,7 +91,7 @@ def train(
     """Learn a model for as many topics as the largest run has; whole runs are held out to test it."""
     largest = int(np.unique(samples.run, return_counts=True)[1].max())
     report = []
-    parts: list[IsolatedModel | Network] = []
+    parts: list[IsolatedModel | LatencyNetwork] = []
     for size in range(1, largest + 1):
         topics, target = _usable(samples, size)
         kept, tested = _split(len(topics), settings)
@@ -102,7 +102,7 @@ def train(
         advance(size**2 / largest**2)
     isolated, *networks = parts
     assert isinstance(isolated, IsolatedModel)
-    return LatencyModel(isolated, tuple(n for n in networks if isinstance(n, Network))), tuple(report)
+    return LatencyModel(isolated, tuple(n for n in networks if isinstance(n, LatencyNetwork))), tuple(report)
 
 
 def validate(model: LatencyModel, samples: Samples) -> tuple[Validation, ...]:
@@ -152,7 +152,9 @@ def _split(runs: int, settings: Training) -> tuple[NDArray[np.int64], NDArray[np
     return order[held_out:], order[:held_out]
 
 
-def _fit(topics: NDArray[np.float64], target: NDArray[np.float64], settings: Training) -> IsolatedModel | Network:
+def _fit(
+    topics: NDArray[np.float64], target: NDArray[np.float64], settings: Training
+) -> IsolatedModel | LatencyNetwork:
     size = topics.shape[1]
     if size == 1:
         return _fit_isolated(topics[:, 0], target[:, 0])
@@ -178,7 +180,7 @@ def _fit_isolated(own: NDArray[np.float64], target: NDArray[np.float64]) -> Isol
 
 def _fit_network(
     features: NDArray[np.float64], target: NDArray[np.float64], neurons: int, settings: Training
-) -> Network:
+) -> LatencyNetwork:
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.neural_network import MLPRegressor
     from threadpoolctl import threadpool_limits
@@ -202,10 +204,10 @@ def _fit_network(
     first = first / spread[:, None]
     layers = (first, second, last, bias - centre @ first, *biases)
     weights = [layer.astype(np.float32) for layer in layers]
-    return Network((weights[0], weights[1], weights[2]), (weights[3], weights[4], weights[5]))
+    return LatencyNetwork((weights[0], weights[1], weights[2]), (weights[3], weights[4], weights[5]))
 
 
-def _r2(part: IsolatedModel | Network, topics: NDArray[np.float64], target: NDArray[np.float64]) -> float:
+def _r2(part: IsolatedModel | LatencyNetwork, topics: NDArray[np.float64], target: NDArray[np.float64]) -> float:
     if isinstance(part, IsolatedModel):
         return _score(target, part.log_latency(topics[:, 0])[:, None])
     background = topics.sum(axis=1, keepdims=True) - topics

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nearcast.placement.homes.distance import plane_km
-from nearcast.placement.homes.instance import HomesInstance, membership
+from nearcast.placement.homes.problem import HomesProblem, membership
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -48,7 +48,7 @@ def random_members(topics: int, clients: int, seed: int, sizes: tuple[int, int] 
     return matrix[:, np.flatnonzero(np.diff(matrix.tocsc().indptr))]
 
 
-def city(members: Any, parameters: CityParameters = PAPER, seed: int = 0) -> HomesInstance:
+def city(members: Any, parameters: CityParameters = PAPER, seed: int = 0) -> HomesProblem:
     """Everybody publishes and subscribes to the topics of `members` (topics × clients, CSR).
 
     The members of a topic lie around its point with a Gaussian of σ, drawn again until they are in the field;
@@ -64,7 +64,7 @@ def city(members: Any, parameters: CityParameters = PAPER, seed: int = 0) -> Hom
     while (outside := ((position < 0) | (position > parameters.field_km)).any(axis=1)).any():
         position[outside] = rng.normal(lives_at[outside], parameters.spread_km)
     sites = _grid(parameters.sites, parameters.field_km)
-    return HomesInstance(
+    return HomesProblem(
         client_site_ms=parameters.ms_per_km * plane_km(position, sites),
         site_site_ms=parameters.ms_per_km * plane_km(sites, sites),
         cloud_ms=parameters.cloud_ms,

@@ -11,7 +11,7 @@ from scipy import sparse
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from nearcast.placement.homes.instance import HomesInstance
+    from nearcast.placement.homes.problem import HomesProblem
 
 __all__ = ["HomesPlan", "evaluate", "local_share"]
 
@@ -34,49 +34,49 @@ class HomesPlan:
 
 
 def local_share(
-    instance: HomesInstance,
+    problem: HomesProblem,
     storage_used: NDArray[np.float64],
     compute_used: NDArray[np.float64],
     sites: Any = slice(None),
 ) -> NDArray[np.float64]:
     """θ of Eq. 2 for all sites or some. A site with nothing to hold or compute keeps all of it."""
     share = np.ones(np.broadcast_shapes(storage_used.shape, compute_used.shape))
-    for limit, used in ((instance.storage[sites], storage_used), (instance.compute[sites], compute_used)):
+    for limit, used in ((problem.storage[sites], storage_used), (problem.compute[sites], compute_used)):
         fits = used <= limit
         np.minimum(share, np.where(fits, 1.0, limit / np.where(fits, 1.0, used)), out=share)
     return share
 
 
-def evaluate(instance: HomesInstance, home: NDArray[np.int64]) -> HomesPlan:
+def evaluate(problem: HomesProblem, home: NDArray[np.int64]) -> HomesPlan:
     """The plan that these homes are. One sparse product per sum: the cost grows with the memberships."""
     home = np.asarray(home, dtype=np.int64)
-    weights = instance.delay_weights
+    weights = problem.delay_weights
     at_site = sparse.csr_array(
-        (np.ones(instance.clients), home, np.arange(instance.clients + 1)),
-        shape=(instance.clients, instance.sites),
+        (np.ones(problem.clients), home, np.arange(problem.clients + 1)),
+        shape=(problem.clients, problem.sites),
     )
-    storage_used, compute_used = _resources(instance, at_site)
-    theta = local_share(instance, storage_used, compute_used)
+    storage_used, compute_used = _resources(problem, at_site)
+    theta = local_share(problem, storage_used, compute_used)
 
     published = np.asarray(weights.publishing.sum(axis=0)).ravel() @ at_site  # P_l
     # Weight sent from l to subscribers at l', over all topics; then X_l.
     flows = ((weights.sending @ at_site).T @ (weights.receiving @ at_site)).toarray()
-    between = (flows * instance.site_site_ms).sum(axis=1)
+    between = (flows * problem.site_site_ms).sum(axis=1)
 
     total = weights.total or 1.0
-    distance = float(weights.distance @ instance.client_site_ms[np.arange(instance.clients), home]) / total
-    resource = float((2 * instance.cloud_ms * (1 - theta) * published + theta * between).sum()) / total
-    all_published = np.asarray(instance.publications.sum(axis=0)).ravel() @ at_site
+    distance = float(weights.distance @ problem.client_site_ms[np.arange(problem.clients), home]) / total
+    resource = float((2 * problem.cloud_ms * (1 - theta) * published + theta * between).sum()) / total
+    all_published = np.asarray(problem.publications.sum(axis=0)).ravel() @ at_site
     delegated = float((1 - theta) @ all_published) / (float(all_published.sum()) or 1.0)
     return HomesPlan(home, distance + resource, distance, resource, storage_used, compute_used, theta, delegated)
 
 
-def _resources(instance: HomesInstance, at_site: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _resources(problem: HomesProblem, at_site: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Storage Σ u_n over the managed topics and compute v_l (Eq. 1) of every site."""
-    publications = instance.publications
+    publications = problem.publications
     pattern = sparse.csr_array(
         (np.ones(publications.nnz), publications.indices, publications.indptr), shape=publications.shape
     )
     publishers = (pattern @ at_site).tocsr()  # |C^P_{n,l}|
     managed = sparse.csr_array((np.ones(publishers.nnz), publishers.indices, publishers.indptr), shape=publishers.shape)
-    return managed.T @ instance.spool_size, publishers.T @ instance.spool_size
+    return managed.T @ problem.spool_size, publishers.T @ problem.spool_size

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from nearcast.placement.homes.delay import HomesPlan
-    from nearcast.placement.homes.instance import HomesInstance
+    from nearcast.placement.homes.problem import HomesProblem
 
 __all__ = ["exact"]
 
@@ -21,7 +21,7 @@ LARGEST = 100  # clients × sites; beyond, proofs take hours
 SCALE = 10**6  # θ = 1 in integers
 
 
-def exact(instance: HomesInstance, seconds: float = 300.0, seed: int = 0) -> HomesPlan:
+def exact(problem: HomesProblem, seconds: float = 300.0, seed: int = 0) -> HomesPlan:
     """Optimal up to the rounding of CP-SAT's integers, about one in a million.
 
     A site's cost is what keeping everything costs, plus 1 - θ_l times what the cloud costs more: a product of
@@ -29,19 +29,19 @@ def exact(instance: HomesInstance, seconds: float = 300.0, seed: int = 0) -> Hom
     """
     from ortools.sat.python import cp_model
 
-    if instance.clients * instance.sites > LARGEST:
+    if problem.clients * problem.sites > LARGEST:
         raise InputError(
-            f"{instance.clients} clients × {instance.sites} sites are too many for the exact solver; "
+            f"{problem.clients} clients × {problem.sites} sites are too many for the exact solver; "
             f"at most {LARGEST} together"
         )
-    start = refined(instance, RefineParameters(kicks=3, seed=seed))
-    if instance.sites == 1 or start.delay_ms == 0:
+    start = refined(problem, RefineParameters(kicks=3, seed=seed))
+    if problem.sites == 1 or start.delay_ms == 0:
         return start
     model = cp_model.CpModel()
-    at, total = _model(model, instance)
+    at, total = _model(model, problem)
     model.minimize(total)
     for client, site in enumerate(start.home):
-        for other in range(instance.sites):
+        for other in range(problem.sites):
             model.add_hint(at[client][other], int(other == site))
     solver = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = seconds
@@ -50,34 +50,34 @@ def exact(instance: HomesInstance, seconds: float = 300.0, seed: int = 0) -> Hom
     if solver.solve(model) != cp_model.OPTIMAL:
         raise NearcastError(f"the optimum was not proven within {seconds:g} s; try fewer clients or sites")
     home = np.array([next(s for s, x in enumerate(row) if solver.value(x)) for row in at])
-    found = refine(instance, home, RefineParameters(kicks=0))
+    found = refine(problem, home, RefineParameters(kicks=0))
     return min(start, found, key=lambda plan: plan.delay_ms)
 
 
-def _model(model: Any, instance: HomesInstance) -> tuple[list[list[Any]], Any]:
+def _model(model: Any, problem: HomesProblem) -> tuple[list[list[Any]], Any]:
     """x_{m,l} and the total delay in integers."""
-    weights, clients, sites = instance.delay_weights, range(instance.clients), range(instance.sites)
+    weights, clients, sites = problem.delay_weights, range(problem.clients), range(problem.sites)
     at = [[model.new_bool_var(f"x{m},{site}") for site in sites] for m in clients]  # Eq. 4
     for row in at:
         model.add_exactly_one(row)  # Eq. 5
-    resource_unit = _resource_unit(instance)
-    delegated = [_delegated(model, instance, at, site, resource_unit) for site in sites]
+    resource_unit = _resource_unit(problem)
+    delegated = [_delegated(model, problem, at, site, resource_unit) for site in sites]
 
     # pair[m, m']: weight of what m sends to m'; a publisher does not send to itself.
     pair = (weights.sending.T @ weights.receiving).toarray()
     np.fill_diagonal(pair, 0.0)
     published = np.asarray(weights.publishing.sum(axis=0)).ravel()
-    to_home = weights.distance[:, None] * instance.client_site_ms
-    cloud = 2 * instance.cloud_ms * published
+    to_home = weights.distance[:, None] * problem.client_site_ms
+    cloud = 2 * problem.cloud_ms * published
     # Delays in whole units, such that the largest total there can be is 100 * SCALE of them.
-    farthest = pair.sum() * instance.site_site_ms.max()
+    farthest = pair.sum() * problem.site_site_ms.max()
     unit = 100 * SCALE / (to_home.max(axis=1).sum() + cloud.sum() + farthest)
-    delay = unit * instance.site_site_ms
+    delay = unit * problem.site_site_ms
     objective: list[Any] = [SCALE * round(unit * to_home[m, site]) * at[m][site] for m in clients for site in sites]
     # both[m, m'][l, l']: m is at l and m' at l'. The sums over l and over l' make the relaxation tight.
     between: list[list[Any]] = [[] for _ in sites]
     for m in clients:
-        for other in range(m + 1, instance.clients):
+        for other in range(m + 1, problem.clients):
             if not pair[m, other] and not pair[other, m]:
                 continue
             both = [[model.new_bool_var("") for _ in sites] for _ in sites]
@@ -90,9 +90,9 @@ def _model(model: Any, instance: HomesInstance) -> tuple[list[list[Any]], Any]:
                         between[here].append(round(pair[m, other] * delay[here, there]) * both[here][there])
                         between[there].append(round(pair[other, m] * delay[there, here]) * both[here][there])
     # Bounds of what the cloud costs more; each rounded term may be off by half a unit.
-    rounding = instance.clients**2
+    rounding = problem.clients**2
     most = round(unit * cloud.sum()) + rounding
-    cloud_is_farther = instance.site_site_ms.max() <= 2 * instance.cloud_ms
+    cloud_is_farther = problem.site_site_ms.max() <= 2 * problem.cloud_ms
     least = -rounding if cloud_is_farther else -round(unit * farthest) - rounding
     for site in sites:
         # Eq. 6 at one site: what it costs to keep everything, plus 1 - θ times what the cloud costs more.
@@ -108,13 +108,13 @@ def _model(model: Any, instance: HomesInstance) -> tuple[list[list[Any]], Any]:
     return at, sum(objective)
 
 
-def _delegated(model: Any, instance: HomesInstance, at: list[list[Any]], site: int, unit: float) -> Any:
+def _delegated(model: Any, problem: HomesProblem, at: list[list[Any]], site: int, unit: float) -> Any:
     """1 - θ_l of Eq. 2 in SCALE parts, for one site; None when it is 0 whatever the homes are."""
-    publishers = instance.publications
-    spool = _whole(instance.spool_size * unit)
+    publishers = problem.publications
+    spool = _whole(problem.spool_size * unit)
     storage: list[Any] = []
     compute: list[Any] = []
-    for topic in range(instance.topics):
+    for topic in range(problem.topics):
         here = [at[m][site] for m in publishers.indices[publishers.indptr[topic] : publishers.indptr[topic + 1]]]
         if here and spool[topic]:
             managed = model.new_bool_var("")
@@ -127,7 +127,7 @@ def _delegated(model: Any, instance: HomesInstance, at: list[list[Any]], site: i
     }
     shares = []
     for name, used in (("storage", storage), ("compute", compute)):
-        limit = _whole(getattr(instance, name)[[site]] * unit)[0]
+        limit = _whole(getattr(problem, name)[[site]] * unit)[0]
         if most[name] <= limit:
             continue
         share = model.new_int_var(0, SCALE, "")
@@ -156,7 +156,7 @@ def _whole(values: NDArray[np.float64]) -> list[int]:
     return [int(value) for value in np.rint(values)]
 
 
-def _resource_unit(instance: HomesInstance) -> float:
+def _resource_unit(problem: HomesProblem) -> float:
     """Integers per unit of storage and compute: 1 where all are whole numbers already."""
-    values = np.concatenate([instance.storage, instance.compute, instance.spool_size])
+    values = np.concatenate([problem.storage, problem.compute, problem.spool_size])
     return 1.0 if (values == np.rint(values)).all() else SCALE / values.max()

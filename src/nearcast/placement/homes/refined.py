@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nearcast.placement.homes.baselines import nearest, one_topic_one_site
 from nearcast.placement.homes.delay import HomesPlan, evaluate
-from nearcast.placement.homes.incremental import Homes
-from nearcast.placement.homes.reloc import RelocParameters, reloc
+from nearcast.placement.homes.incremental_delay import IncrementalDelay
+from nearcast.placement.homes.planners import RelocParameters, nearest, one_topic_one_site, reloc
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
 
-    from nearcast.placement.homes.instance import HomesInstance
+    from nearcast.placement.homes.problem import HomesProblem
 
 __all__ = ["RefineParameters", "refine", "refined"]
 
@@ -51,51 +50,51 @@ BLOCK_CLIENTS = 4096
 
 
 def refined(
-    instance: HomesInstance,
+    problem: HomesProblem,
     parameters: RefineParameters = DEFAULTS,
     advance: Callable[[float], None] = lambda fraction: None,
 ) -> HomesPlan:
     """`refine` from nearest, one topic one site and RELOC with its own K; if large, from the best of them."""
-    plans = [nearest(instance), one_topic_one_site(instance)]
-    plans.append(reloc(instance, RelocParameters(seed=parameters.seed)))
+    plans = [nearest(problem), one_topic_one_site(problem)]
+    plans.append(reloc(problem, RelocParameters(seed=parameters.seed)))
     best = min(plans, key=lambda plan: plan.delay_ms)
-    if _kicks(instance, parameters):  # small enough to search from each of them
-        plans = [refine(instance, plan.home, replace(parameters, kicks=0)) for plan in plans]
+    if _kicks(problem, parameters):  # small enough to search from each of them
+        plans = [refine(problem, plan.home, replace(parameters, kicks=0)) for plan in plans]
         best = min(plans, key=lambda plan: plan.delay_ms)
-    return refine(instance, best.home, parameters, advance)
+    return refine(problem, best.home, parameters, advance)
 
 
 def refine(
-    instance: HomesInstance,
+    problem: HomesProblem,
     start: NDArray[np.int64],
     parameters: RefineParameters = DEFAULTS,
     advance: Callable[[float], None] = lambda fraction: None,
 ) -> HomesPlan:
     """Improve homes until no move and no likely trade lowers the total delay. Never worse than `start`."""
     rng = np.random.default_rng(parameters.seed)
-    homes = Homes(instance, start)
+    homes = IncrementalDelay(problem, start)
     _search(homes, parameters, advance)
     best = homes.home.copy()
-    kicks = _kicks(instance, parameters)
+    kicks = _kicks(problem, parameters)
     for number in range(kicks):
         before = homes.total_ms()
-        kicked = rng.choice(instance.clients, size=min(KICKED, instance.clients), replace=False)
+        kicked = rng.choice(problem.clients, size=min(KICKED, problem.clients), replace=False)
         for client in kicked.tolist():
-            homes.move(client, int(rng.integers(instance.sites)))
+            homes.move(client, int(rng.integers(problem.sites)))
         _search(homes, parameters, advance=lambda fraction: None)
         if homes.total_ms() < before:
             best = homes.home.copy()
         else:
-            homes = Homes(instance, best)
+            homes = IncrementalDelay(problem, best)
         advance((number + 1) / kicks)
-    return min(evaluate(instance, start), evaluate(instance, best), key=lambda plan: plan.delay_ms)
+    return min(evaluate(problem, start), evaluate(problem, best), key=lambda plan: plan.delay_ms)
 
 
-def _kicks(instance: HomesInstance, parameters: RefineParameters) -> int:
-    return min(parameters.kicks, parameters.kick_work // max(instance.clients * instance.sites, 1))
+def _kicks(problem: HomesProblem, parameters: RefineParameters) -> int:
+    return min(parameters.kicks, parameters.kick_work // max(problem.clients * problem.sites, 1))
 
 
-def _search(homes: Homes, parameters: RefineParameters, advance: Callable[[float], None]) -> None:
+def _search(homes: IncrementalDelay, parameters: RefineParameters, advance: Callable[[float], None]) -> None:
     for number in range(parameters.rounds):
         advance(number / parameters.rounds)
         homes.recompute()
@@ -104,15 +103,15 @@ def _search(homes: Homes, parameters: RefineParameters, advance: Callable[[float
             break
 
 
-def _changes(homes: Homes) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _changes(homes: IncrementalDelay) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     blocks = [
-        homes.move_changes(np.arange(first, min(first + BLOCK_CLIENTS, homes.instance.clients)))
-        for first in range(0, max(homes.instance.clients, 1), BLOCK_CLIENTS)
+        homes.move_changes(np.arange(first, min(first + BLOCK_CLIENTS, homes.problem.clients)))
+        for first in range(0, max(homes.problem.clients, 1), BLOCK_CLIENTS)
     ]
     return np.concatenate([b[0] for b in blocks]), np.concatenate([b[1] for b in blocks])
 
 
-def _take_moves(homes: Homes, change: NDArray[np.float64]) -> int:
+def _take_moves(homes: IncrementalDelay, change: NDArray[np.float64]) -> int:
     """Each client's best move, best first; one that no longer helps after those before it is taken back."""
     best = change.argmin(axis=1)
     gain = change[np.arange(len(best)), best]
@@ -130,7 +129,7 @@ def _take_moves(homes: Homes, change: NDArray[np.float64]) -> int:
     return taken
 
 
-def _take_swaps(homes: Homes, relaxed: NDArray[np.float64], parameters: RefineParameters) -> int:
+def _take_swaps(homes: IncrementalDelay, relaxed: NDArray[np.float64], parameters: RefineParameters) -> int:
     """Trades, most promising first: both would gain if each found the room that the other leaves."""
     total, taken = homes.total_ms(), 0
     least = WORTHWHILE * total

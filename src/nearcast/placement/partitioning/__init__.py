@@ -1,19 +1,25 @@
-"""Which broker hosts a topic, so that latency bounds hold and no broker is overloaded (ePulsar).
+"""Which site hosts a topic, so that latency bounds hold and no site is overloaded (ePulsar).
 
 `aggregates.py` shrinks a topic's clients to a constant size, `planners.py` is Algorithm 1 and its baselines,
-`refined.py` improves its plan when brokers are full, `exact.py` is the optimum for small instances.
+`refined.py` improves its plan when sites are full, `exact.py` is the optimum for small instances.
 """
 
-from nearcast.placement.partitioning.aggregates import Brokers, Clients, Topics, aggregate, worst_latencies
 from nearcast.placement.partitioning.exact import exact
 from nearcast.placement.partitioning.planners import Partition, all_pairs, centroid, hashed
+from nearcast.placement.partitioning.problem import (
+    PartitionClients,
+    PartitionSites,
+    PartitionTopics,
+    aggregate,
+    worst_latencies,
+)
 from nearcast.placement.partitioning.refined import refined
 
 __all__ = [
-    "Brokers",
-    "Clients",
     "Partition",
-    "Topics",
+    "PartitionClients",
+    "PartitionSites",
+    "PartitionTopics",
     "aggregate",
     "all_pairs",
     "centroid",

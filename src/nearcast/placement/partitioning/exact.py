@@ -13,35 +13,35 @@ from nearcast.placement.partitioning.planners import current_capacity, described
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from nearcast.placement.partitioning.aggregates import Brokers, Topics
     from nearcast.placement.partitioning.planners import Partition
+    from nearcast.placement.partitioning.problem import PartitionSites, PartitionTopics
 
 __all__ = ["exact"]
 
 SECONDS_PER_GOAL = 60.0
 
 
-def exact(topics: Topics, brokers: Brokers, latencies: NDArray[np.float64]) -> Partition:
-    """The least rate above the brokers' limits, then the fewest violations, then moves, then latency.
+def exact(topics: PartitionTopics, sites: PartitionSites, latencies: NDArray[np.float64]) -> Partition:
+    """The least rate above the sites' limits, then the fewest violations, then moves, then latency.
 
-    `latencies` is the latency of every topic at every broker. Each of the four goals is one integer programme
-    (HiGHS) that holds what those before it reached. Meant for up to some thousand topics × brokers.
+    `latencies` is the latency of every topic at every site. Each of the four goals is one integer programme
+    (HiGHS) that holds what those before it reached. Meant for up to some thousand topics × sites.
     """
     from scipy.optimize import Bounds, LinearConstraint, milp  # slow to import, and the others do not need it
 
-    count, width = len(topics), len(brokers)
+    count, width = len(topics), len(sites)
     placed, everywhere = count * width, np.ones((1, width))
-    # Columns: topic t at broker b (row by row), then the rate by which each broker is above its limit.
+    # Columns: topic t at site b (row by row), then the rate by which each site is above its limit.
     once = hstack([kron(eye_array(count), everywhere), csr_array((count, width))])
     fits = hstack([kron(topics.rate[None, :], eye_array(width)), -eye_array(width)])
     constraints = [
         LinearConstraint(once, 1, 1),
-        LinearConstraint(fits, -np.inf, current_capacity(topics, brokers)),
+        LinearConstraint(fits, -np.inf, current_capacity(topics, sites)),
     ]
     goals = (
         np.r_[np.zeros(placed), np.ones(width)],
         np.r_[(latencies > topics.bound[:, None]).ravel(), np.zeros(width)],
-        np.r_[(np.arange(width) != topics.broker[:, None]).ravel(), np.zeros(width)],
+        np.r_[(np.arange(width) != topics.site[:, None]).ravel(), np.zeros(width)],
         np.r_[latencies.ravel(), np.zeros(width)],
     )
     for goal in goals:
@@ -55,5 +55,5 @@ def exact(topics: Topics, brokers: Brokers, latencies: NDArray[np.float64]) -> P
         if best.status != 0:
             raise NearcastError(f"the solver did not reach the optimum: {best.message}")
         constraints.append(LinearConstraint(goal[None, :], -np.inf, best.fun + 1e-6))
-    broker = best.x[:placed].reshape(count, width).argmax(axis=1)
-    return described(topics, brokers, broker, latencies[np.arange(count), broker])
+    site = best.x[:placed].reshape(count, width).argmax(axis=1)
+    return described(topics, sites, site, latencies[np.arange(count), site])

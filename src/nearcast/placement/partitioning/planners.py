@@ -1,8 +1,8 @@
 """Algorithm 1 of ePulsar over columns, with its policies, and the two baselines it is compared with.
 
-T_migr  topics to migrate        F[t]     candidate brokers of a topic, best first
-W(t, b) expected latency of topic t at broker b
-P_0, P  Topics.broker, Partition.broker
+T_migr  topics to migrate        F[t]     candidate sites of a topic, best first
+W(t, b) expected latency of topic t at site b
+P_0, P  PartitionTopics.site, Partition.site
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.spatial.distance import cdist
 
-from nearcast.placement.partitioning.aggregates import NOWHERE, Brokers, Clients, Topics
+from nearcast.placement.partitioning.problem import NOWHERE, PartitionClients, PartitionSites, PartitionTopics
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
-    # Rows of topics in, W(t, b) of each of them at every broker out.
+    # Rows of topics in, W(t, b) of each of them at every site out.
     Expect = Callable[[NDArray[np.int64]], NDArray[np.float64]]
     Advance = Callable[[float], None]
 
@@ -36,7 +36,7 @@ __all__ = [
     "pair_latencies",
 ]
 
-BLOCK = 4096  # topics whose latencies at all brokers are held at once
+BLOCK = 4096  # topics whose latencies at all sites are held at once
 HIGH_WATERMARK = 0.85  # of any resource, as in Pulsar
 
 
@@ -48,43 +48,45 @@ def _silent(fraction: float) -> None:
 class Partition:
     """Where every topic goes."""
 
-    broker: NDArray[np.int64]  # NOWHERE where a topic had no broker and none has room for it
+    site: NDArray[np.int64]  # NOWHERE where a topic had no site and none has room for it
     expected: NDArray[np.float64]  # E(t) of a topic that stayed, W(t, b) of one that moved
-    load: NDArray[np.float64]  # rate per broker
-    overloaded: NDArray[np.int64]  # brokers above their limit, because nowhere was room
-    moves: int  # topics that had a broker and get another
+    load: NDArray[np.float64]  # rate per site
+    overloaded: NDArray[np.int64]  # sites above their limit, because nowhere was room
+    moves: int  # topics that had a site and get another
 
 
-def centroid(topics: Topics, brokers: Brokers, advance: Advance = _silent) -> Partition:
+def centroid(topics: PartitionTopics, sites: PartitionSites, advance: Advance = _silent) -> Partition:
     """Algorithm 1: W(t, b) from the centroids, without knowing a single client."""
-    return _repartition(topics, brokers, lambda rows: centroid_latencies(topics, brokers, rows), advance)
+    return _repartition(topics, sites, lambda rows: centroid_latencies(topics, sites, rows), advance)
 
 
-def all_pairs(topics: Topics, clients: Clients, brokers: Brokers, advance: Advance = _silent) -> Partition:
+def all_pairs(
+    topics: PartitionTopics, clients: PartitionClients, sites: PartitionSites, advance: Advance = _silent
+) -> Partition:
     """Algorithm 1 with the latency of every producer-consumer pair instead of the centroids' estimate."""
-    return _repartition(topics, brokers, pair_latencies(topics, clients, brokers), advance)
+    return _repartition(topics, sites, pair_latencies(topics, clients, sites), advance)
 
 
-def hashed(topics: Topics, names: Sequence[str], brokers: Brokers) -> Partition:
-    """Pulsar's way: the range of the hash of a topic's name is split evenly among the brokers."""
+def hashed(topics: PartitionTopics, names: Sequence[str], sites: PartitionSites) -> Partition:
+    """Pulsar's way: the range of the hash of a topic's name is split evenly among the sites."""
     hashes = np.fromiter((zlib.crc32(name.encode()) for name in names), np.int64, len(names))
-    broker = hashes * len(brokers) >> 32
-    expected = _centroid_latency_at(topics, brokers, broker)
-    return described(topics, brokers, broker, np.where(broker == topics.broker, topics.latency, expected))
+    site = hashes * len(sites) >> 32
+    expected = _centroid_latency_at(topics, sites, site)
+    return described(topics, sites, site, np.where(site == topics.site, topics.latency, expected))
 
 
-def centroid_latencies(topics: Topics, brokers: Brokers, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-    """W(t, b) = d(N̄C_P(t), NC(b)) + d(N̄C_C(t), NC(b)) + W(t) of some topics at all brokers."""
-    expected = np.repeat(topics.deviation[rows, None], len(brokers), axis=1)
+def centroid_latencies(topics: PartitionTopics, sites: PartitionSites, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    """W(t, b) = d(N̄C_P(t), NC(b)) + d(N̄C_C(t), NC(b)) + W(t) of some topics at all sites."""
+    expected = np.repeat(topics.deviation[rows, None], len(sites), axis=1)
     for centroids in (topics.producer_centroid[rows], topics.consumer_centroid[rows]):
-        leg = cdist(centroids, brokers.position) + brokers.height
+        leg = cdist(centroids, sites.position) + sites.height
         leg[np.isnan(centroids[:, 0])] = 0.0
         expected += leg
     return expected
 
 
-def pair_latencies(topics: Topics, clients: Clients, brokers: Brokers) -> Expect:
-    """E(t, b) of some topics at all brokers: the worst pair is the farthest producer and consumer."""
+def pair_latencies(topics: PartitionTopics, clients: PartitionClients, sites: PartitionSites) -> Expect:
+    """E(t, b) of some topics at all sites: the worst pair is the farthest producer and consumer."""
     sides = []
     for member in (clients.produces, clients.consumes):
         rows = np.flatnonzero(member)
@@ -92,7 +94,7 @@ def pair_latencies(topics: Topics, clients: Clients, brokers: Brokers) -> Expect
         sides.append((rows, np.searchsorted(clients.topic[rows], np.arange(len(topics) + 1))))
 
     def expect(wanted: NDArray[np.int64]) -> NDArray[np.float64]:
-        expected = np.zeros((len(wanted), len(brokers)))
+        expected = np.zeros((len(wanted), len(sites)))
         for rows, first in sides:
             size = first[wanted + 1] - first[wanted]
             owner = np.repeat(np.arange(len(wanted)), size)
@@ -100,9 +102,9 @@ def pair_latencies(topics: Topics, clients: Clients, brokers: Brokers) -> Expect
             leg = np.zeros_like(expected)
             for start in range(0, len(owner), BLOCK):
                 part, who = owner[start : start + BLOCK], member[start : start + BLOCK]
-                away = cdist(clients.position[who], brokers.position) + clients.height[who, None]
+                away = cdist(clients.position[who], sites.position) + clients.height[who, None]
                 groups = np.flatnonzero(np.diff(part, prepend=-1))
-                inside = np.maximum.reduceat(away + brokers.height, groups)
+                inside = np.maximum.reduceat(away + sites.height, groups)
                 leg[part[groups]] = np.maximum(leg[part[groups]], inside)
             expected += leg
         return expected
@@ -110,37 +112,37 @@ def pair_latencies(topics: Topics, clients: Clients, brokers: Brokers) -> Expect
     return expect
 
 
-def current_capacity(topics: Topics, brokers: Brokers) -> NDArray[np.float64]:
-    """The rate above which each broker is overloaded: R_out^th, or less when a resource runs out before.
+def current_capacity(topics: PartitionTopics, sites: PartitionSites) -> NDArray[np.float64]:
+    """The rate above which each site is overloaded: R_out^th, or less when a resource runs out before.
 
     Resources are taken to grow with the rate, so one at 70 % now reaches 85 % at 85/70 of the rate.
     """
-    if brokers.utilisation.size == 0:
-        return brokers.rate_limit
-    load, peak = _load(topics, topics.broker, len(brokers)), brokers.utilisation.max(axis=1)
+    if sites.utilisation.size == 0:
+        return sites.rate_limit
+    load, peak = _load(topics, topics.site, len(sites)), sites.utilisation.max(axis=1)
     growth = np.divide(HIGH_WATERMARK, peak, out=np.full(len(peak), np.inf), where=peak > 0)
     idle = np.where(growth < 1, 0.0, np.inf)
     by_resource = np.multiply(load, growth, out=idle, where=load > 0)
-    return np.asarray(np.minimum(brokers.rate_limit, by_resource))
+    return np.asarray(np.minimum(sites.rate_limit, by_resource))
 
 
-def _repartition(topics: Topics, brokers: Brokers, expect: Expect, advance: Advance) -> Partition:
+def _repartition(topics: PartitionTopics, sites: PartitionSites, expect: Expect, advance: Advance) -> Partition:
     """PerformRepartitioning, lines 12-27."""
-    load, capacity = _load(topics, topics.broker, len(brokers)), current_capacity(topics, brokers)
-    migrating = (topics.latency > topics.bound) | (topics.broker == NOWHERE)  # lines 15-17
+    load, capacity = _load(topics, topics.site, len(sites)), current_capacity(topics, sites)
+    migrating = (topics.latency > topics.bound) | (topics.site == NOWHERE)  # lines 15-17
     migrating |= _relieving(topics, load, capacity)  # lines 18-21
-    broker, expected = topics.broker.copy(), topics.latency.copy()
-    _place(topics, np.flatnonzero(migrating), expect, load, capacity, broker, expected, advance)
-    return described(topics, brokers, broker, expected)
+    site, expected = topics.site.copy(), topics.latency.copy()
+    _place(topics, np.flatnonzero(migrating), expect, load, capacity, site, expected, advance)
+    return described(topics, sites, site, expected)
 
 
-def _relieving(topics: Topics, load: NDArray[np.float64], capacity: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """The topics to take from overloaded brokers: largest rate first, until the rest fits."""
+def _relieving(topics: PartitionTopics, load: NDArray[np.float64], capacity: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """The topics to take from overloaded sites: largest rate first, until the rest fits."""
     marked = np.zeros(len(topics), dtype=bool)
-    rows = np.flatnonzero((topics.broker != NOWHERE) & (load > capacity)[topics.broker])
+    rows = np.flatnonzero((topics.site != NOWHERE) & (load > capacity)[topics.site])
     if rows.size:
-        rows = rows[np.lexsort((-topics.rate[rows], topics.broker[rows]))]
-        host, before = topics.broker[rows], np.cumsum(topics.rate[rows]) - topics.rate[rows]
+        rows = rows[np.lexsort((-topics.rate[rows], topics.site[rows]))]
+        host, before = topics.site[rows], np.cumsum(topics.rate[rows]) - topics.rate[rows]
         groups = np.flatnonzero(np.diff(host, prepend=-1))
         before -= np.repeat(before[groups], np.diff(groups, append=len(rows)))
         marked[rows] = load[host] - before > capacity[host]
@@ -148,19 +150,19 @@ def _relieving(topics: Topics, load: NDArray[np.float64], capacity: NDArray[np.f
 
 
 def _place(
-    topics: Topics,
+    topics: PartitionTopics,
     rows: NDArray[np.int64],
     expect: Expect,
     load: NDArray[np.float64],
     capacity: NDArray[np.float64],
-    broker: NDArray[np.int64],
+    site: NDArray[np.int64],
     expected: NDArray[np.float64],
     advance: Advance,
 ) -> None:
-    """PlaceTopics, lines 1-11: fills in `broker` and `expected`, keeps `load` up to date.
+    """PlaceTopics, lines 1-11: fills in `site` and `expected`, keeps `load` up to date.
 
     Latencies are computed twice, to count candidates and to rank them, so that only a block of topics is ever
-    held at all brokers at once.
+    held at all sites at once.
     """
     candidates = np.empty(len(rows), dtype=np.int64)
     for start in range(0, len(rows), BLOCK):
@@ -174,19 +176,19 @@ def _place(
         latencies = expect(block)
         infeasible = latencies > topics.bound[block, None]
         shut = infeasible & ~infeasible.all(axis=1, keepdims=True)
-        ranked = np.where(shut, np.inf, latencies)  # line 4: F[t]; all brokers when none is feasible
+        ranked = np.where(shut, np.inf, latencies)  # line 4: F[t]; all sites when none is feasible
         for i, (row, best) in enumerate(zip(block.tolist(), ranked.argmin(axis=1).tolist(), strict=True)):
-            rate, host = topics.rate[row], int(broker[row])
+            rate, host = topics.rate[row], int(site[row])
             if host != NOWHERE:
                 load[host] -= rate
             if load[best] + rate > capacity[best]:  # lines 7-8: the first choice is full, take the next
                 best = _nearest_with_room(ranked[i], load + rate <= capacity)
-            if best == host == NOWHERE:  # a new topic would rather break its bound than have no broker
+            if best == host == NOWHERE:  # a new topic would rather break its bound than have no site
                 best = _nearest_with_room(latencies[i], load + rate <= capacity)
             if best not in (host, NOWHERE):
-                broker[row], expected[row] = best, latencies[i, best]
-            if broker[row] != NOWHERE:
-                load[broker[row]] += rate
+                site[row], expected[row] = best, latencies[i, best]
+            if site[row] != NOWHERE:
+                load[site[row]] += rate
         advance(0.5 + 0.5 * start / len(rows))
 
 
@@ -196,22 +198,26 @@ def _nearest_with_room(latencies: NDArray[np.float64], room: NDArray[np.bool_]) 
     return best if np.isfinite(ranked[best]) else NOWHERE
 
 
-def _load(topics: Topics, broker: NDArray[np.int64], brokers: int) -> NDArray[np.float64]:
-    placed = broker != NOWHERE
-    return np.bincount(broker[placed], topics.rate[placed], brokers).astype(float)
+def _load(topics: PartitionTopics, site: NDArray[np.int64], sites: int) -> NDArray[np.float64]:
+    placed = site != NOWHERE
+    return np.bincount(site[placed], topics.rate[placed], sites).astype(float)
 
 
-def _centroid_latency_at(topics: Topics, brokers: Brokers, broker: NDArray[np.int64]) -> NDArray[np.float64]:
+def _centroid_latency_at(
+    topics: PartitionTopics, sites: PartitionSites, site: NDArray[np.int64]
+) -> NDArray[np.float64]:
     legs = [
-        np.linalg.norm(centroids - brokers.position[broker], axis=1) + brokers.height[broker]
+        np.linalg.norm(centroids - sites.position[site], axis=1) + sites.height[site]
         for centroids in (topics.producer_centroid, topics.consumer_centroid)
     ]
     return np.asarray(topics.deviation + np.nan_to_num(legs).sum(axis=0))
 
 
-def described(topics: Topics, brokers: Brokers, broker: NDArray[np.int64], expected: NDArray[np.float64]) -> Partition:
-    """An assignment with its load, overloaded brokers and moves."""
-    load = _load(topics, broker, len(brokers))
-    capacity = current_capacity(topics, brokers)
-    moves = int(np.count_nonzero((broker != topics.broker) & (topics.broker != NOWHERE)))
-    return Partition(broker, expected, load, np.flatnonzero(load > capacity), moves)
+def described(
+    topics: PartitionTopics, sites: PartitionSites, site: NDArray[np.int64], expected: NDArray[np.float64]
+) -> Partition:
+    """An assignment with its load, overloaded sites and moves."""
+    load = _load(topics, site, len(sites))
+    capacity = current_capacity(topics, sites)
+    moves = int(np.count_nonzero((site != topics.site) & (topics.site != NOWHERE)))
+    return Partition(site, expected, load, np.flatnonzero(load > capacity), moves)

@@ -6,8 +6,8 @@ Sourlas et al., "Storage planning and replica assignment in content-centric publ
 from nearcast.placement.storage.exact import exact
 from nearcast.placement.storage.greedy import greedy, modified_greedy
 from nearcast.placement.storage.network import Network, from_edges, network
-from nearcast.placement.storage.planning import (
-    Planning,
+from nearcast.placement.storage.planners import (
+    StoreChoice,
     assign_sequential,
     assign_wrr,
     choose_stores,
@@ -32,9 +32,9 @@ from nearcast.placement.storage.replication import (
 __all__ = [
     "Failure",
     "Network",
-    "Planning",
     "StoragePlan",
     "StorageProblem",
+    "StoreChoice",
     "assign_sequential",
     "assign_wrr",
     "choose_stores",

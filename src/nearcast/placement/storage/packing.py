@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
     from nearcast.placement.storage.problem import StorageProblem
 
-__all__ = ["Shelves", "pack_largest_first"]
+__all__ = ["StorePacking", "pack_largest_first"]
 
 
-class Shelves:
+class StorePacking:
     """The replicas placed so far and the room left at each store; a node without a store has no room."""
 
     def __init__(self, problem: StorageProblem, stores: NDArray[np.int64]) -> None:
@@ -65,7 +65,7 @@ class Shelves:
 
 def pack_largest_first(problem: StorageProblem, stores: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Any placement that fits, for awkward sizes: largest topic first, emptiest store first."""
-    shelves = Shelves(problem, stores)
+    shelves = StorePacking(problem, stores)
     for topic in np.argsort(-problem.sizes, kind="stable"):
         for _ in range(problem.replicas[topic]):
             if not shelves.put(topic, stores[np.argsort(-shelves.room[stores], kind="stable")]):

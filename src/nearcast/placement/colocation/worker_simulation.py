@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["Arrivals", "Samples", "Worker", "arrival_times", "joined", "latencies_ms", "p90_ms", "simulate"]
+__all__ = ["Arrivals", "Samples", "SimulatedWorker", "arrival_times", "joined", "latencies_ms", "p90_ms", "simulate"]
 
 Arrivals = Literal["constant", "poisson"]
 
@@ -37,11 +37,11 @@ def joined(parts: Sequence[Samples]) -> Samples:
 
 
 @dataclass(frozen=True)
-class Worker:
+class SimulatedWorker:
     """How a run goes and what its topics look like.
 
     The paper runs two minutes; its public code drops the first fifth and publishes at exponential intervals,
-    its text says at a constant rate. Topics draw a processing time from a range and share a total load
+    its text says at a constant rate. ColocationTopics draw a processing time from a range and share a total load
     (messages/s × processing time; 1 is all the worker has) drawn from another, so that the samples are dense
     where a plan is decided: the paper's draw, each topic up to what it could bear alone, overloads a single
     server in nearly every run of three topics or more. A real worker adds `overhead_ms` to each message.
@@ -78,7 +78,7 @@ def latencies_ms(arrival: NDArray[np.float64], service: NDArray[np.float64]) -> 
 def p90_ms(
     rates: NDArray[np.float64],
     processing_ms: NDArray[np.float64],
-    worker: Worker,
+    worker: SimulatedWorker,
     generator: np.random.Generator,
 ) -> NDArray[np.float64]:
     """The 90th percentile latency of each topic of one run; infinite for one that had no message."""
@@ -96,7 +96,7 @@ def p90_ms(
 def simulate(
     runs: int,
     k: int,
-    worker: Worker,
+    worker: SimulatedWorker,
     seed: int,
     advance: Callable[[float], None] = lambda fraction: None,
 ) -> Samples:

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearcast.placement.colocation.calibration import overhead_ms
-from nearcast.placement.colocation.simulation import (
+from nearcast.placement.colocation.worker_simulation import (
     Arrivals,
-    Worker,
+    SimulatedWorker,
     arrival_times,
     joined,
     latencies_ms,
@@ -54,7 +54,7 @@ def test_the_running_maximum_is_the_event_loop(messages: list[tuple[float, float
 
 
 def test_constant_arrivals_below_capacity_do_not_wait() -> None:
-    worker = Worker(arrivals="constant")
+    worker = SimulatedWorker(arrivals="constant")
     found = p90_ms(np.array([30.0]), np.array([20.0]), worker, np.random.default_rng(0))
     np.testing.assert_allclose(found, 20.0)
 
@@ -70,7 +70,7 @@ def test_poisson_arrivals_wait_as_long_as_pollaczek_and_khinchine_say() -> None:
 def test_latency_grows_with_the_background() -> None:
     """Section IV-B: a topic that shares its worker is slower, and far slower beyond the threshold."""
     alone, among, overloaded = (
-        p90_ms(np.full(k, 10.0), np.full(k, 20.0), Worker(), np.random.default_rng(2))[0] for k in (1, 4, 6)
+        p90_ms(np.full(k, 10.0), np.full(k, 20.0), SimulatedWorker(), np.random.default_rng(2))[0] for k in (1, 4, 6)
     )
     assert alone < among < overloaded
     assert overloaded > 10_000
@@ -78,7 +78,7 @@ def test_latency_grows_with_the_background() -> None:
 
 @pytest.mark.parametrize("arrivals", ["constant", "poisson"])
 def test_simulate_covers_every_size_and_repeats_itself(arrivals: Arrivals) -> None:
-    worker = Worker(arrivals=arrivals, seconds=20)
+    worker = SimulatedWorker(arrivals=arrivals, seconds=20)
     samples = simulate(9, 3, worker, seed=5)
     assert np.bincount(np.bincount(samples.run)).tolist() == [0, 3, 3, 3]
     assert (samples.p90_ms >= samples.processing_ms * (1 - 1e-9)).all()
@@ -87,15 +87,18 @@ def test_simulate_covers_every_size_and_repeats_itself(arrivals: Arrivals) -> No
 
 
 def test_the_overhead_of_a_worker_is_found_from_few_runs_of_it() -> None:
-    real = Worker(seconds=60, load=(0.1, 0.8), overhead_ms=3.0)
+    real = SimulatedWorker(seconds=60, load=(0.1, 0.8), overhead_ms=3.0)
     measured = simulate(24, 3, real, seed=5)
-    found = overhead_ms(measured, Worker(seconds=60), seed=1)
+    found = overhead_ms(measured, SimulatedWorker(seconds=60), seed=1)
     assert 2.0 <= found <= 4.0
-    assert overhead_ms(simulate(24, 3, Worker(seconds=60, load=(0.1, 0.8)), seed=5), Worker(seconds=60)) <= 0.5
+    assert (
+        overhead_ms(simulate(24, 3, SimulatedWorker(seconds=60, load=(0.1, 0.8)), seed=5), SimulatedWorker(seconds=60))
+        <= 0.5
+    )
 
 
 def test_runs_of_different_sources_stay_apart_when_joined() -> None:
-    one, two = (simulate(4, 2, Worker(seconds=5), seed) for seed in (1, 2))
+    one, two = (simulate(4, 2, SimulatedWorker(seconds=5), seed) for seed in (1, 2))
     both = joined([one, two])
     assert len(np.unique(both.run)) == 8
     assert both.p90_ms.tolist() == [*one.p90_ms.tolist(), *two.p90_ms.tolist()]

@@ -12,17 +12,15 @@ from hypothesis import strategies as st
 from tests.placement.balance import literal
 
 from nearcast.placement import balance
-from nearcast.placement.balance.state import State
+from nearcast.placement.balance.incremental_load import IncrementalLoad
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
 def test_an_example_by_hand() -> None:
-    # Two subscribers share s0 (rate 5) at broker 0; one has s1 (rate 2) at broker 1.
-    problem = balance.from_pairs(
-        np.array([0, 1, 2]), np.array([0, 0, 1]), np.array([5.0, 2.0]), subscribers=3, brokers=2
-    )
+    # Two subscribers share s0 (rate 5) at site 0; one has s1 (rate 2) at site 1.
+    problem = balance.from_pairs(np.array([0, 1, 2]), np.array([0, 0, 1]), np.array([5.0, 2.0]), subscribers=3, sites=2)
     load = balance.loads(problem, np.array([0, 0, 1]))
     assert load.tolist() == [5 * (1 + 2), 2 * (1 + 1)]
     # Moving one of two sharers does not lower the source's incoming load.
@@ -41,12 +39,12 @@ def test_loads_and_cov(problem: balance.BalanceProblem, seed: int) -> None:
 @given(literal.problems(), st.integers(0, 2**16))
 def test_incremental_loads_equal_full_recomputation(problem: balance.BalanceProblem, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    state = State(problem, literal.anywhere(problem, seed))
+    state = IncrementalLoad(problem, literal.anywhere(problem, seed))
     for _ in range(5):
-        rank, to = int(rng.integers(problem.subscribers)), int(rng.integers(problem.brokers))
-        if state.broker[rank] == to:
+        rank, to = int(rng.integers(problem.subscribers)), int(rng.integers(problem.sites))
+        if state.site[rank] == to:
             continue
-        source, before = state.broker[rank], state.load.copy()
+        source, before = state.site[rank], state.load.copy()
         relief = state.relief(rank)
         if rank < state.active:
             added = state.outgoing[rank] + state.incoming(np.array([rank]), np.array([to]))[0, 0]
@@ -61,34 +59,34 @@ def test_incremental_loads_equal_full_recomputation(problem: balance.BalanceProb
 @given(literal.problems(), st.integers(0, 2**16))
 def test_many_moves_at_once_equal_single_moves(problem: balance.BalanceProblem, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    together, single = (State(problem, literal.anywhere(problem, seed)) for _ in range(2))
+    together, single = (IncrementalLoad(problem, literal.anywhere(problem, seed)) for _ in range(2))
     ranks = rng.permutation(problem.subscribers)[: rng.integers(1, problem.subscribers + 1)]
-    to = rng.integers(problem.brokers, size=len(ranks))
+    to = rng.integers(problem.sites, size=len(ranks))
     together.move_many(ranks, to)
-    for rank, broker in zip(ranks.tolist(), to.tolist(), strict=True):
-        single.move(rank, broker)
+    for rank, site in zip(ranks.tolist(), to.tolist(), strict=True):
+        single.move(rank, site)
     np.testing.assert_array_equal(together.assignment(), single.assignment())
     np.testing.assert_array_equal(together.attached, single.attached)
     np.testing.assert_array_equal(together.missing, single.missing)
     np.testing.assert_allclose(together.load, balance.loads(problem, together.assignment()), atol=1e-9)
-    assert all(together.heaviest[broker] <= rank for broker, rank in zip(to, ranks, strict=True))
+    assert all(together.heaviest[site] <= rank for site, rank in zip(to, ranks, strict=True))
 
 
 def test_refined_in_batches_is_as_good_as_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(3)
     pairs = np.unique(rng.integers(2000 * 40, size=16_000))
     rates = rng.uniform(1, 3, size=40)
-    problem = balance.from_pairs(pairs // 40, pairs % 40, rates, subscribers=2000, brokers=4)
+    problem = balance.from_pairs(pairs // 40, pairs % 40, rates, subscribers=2000, sites=4)
     current = rng.choice(4, size=2000, p=[0.7, 0.1, 0.1, 0.1])
     batches = 0
-    move_many = State.move_many
+    move_many = IncrementalLoad.move_many
 
-    def counted(self: State, ranks: NDArray[np.int64], to: NDArray[np.int64]) -> None:
+    def counted(self: IncrementalLoad, ranks: NDArray[np.int64], to: NDArray[np.int64]) -> None:
         nonlocal batches
         batches += 1
         move_many(self, ranks, to)
 
-    monkeypatch.setattr(State, "move_many", counted)
+    monkeypatch.setattr(IncrementalLoad, "move_many", counted)
     together = balance.refined(problem, current)
     assert batches > 0
     # The package's `refined` is the function; its module is found by name.
@@ -118,17 +116,17 @@ def test_shuffle_equals_the_literal_one(problem: balance.BalanceProblem) -> None
 @settings(max_examples=30)
 @given(literal.problems(largest=6), st.integers(0, 2**16))
 def test_the_lower_bound_is_below_the_optimum(problem: balance.BalanceProblem, seed: int) -> None:
-    if problem.brokers**problem.subscribers <= 256:
+    if problem.sites**problem.subscribers <= 256:
         assert balance.lower_bound(problem) <= literal.best_maximum(problem) * (1 + 1e-9)
 
 
-def level_instance(seed: int, brokers: int = 4) -> tuple[balance.BalanceProblem, np.ndarray]:
+def level_instance(seed: int, sites: int = 4) -> tuple[balance.BalanceProblem, np.ndarray]:
     """Many subscribers, few subscriptions, a skewed current assignment: nobody dominates."""
     rng = np.random.default_rng(seed)
     pairs = np.unique(rng.integers((0, 0), (3000, 20), size=(24_000, 2)), axis=0)
     rates = rng.normal(10, 2, size=20)
-    problem = balance.from_pairs(pairs[:, 0], pairs[:, 1], rates, subscribers=3000, brokers=brokers)
-    return problem, rng.choice(brokers, size=3000, p=rng.dirichlet(np.ones(brokers)))
+    problem = balance.from_pairs(pairs[:, 0], pairs[:, 1], rates, subscribers=3000, sites=sites)
+    return problem, rng.choice(sites, size=3000, p=rng.dirichlet(np.ones(sites)))
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -161,7 +159,7 @@ def test_groups_keep_shared_subscriptions_together() -> None:
     chosen = np.stack([rng.permuted(np.arange(10))[:4] for _ in community])
     subscription = (community[:, None] * 10 + chosen).ravel()
     problem = balance.from_pairs(
-        np.repeat(np.arange(1200), 4), subscription, np.full(400, 3.0), subscribers=1200, brokers=4
+        np.repeat(np.arange(1200), 4), subscription, np.full(400, 3.0), subscribers=1200, sites=4
     )
     skewed = rng.choice(4, size=1200, p=[0.55, 0.15, 0.15, 0.15])
     singly, in_groups = balance.sdm(problem, skewed), balance.grouped(problem, skewed)
@@ -174,7 +172,7 @@ def test_groups_are_alike() -> None:
     # Two kinds of subscriber with nothing in common.
     subscriber = np.repeat(np.arange(20), 3)
     subscription = np.tile([[0, 1, 2], [3, 4, 5]], (10, 1)).ravel()
-    problem = balance.from_pairs(subscriber, subscription, np.ones(6), subscribers=20, brokers=2)
+    problem = balance.from_pairs(subscriber, subscription, np.ones(6), subscribers=20, sites=2)
     labels = balance.similar_groups(problem, 8, seed=0)
     assert len(set(labels[::2].tolist())) == len(set(labels[1::2].tolist())) == 1
     assert labels[0] != labels[1]
@@ -211,9 +209,9 @@ class TestStaged:
 
 
 def test_initial_placements() -> None:
-    assert balance.initial.round_robin(5, 2).tolist() == [0, 1, 0, 1, 0]
-    brokers = np.array([[0.0, 0.0], [10.0, 0.0]])
-    assert balance.initial.nearest(np.array([[1.0, 3.0], [6.0, 0.0]]), brokers).tolist() == [0, 1]
-    random = balance.initial.random(1000, 4, seed=3)
-    assert random.tolist() == balance.initial.random(1000, 4, seed=3).tolist()
+    assert balance.round_robin(5, 2).tolist() == [0, 1, 0, 1, 0]
+    sites = np.array([[0.0, 0.0], [10.0, 0.0]])
+    assert balance.nearest(np.array([[1.0, 3.0], [6.0, 0.0]]), sites).tolist() == [0, 1]
+    random = balance.random(1000, 4, seed=3)
+    assert random.tolist() == balance.random(1000, 4, seed=3).tolist()
     assert np.bincount(random).min() > 200

@@ -1,4 +1,4 @@
-"""The feasibility function F: may these topics share a broker?"""
+"""The feasibility function F: may these topics share a worker?"""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nearcast.errors import InputError
-from nearcast.placement.colocation.model import subset_columns, topic_features
+from nearcast.placement.colocation.latency_model import subset_columns, topic_features
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from nearcast.placement.colocation.model import LatencyModel
+    from nearcast.placement.colocation.latency_model import LatencyModel
 
-__all__ = ["Feasibility", "InfeasibleTopicError", "Plan", "Topics", "feasibility"]
+__all__ = ["ColocationPlan", "ColocationTopics", "Feasibility", "InfeasibleTopicError", "feasibility"]
 
 # A worker asked for more time than there is falls behind without end: no p90 describes it.
 MAX_LOAD = 1.0
 
 
 class InfeasibleTopicError(InputError):
-    """A topic does not meet its bound even alone on a broker (Property 1(a)); `topic` is its position."""
+    """A topic does not meet its bound even alone on a worker (Property 1(a)); `topic` is its position."""
 
     def __init__(self, topic: int, reason: str) -> None:
         super().__init__(f"topic {topic}: {reason}")
@@ -33,7 +33,7 @@ class InfeasibleTopicError(InputError):
 
 
 @dataclass(frozen=True)
-class Topics:
+class ColocationTopics:
     """What a planner knows of each topic: r, p and its own bound τ on the 90th percentile latency."""
 
     rate: NDArray[np.float64]
@@ -45,17 +45,17 @@ class Topics:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Which broker each topic is on (numbers from 0, not all need be in use) and what is predicted there."""
+class ColocationPlan:
+    """Which worker each topic is on (numbers from 0, not all need be in use) and what is predicted there."""
 
-    broker: NDArray[np.int64]
+    worker: NDArray[np.int64]
     predicted_ms: NDArray[np.float64]
     violations: int
 
     @property
-    def brokers(self) -> int:
-        """|B|: how many brokers are in use."""
-        return len(np.unique(self.broker))
+    def workers(self) -> int:
+        """|B|: how many workers are in use."""
+        return len(np.unique(self.worker))
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Feasibility:
     """
 
     model: LatencyModel
-    topics: Topics
+    topics: ColocationTopics
     features: NDArray[np.float64]  # topics × (p, r, d)
     load: NDArray[np.float64]  # d of each topic
     log_limit: NDArray[np.float64]
@@ -105,15 +105,15 @@ class Feasibility:
         log_latency = self.model.log_latency(len(members) + 1, own, background)
         return np.asarray(log_latency <= self.log_limit[newcomers])
 
-    def plan(self, broker: NDArray[np.int64]) -> Plan:
+    def plan(self, worker: NDArray[np.int64]) -> ColocationPlan:
         """A plan with its predictions, computed from the sets themselves."""
-        order = np.argsort(broker, kind="stable")
-        _, start, count = np.unique(broker[order], return_index=True, return_counts=True)
-        predicted = np.empty(len(broker))
+        order = np.argsort(worker, kind="stable")
+        _, start, count = np.unique(worker[order], return_index=True, return_counts=True)
+        predicted = np.empty(len(worker))
         for size in np.unique(count):
             members = order[start[count == size][:, None] + np.arange(size)]
             predicted[members] = self.model.predict_ms(self.features[members])
-        return Plan(broker, predicted, int((predicted > self.topics.bound_ms).sum()))
+        return ColocationPlan(worker, predicted, int((predicted > self.topics.bound_ms).sum()))
 
     def _subsets(self, sets: NDArray[np.int64], *, newest_only: bool) -> NDArray[np.bool_]:
         """No subset of two or more fails. A set that failed at one size is not asked at the next."""
@@ -132,7 +132,7 @@ class Feasibility:
         return np.asarray(good)
 
 
-def feasibility(model: LatencyModel, topics: Topics, margin: float) -> Feasibility:
+def feasibility(model: LatencyModel, topics: ColocationTopics, margin: float) -> Feasibility:
     """F for these topics; `margin` is the share of each bound kept free for the model's error.
 
     Refuses a topic that does not meet its bound alone, which has to be split: Property 1(a), Equation (5).
@@ -144,11 +144,11 @@ def feasibility(model: LatencyModel, topics: Topics, margin: float) -> Feasibili
     if len(overloaded):
         topic = int(overloaded[0])
         asks = f"{topics.rate[topic]:g}/s of {topics.processing_ms[topic]:g} ms each"
-        raise InfeasibleTopicError(topic, f"{asks} is more than one broker can process; split the topic")
+        raise InfeasibleTopicError(topic, f"{asks} is more than one worker can process; split the topic")
     slow = np.flatnonzero(isolated > log_limit)
     if len(slow):
         topic = int(slow[0])
         alone, bound = np.exp(isolated[topic]), topics.bound_ms[topic]
-        needs = f"p90 is predicted at {alone:.0f} ms even alone on a broker, its bound is {bound:g} ms"
+        needs = f"p90 is predicted at {alone:.0f} ms even alone on a worker, its bound is {bound:g} ms"
         raise InfeasibleTopicError(topic, f"{needs} less a margin of {margin:.0%}; split the topic")
     return Feasibility(model, topics, features, features[:, 2].copy(), log_limit, isolated)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from nearcast.placement.storage.greedy import modified_greedy
-from nearcast.placement.storage.packing import Shelves, pack_largest_first
+from nearcast.placement.storage.packing import StorePacking, pack_largest_first
 from nearcast.placement.storage.problem import StoragePlan, StorageProblem, evaluate
 from nearcast.placement.storage.replication import relative_weights, topic_weights, wrr_rounds
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Advance = Callable[[float], None]
 
 __all__ = [
-    "Planning",
+    "StoreChoice",
     "assign_sequential",
     "assign_wrr",
     "choose_stores",
@@ -39,7 +39,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Planning:
+class StoreChoice:
     """The planning phase: s_t as `votes[t, i]`, Σ w_t·s_t as `weighted`, S as `stores`."""
 
     votes: NDArray[np.float64]
@@ -57,24 +57,24 @@ def wrr(problem: StorageProblem, advance: Advance | None = None) -> StoragePlan:
     return assign_wrr(problem, plan_stores(problem, advance))
 
 
-def plan_stores(problem: StorageProblem, advance: Advance | None = None) -> Planning:
+def plan_stores(problem: StorageProblem, advance: Advance | None = None) -> StoreChoice:
     """Steps 1-3: what every topic would choose, weighted by its share of the requests; the M best nodes."""
     votes = modified_greedy(problem.network, problem.demand, problem.replicas, problem.publication, advance)
     return choose_stores(votes, topic_weights(problem.demand), problem.stores)
 
 
-def choose_stores(votes: NDArray[np.float64], weights: NDArray[np.float64], count: int) -> Planning:
+def choose_stores(votes: NDArray[np.float64], weights: NDArray[np.float64], count: int) -> StoreChoice:
     """Steps 2 and 3: Σ w_t·s_t, and its `count` largest elements (the lower node where equal)."""
     weighted = weights @ votes
-    return Planning(votes, weighted, _largest_first(weighted)[:count])
+    return StoreChoice(votes, weighted, _largest_first(weighted)[:count])
 
 
-def assign_sequential(problem: StorageProblem, planning: Planning) -> StoragePlan:
+def assign_sequential(problem: StorageProblem, planning: StoreChoice) -> StoragePlan:
     """Step 4: a topic takes its favourite stores that have room, until it has k_t."""
     return _assign(problem, planning, [problem.replicas])
 
 
-def assign_wrr(problem: StorageProblem, planning: Planning) -> StoragePlan:
+def assign_wrr(problem: StorageProblem, planning: StoreChoice) -> StoragePlan:
     """Section 5.5: the same in rounds of k_t^r stores, fairer to topics with few requests."""
     relative = relative_weights(problem.demand.sum(axis=1))
     return _assign(problem, planning, wrr_rounds(relative, problem.replicas))
@@ -89,7 +89,7 @@ def reassign(
     """Section 6.2: demand has changed, the stores stay; step 1 and step 4 again."""
     planning = plan_stores(problem, advance)
     assign = assign_wrr if method == "wrr" else assign_sequential
-    return assign(problem, Planning(planning.votes, planning.weighted, stores))
+    return assign(problem, StoreChoice(planning.votes, planning.weighted, stores))
 
 
 def random(problem: StorageProblem, seed: int, advance: Advance | None = None) -> StoragePlan:
@@ -102,7 +102,7 @@ def random(problem: StorageProblem, seed: int, advance: Advance | None = None) -
     shuffled = rng.permuted(np.tile(np.arange(problem.stores), (len(problem.demand), 1)), axis=1)
     favourites = np.zeros(problem.demand.shape)
     favourites[:, planning.stores] = shuffled
-    return _assign(problem, Planning(favourites, planning.weighted, planning.stores), [problem.replicas])
+    return _assign(problem, StoreChoice(favourites, planning.weighted, planning.stores), [problem.replicas])
 
 
 def greedy_unconstrained(problem: StorageProblem, advance: Advance | None = None) -> StoragePlan:
@@ -114,8 +114,8 @@ def greedy_unconstrained(problem: StorageProblem, advance: Advance | None = None
     return evaluate(problem, np.flatnonzero(placed.any(axis=0)), placed)
 
 
-def _assign(problem: StorageProblem, planning: Planning, rounds: list[NDArray[np.int64]]) -> StoragePlan:
-    stores, shelves = planning.stores, Shelves(problem, planning.stores)
+def _assign(problem: StorageProblem, planning: StoreChoice, rounds: list[NDArray[np.int64]]) -> StoragePlan:
+    stores, shelves = planning.stores, StorePacking(problem, planning.stores)
     # A topic that runs out of favourites in S goes on with the stores everybody likes best.
     liked = stores[_largest_first(planning.weighted[stores])]
     favourites = [liked[_largest_first(votes)] for votes in planning.votes[:, liked]]

@@ -1,4 +1,5 @@
-"""RELOC (Algorithm 1 of the paper): near, with those one shares topics with, and within what sites hold."""
+"""RELOC (Algorithm 1 of the paper), and what the paper compares it with: random (RA), nearest (NS) and
+one topic, one site (OTOS)."""
 
 from __future__ import annotations
 
@@ -10,18 +11,66 @@ import numpy as np
 
 from nearcast.errors import InputError
 from nearcast.placement.homes.delay import HomesPlan, evaluate
-from nearcast.placement.homes.in_order import Ledger, place_in_order
 from nearcast.placement.homes.relations import strongest_relations
+from nearcast.placement.homes.sequential_placement import SiteUsage, place_sequentially
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
 
-    from nearcast.placement.homes.instance import HomesInstance
+    from nearcast.placement.homes.problem import HomesProblem
     from nearcast.placement.homes.relations import Relations
 
-__all__ = ["RelocParameters", "RelocSteps", "cluster_sites", "reloc", "reloc_steps"]
+__all__ = [
+    "RelocParameters",
+    "RelocSteps",
+    "cluster_sites",
+    "nearest",
+    "one_topic_one_site",
+    "random",
+    "reloc",
+    "reloc_steps",
+]
+
+
+def random(problem: HomesProblem, seed: int = 0) -> HomesPlan:
+    """RA: any site, with equal chances."""
+    return evaluate(problem, np.random.default_rng(seed).integers(problem.sites, size=problem.clients))
+
+
+def nearest(problem: HomesProblem) -> HomesPlan:
+    """NS: the site with the smallest d^H: the smallest Y1 there is, and the first to overflow."""
+    return evaluate(problem, problem.client_site_ms.argmin(axis=1))
+
+
+def one_topic_one_site(problem: HomesProblem) -> HomesPlan:
+    """OTOS: the clients of a topic share one site, so its spool is held once.
+
+    The paper leaves the site open: here it is the one nearest to the topic's members in sum among those the
+    topic still fits, or the least used one when it fits nowhere. A client of several topics stays where its
+    first topic is; cooperation, over all sites, moves clients of overfull ones.
+    """
+    members, publications = problem.members, problem.publications
+    sum_ms = members @ problem.client_site_ms
+    nearest_first = np.argsort(sum_ms, axis=1, kind="stable")
+    publishers = np.diff(publications.indptr)
+    site_of_topic = np.full(problem.topics, -1)
+
+    def choose(topic: int, client: int, home: list[int], usage: SiteUsage) -> int:
+        if site_of_topic[topic] < 0:
+            size = problem.spool_size[topic] if publishers[topic] else 0.0
+            storage = np.asarray(usage.storage) + size <= problem.storage
+            compute = np.asarray(usage.compute) + size * publishers[topic] <= problem.compute
+            fitting = (storage & compute)[nearest_first[topic]]
+            site_of_topic[topic] = (
+                nearest_first[topic][fitting.argmax()] if fitting.any() else int(np.argmin(usage.fill))
+            )
+        return int(site_of_topic[topic])
+
+    everywhere = [range(problem.sites)] * problem.sites
+    home = place_sequentially(problem, choose, everywhere)
+    return evaluate(problem, np.where(home < 0, problem.client_site_ms.argmin(axis=1), home))
 
 
 @dataclass(frozen=True)
@@ -54,7 +103,7 @@ class RelocSteps:
 
 
 def reloc(
-    instance: HomesInstance,
+    problem: HomesProblem,
     parameters: RelocParameters = DEFAULTS,
     advance: Callable[[float], None] = lambda fraction: None,
     relations: Relations | None = None,
@@ -64,24 +113,24 @@ def reloc(
     relations: made already, for example by a cluster.
     """
     if relations is None:
-        relations = _relations(instance, parameters)
+        relations = _relations(problem, parameters)
     if parameters.clusters is None:
-        return _best_of_clusters(instance, relations, parameters.seed, advance)
-    return _place(instance, relations, _checked_clusters(instance, parameters), cooperate=True)
+        return _best_of_clusters(problem, relations, parameters.seed, advance)
+    return _place(problem, relations, _checked_clusters(problem, parameters), cooperate=True)
 
 
-def reloc_steps(instance: HomesInstance, parameters: RelocParameters) -> RelocSteps:
+def reloc_steps(problem: HomesProblem, parameters: RelocParameters) -> RelocSteps:
     """RELOC with a given K, step by step."""
     if parameters.clusters is None:
         raise InputError("the steps of RELOC need a number of clusters")
-    site_cluster = _checked_clusters(instance, parameters)
-    relations = _relations(instance, parameters)
+    site_cluster = _checked_clusters(problem, parameters)
+    relations = _relations(problem, parameters)
     return RelocSteps(
         parameters.clusters,
         site_cluster,
-        evaluate(instance, instance.client_site_ms.argmin(axis=1)),
-        _place(instance, relations, site_cluster, cooperate=False),
-        _place(instance, relations, site_cluster, cooperate=True),
+        evaluate(problem, problem.client_site_ms.argmin(axis=1)),
+        _place(problem, relations, site_cluster, cooperate=False),
+        _place(problem, relations, site_cluster, cooperate=True),
     )
 
 
@@ -106,11 +155,11 @@ def cluster_sites(site_site_ms: NDArray[np.float64], clusters: int, seed: int = 
 
 
 def _place(
-    instance: HomesInstance, relations: Relations, site_cluster: NDArray[np.int64], *, cooperate: bool
+    problem: HomesProblem, relations: Relations, site_cluster: NDArray[np.int64], *, cooperate: bool
 ) -> HomesPlan:
-    nearest = instance.client_site_ms.argmin(axis=1)
-    if len(np.unique(site_cluster)) == instance.sites:  # one site per cluster leaves nothing to choose
-        return evaluate(instance, nearest)
+    nearest = problem.client_site_ms.argmin(axis=1)
+    if len(np.unique(site_cluster)) == problem.sites:  # one site per cluster leaves nothing to choose
+        return evaluate(problem, nearest)
     cluster_of_site: list[int] = site_cluster.tolist()
     # A client belongs to the cluster of its nearest site: "the closest cluster" for any matrix of delays.
     cluster_of_client: list[int] = site_cluster[nearest].tolist()
@@ -120,26 +169,26 @@ def _place(
     strongest: list[int] = relations.clients.tolist()
     start: list[int] = relations.start.tolist()
 
-    def choose(_topic: int, client: int, home: list[int], ledger: Ledger) -> int:
+    def choose(_topic: int, client: int, home: list[int], usage: SiteUsage) -> int:
         cluster = cluster_of_client[client]
         for related in strongest[start[client] : start[client + 1]]:  # lines 24 to 31
             site = home[related]
-            if site >= 0 and cluster_of_site[site] == cluster and ledger.has_room(site):
+            if site >= 0 and cluster_of_site[site] == cluster and usage.has_room(site):
                 return site
         # Line 23, the initial value: the nearest site with room, or the least used when none has any.
         sites = sites_of_cluster[cluster]
-        if open_sites := [site for site in sites if ledger.has_room(site)]:
-            return open_sites[int(instance.client_site_ms[client, open_sites].argmin())]
-        return min(sites, key=ledger.usage.__getitem__)
+        if open_sites := [site for site in sites if usage.has_room(site)]:
+            return open_sites[int(problem.client_site_ms[client, open_sites].argmin())]
+        return min(sites, key=usage.fill.__getitem__)
 
     neighbours = [sites_of_cluster[cluster] for cluster in cluster_of_site]
-    home = place_in_order(instance, choose, neighbours, cooperate=cooperate)
-    return evaluate(instance, np.where(home < 0, nearest, home))
+    home = place_sequentially(problem, choose, neighbours, cooperate=cooperate)
+    return evaluate(problem, np.where(home < 0, nearest, home))
 
 
-def _relations(instance: HomesInstance, parameters: RelocParameters) -> Relations:
+def _relations(problem: HomesProblem, parameters: RelocParameters) -> Relations:
     return strongest_relations(
-        instance.members,
+        problem.members,
         parameters.relations,
         parameters.rank,
         parameters.relation_topic_limit,
@@ -147,28 +196,26 @@ def _relations(instance: HomesInstance, parameters: RelocParameters) -> Relation
     )
 
 
-def _checked_clusters(instance: HomesInstance, parameters: RelocParameters) -> NDArray[np.int64]:
+def _checked_clusters(problem: HomesProblem, parameters: RelocParameters) -> NDArray[np.int64]:
     clusters = parameters.clusters or 0
-    if not 1 <= clusters <= instance.sites:
-        raise InputError(
-            f"{parameters.clusters} clusters of {instance.sites} sites: 1 to {instance.sites} are possible"
-        )
-    return cluster_sites(instance.site_site_ms, clusters, parameters.seed)
+    if not 1 <= clusters <= problem.sites:
+        raise InputError(f"{parameters.clusters} clusters of {problem.sites} sites: 1 to {problem.sites} are possible")
+    return cluster_sites(problem.site_site_ms, clusters, parameters.seed)
 
 
 def _best_of_clusters(
-    instance: HomesInstance, relations: Relations, seed: int, advance: Callable[[float], None]
+    problem: HomesProblem, relations: Relations, seed: int, advance: Callable[[float], None]
 ) -> HomesPlan:
     """Try K = 1, 4, 16, … and one cluster per site, then half-way (by factor) next to the best.
 
     One cluster per site is `nearest`: the result is never worse than that.
     """
-    counts = [4**power for power in range(instance.sites) if 4**power < instance.sites] + [instance.sites]
+    counts = [4**power for power in range(problem.sites) if 4**power < problem.sites] + [problem.sites]
     tried: dict[int, HomesPlan] = {}
 
     def attempt(clusters: int) -> None:
-        site_cluster = cluster_sites(instance.site_site_ms, clusters, seed)
-        tried[clusters] = _place(instance, relations, site_cluster, cooperate=True)
+        site_cluster = cluster_sites(problem.site_site_ms, clusters, seed)
+        tried[clusters] = _place(problem, relations, site_cluster, cooperate=True)
         advance(len(tried) / (len(counts) + 2))
 
     for clusters in counts:

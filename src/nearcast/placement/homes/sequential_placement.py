@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from nearcast.placement.homes.instance import HomesInstance
+    from nearcast.placement.homes.problem import HomesProblem
 
-__all__ = ["Ledger", "place_in_order"]
+__all__ = ["SiteUsage", "place_sequentially"]
 
 # Spool sizes are added and taken away again: a site filled to the brim must not look overfull by rounding.
 ROUNDING = 1e-9
@@ -25,26 +25,26 @@ ROUNDING = 1e-9
 NOTHING = 5e-324
 
 
-class Ledger:
+class SiteUsage:
     """What every site manages so far: the sets T_l and C^P_{n,l} as counts, and the usage they make.
 
-    `usage` is the larger of storage / A_l and compute / B_l; θ_l = 1 as long as it is at most 1.
+    `fill` is the larger of storage / A_l and compute / B_l; θ_l = 1 as long as it is at most 1.
     """
 
-    def __init__(self, instance: HomesInstance) -> None:
-        self.sites = instance.sites
-        self.spool_size: list[float] = instance.spool_size.tolist()
-        self.storage_limit: list[float] = np.maximum(instance.storage, NOTHING).tolist()
-        self.compute_limit: list[float] = np.maximum(instance.compute, NOTHING).tolist()
-        self.storage = [0.0] * instance.sites
-        self.compute = [0.0] * instance.sites
-        self.usage = [0.0] * instance.sites
+    def __init__(self, problem: HomesProblem) -> None:
+        self.sites = problem.sites
+        self.spool_size: list[float] = problem.spool_size.tolist()
+        self.storage_limit: list[float] = np.maximum(problem.storage, NOTHING).tolist()
+        self.compute_limit: list[float] = np.maximum(problem.compute, NOTHING).tolist()
+        self.storage = [0.0] * problem.sites
+        self.compute = [0.0] * problem.sites
+        self.fill = [0.0] * problem.sites
         self.publishers: dict[int, int] = {}  # topic * sites + site -> how many publish there
         self.registered: set[int] = set()  # client * topics + topic
-        self.topics = instance.topics
+        self.topics = problem.topics
 
     def has_room(self, site: int) -> bool:
-        return self.usage[site] <= 1.0 + ROUNDING
+        return self.fill[site] <= 1.0 + ROUNDING
 
     def add(self, client: int, topic: int, site: int) -> None:
         """Register a publisher of a topic at a site, once."""
@@ -69,43 +69,43 @@ class Ledger:
         held = self.storage[site] = self.storage[site] + storage
         computed = self.compute[site] = self.compute[site] + compute
         by_storage, by_compute = held / self.storage_limit[site], computed / self.compute_limit[site]
-        self.usage[site] = by_storage if by_storage > by_compute else by_compute
+        self.fill[site] = by_storage if by_storage > by_compute else by_compute
 
 
-def place_in_order(
-    instance: HomesInstance,
-    choose: Callable[[int, int, list[int], Ledger], int],
+def place_sequentially(
+    problem: HomesProblem,
+    choose: Callable[[int, int, list[int], SiteUsage], int],
     neighbours: Sequence[Sequence[int]],
     *,
     cooperate: bool = True,
 ) -> NDArray[np.int64]:
     """Lines 20 to 45 of Algorithm 1. A client met before keeps its home; one in no topic gets -1.
 
-    `choose(topic, client, homes so far, ledger)` names a site for a client that has none. `neighbours[site]`
+    `choose(topic, client, homes so far, usage)` names a site for a client that has none. `neighbours[site]`
     are the sites that may take over its clients: when a publisher overfills its home, it moves, with all its
     topics, to the least used of them.
     """
-    ledger = Ledger(instance)
-    home = [-1] * instance.clients
-    members, publications = instance.members, instance.publications
+    usage = SiteUsage(problem)
+    home = [-1] * problem.clients
+    members, publications = problem.members, problem.publications
     member_of, member_start = members.indices.tolist(), members.indptr.tolist()
     publishes = publications.T.tocsr()
     topics_of, topics_start = publishes.indices.tolist(), publishes.indptr.tolist()
-    for topic in range(instance.topics):
+    for topic in range(problem.topics):
         publishing = set(publications.indices[publications.indptr[topic] : publications.indptr[topic + 1]].tolist())
         for client in member_of[member_start[topic] : member_start[topic + 1]]:
             if home[client] < 0:
-                home[client] = choose(topic, client, home, ledger)
+                home[client] = choose(topic, client, home, usage)
             if client not in publishing:
                 continue
             site = home[client]
-            ledger.add(client, topic, site)
-            if not cooperate or ledger.has_room(site):
+            usage.add(client, topic, site)
+            if not cooperate or usage.has_room(site):
                 continue
-            target = min(neighbours[site], key=ledger.usage.__getitem__)
+            target = min(neighbours[site], key=usage.fill.__getitem__)
             if target != site:
                 home[client] = target
                 for moved in topics_of[topics_start[client] : topics_start[client + 1]]:
-                    ledger.remove(client, moved, site)
-                    ledger.add(client, moved, target)
+                    usage.remove(client, moved, site)
+                    usage.add(client, moved, target)
     return np.array(home, dtype=np.int64)

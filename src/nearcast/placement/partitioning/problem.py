@@ -1,12 +1,12 @@
 """A topic's clients as a constant number of figures (Section 3.2 of ePulsar).
 
     NC(i)   position and height          N̄C_P(t), N̄C_C(t)   producer_centroid, consumer_centroid
-    P[t]    Topics.broker                W(t)                 Topics.deviation
-    L_th(t) Topics.bound                 E(t)                 Topics.latency
-    d(a, b) |x_a - x_b| + h_a + h_b      R_out(t)             Topics.rate
+    P[t]    PartitionTopics.site                W(t)                 PartitionTopics.deviation
+    L_th(t) PartitionTopics.bound                 E(t)                 PartitionTopics.latency
+    d(a, b) |x_a - x_b| + h_a + h_b      R_out(t)             PartitionTopics.rate
 
 A centroid is a place and no node, so it has no height: the heights of the clients are in W(t) and those of
-the brokers in d. Each node's height is then counted once per distance, and W(t, b) >= E(t, b) always.
+the sites in d. Each node's height is then counted once per distance, and W(t, b) >= E(t, b) always.
 Latencies have the unit of the coordinates: with round trips as coordinates they are round trips.
 """
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["NOWHERE", "Brokers", "Clients", "Topics", "aggregate", "worst_latencies"]
+__all__ = ["NOWHERE", "PartitionClients", "PartitionSites", "PartitionTopics", "aggregate", "worst_latencies"]
 
-NOWHERE = -1  # the broker of a topic that has none yet
+NOWHERE = -1  # the site of a topic that has none yet
 
 
 @dataclass(frozen=True)
-class Clients:
+class PartitionClients:
     """One row per client of a topic; a client of two topics has two rows."""
 
     topic: NDArray[np.int64]
@@ -39,8 +39,8 @@ class Clients:
 
 
 @dataclass(frozen=True)
-class Brokers:
-    """Where brokers are and what they can take.
+class PartitionSites:
+    """Where sites are and what they can take.
 
     `utilisation` has a column per resource (processor, memory, network), each 0 to 1; empty if unknown.
     """
@@ -55,13 +55,13 @@ class Brokers:
 
 
 @dataclass(frozen=True)
-class Topics:
-    """What the brokers report about their topics, the same few figures whatever the number of clients.
+class PartitionTopics:
+    """What the sites report about their topics, the same few figures whatever the number of clients.
 
-    The centroid of nobody is NaN; its leg of the latency is 0. A topic without a broker has latency inf.
+    The centroid of nobody is NaN; its leg of the latency is 0. A topic without a site has latency inf.
     """
 
-    broker: NDArray[np.int64]
+    site: NDArray[np.int64]
     bound: NDArray[np.float64]
     rate: NDArray[np.float64]
     producer_centroid: NDArray[np.float64]
@@ -70,43 +70,43 @@ class Topics:
     latency: NDArray[np.float64]
 
     def __len__(self) -> int:
-        return len(self.broker)
+        return len(self.site)
 
 
 def aggregate(
-    clients: Clients,
-    brokers: Brokers,
-    broker: NDArray[np.int64],
+    clients: PartitionClients,
+    sites: PartitionSites,
+    site: NDArray[np.int64],
     bound: NDArray[np.float64],
     rate: NDArray[np.float64],
-) -> Topics:
+) -> PartitionTopics:
     """Centroids, W(t) and E(t) of all topics from their clients, in time and memory linear in the clients."""
-    deviation = np.zeros(len(broker))
+    deviation = np.zeros(len(site))
     centroids = []
     for topic, position, height in _sides(clients):
-        count = np.bincount(topic, minlength=len(broker))[:, None]
-        total = np.stack([np.bincount(topic, axis, len(broker)) for axis in position.T], axis=1)
+        count = np.bincount(topic, minlength=len(site))[:, None]
+        total = np.stack([np.bincount(topic, axis, len(site)) for axis in position.T], axis=1)
         centroid = np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
         away = np.linalg.norm(position - centroid[topic], axis=1) + height
-        deviation += _largest(away, topic, len(broker))
+        deviation += _largest(away, topic, len(site))
         centroids.append(centroid)
-    latency = worst_latencies(clients, brokers, broker)
-    return Topics(broker, bound, rate, centroids[0], centroids[1], deviation, latency)
+    latency = worst_latencies(clients, sites, site)
+    return PartitionTopics(site, bound, rate, centroids[0], centroids[1], deviation, latency)
 
 
-def worst_latencies(clients: Clients, brokers: Brokers, broker: NDArray[np.int64]) -> NDArray[np.float64]:
-    """E(t): the farthest producer plus the farthest consumer, with each topic at the given broker."""
-    latency = np.zeros(len(broker))
+def worst_latencies(clients: PartitionClients, sites: PartitionSites, site: NDArray[np.int64]) -> NDArray[np.float64]:
+    """E(t): the farthest producer plus the farthest consumer, with each topic at the given site."""
+    latency = np.zeros(len(site))
     for topic, position, height in _sides(clients):
-        host = broker[topic]
-        leg = np.linalg.norm(position - brokers.position[host], axis=1) + height + brokers.height[host]
-        latency += _largest(leg, topic, len(broker))
-    latency[broker == NOWHERE] = np.inf
+        host = site[topic]
+        leg = np.linalg.norm(position - sites.position[host], axis=1) + height + sites.height[host]
+        latency += _largest(leg, topic, len(site))
+    latency[site == NOWHERE] = np.inf
     return latency
 
 
 def _sides(
-    clients: Clients,
+    clients: PartitionClients,
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]]:
     """Topic, position and height of the producers, then of the consumers."""
     for member in (clients.produces, clients.consumes):

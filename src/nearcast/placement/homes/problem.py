@@ -14,7 +14,7 @@ from nearcast.errors import InputError
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["HomesInstance", "entries_at", "membership"]
+__all__ = ["HomesProblem", "entries_at", "membership"]
 
 
 def membership(topics: ArrayLike, clients: ArrayLike, shape: tuple[int, int], weights: ArrayLike | None = None) -> Any:
@@ -30,7 +30,7 @@ def entries_at(matrix: Any, rows: NDArray[np.int64], columns: NDArray[np.int64])
 
 
 @dataclass(frozen=True, eq=False)
-class HomesInstance:
+class HomesProblem:
     """M clients, L sites, N topics. All delays are one way, in milliseconds.
 
     The paper's symbols: d^H is `client_site_ms`, d^S `site_site_ms`, d^C `cloud_ms`, A_l `storage`,
@@ -123,9 +123,9 @@ class DelayWeights:
     total: float  # I: the weight of all publications that reach somebody
 
     @classmethod
-    def of(cls, instance: HomesInstance) -> DelayWeights:
-        publications, subscriptions = instance.publications, instance.subscriptions
-        topic_of = np.repeat(np.arange(instance.topics), np.diff(publications.indptr))
+    def of(cls, problem: HomesProblem) -> DelayWeights:
+        publications, subscriptions = problem.publications, problem.subscriptions
+        topic_of = np.repeat(np.arange(problem.topics), np.diff(publications.indptr))
         own = entries_at(subscriptions, topic_of, publications.indices)
         audience = np.asarray(subscriptions.sum(axis=1)).ravel()[topic_of] - own
         # Below this share, what is left is the rounding of the subtraction, not a subscriber.

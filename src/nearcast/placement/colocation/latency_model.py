@@ -12,7 +12,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["IsolatedModel", "LatencyModel", "Network", "load_of", "subset_columns", "topic_features"]
+__all__ = ["IsolatedModel", "LatencyModel", "LatencyNetwork", "load_of", "subset_columns", "topic_features"]
 
 
 def load_of(rate: NDArray[np.float64], processing_ms: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -49,7 +49,7 @@ class IsolatedModel:
 
 
 @dataclass(frozen=True)
-class Network:
+class LatencyNetwork:
     """log p90 of a topic among others: two hidden layers of rectified linear units on the paper's six
     features, p_f, r_f, d_f, Σp_b, Σr_b, Σd_b. Their scaling is part of the first layer's weights.
 
@@ -76,7 +76,7 @@ class LatencyModel:
     """ℓ_i(T'): one model per number of co-located topics, up to k."""
 
     isolated: IsolatedModel
-    networks: tuple[Network, ...]  # for 2, 3, …, k topics
+    networks: tuple[LatencyNetwork, ...]  # for 2, 3, …, k topics
 
     @property
     def k(self) -> int:

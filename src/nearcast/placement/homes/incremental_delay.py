@@ -7,58 +7,58 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nearcast.placement.homes.delay import local_share
-from nearcast.placement.homes.instance import entries_at
+from nearcast.placement.homes.problem import entries_at
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from nearcast.placement.homes.instance import HomesInstance
+    from nearcast.placement.homes.problem import HomesProblem
 
-__all__ = ["Homes"]
+__all__ = ["IncrementalDelay"]
 
 
-class Homes:
+class IncrementalDelay:
     """Homes that can change, with the sums of the total delay (see `DelayWeights`) kept up to date.
 
     Per topic and site it holds how many publish (|C^P|), the weight sent from there and the weight received
     there; per site storage, compute, P_l and X_l. Memory: three arrays of topics × sites.
     """
 
-    def __init__(self, instance: HomesInstance, home: NDArray[np.int64]) -> None:
-        self.instance = instance
+    def __init__(self, problem: HomesProblem, home: NDArray[np.int64]) -> None:
+        self.problem = problem
         self.home = np.array(home, dtype=np.int64)
-        weights = instance.delay_weights
+        weights = problem.delay_weights
         self._distance_weight = weights.distance
         self._published_by = np.asarray(weights.publishing.sum(axis=0)).ravel()
         # Per membership, grouped by client: topic, spool size if it publishes there, weights sent, received.
-        members = instance.members.T.tocsr()
+        members = problem.members.T.tocsr()
         self._start, self._topic = members.indptr.astype(np.int64), members.indices.astype(np.int64)
-        member = np.repeat(np.arange(instance.clients), np.diff(self._start))
-        publishes = instance.publications.copy()
+        member = np.repeat(np.arange(problem.clients), np.diff(self._start))
+        publishes = problem.publications.copy()
         publishes.data[:] = 1.0
         self._publishes, self._sent, self._received = (
             entries_at(matrix, self._topic, member) for matrix in (publishes, weights.sending, weights.receiving)
         )
-        self._spool = self._publishes * instance.spool_size[self._topic]
-        self._load = np.bincount(member, self._spool, minlength=instance.clients).astype(float)
+        self._spool = self._publishes * problem.spool_size[self._topic]
+        self._load = np.bincount(member, self._spool, minlength=problem.clients).astype(float)
         self.recompute()
 
     def recompute(self) -> None:
         """All sums anew from the homes; drops the rounding that many moves have gathered."""
-        instance, shape = self.instance, (self.instance.topics, self.instance.sites)
-        to_home = instance.client_site_ms[np.arange(instance.clients), self.home]
+        problem, shape = self.problem, (self.problem.topics, self.problem.sites)
+        to_home = problem.client_site_ms[np.arange(problem.clients), self.home]
         self._distance = float(self._distance_weight @ to_home)
         site = np.repeat(self.home, np.diff(self._start))
-        place = self._topic * instance.sites + site
+        place = self._topic * problem.sites + site
         self._publishers, self._sent_from, self._received_at = (
             np.bincount(place, values, minlength=shape[0] * shape[1]).reshape(shape).astype(float)
             for values in (self._publishes, self._sent, self._received)
         )
-        self._storage = instance.spool_size @ (self._publishers > 0)
-        self._compute = instance.spool_size @ self._publishers
-        self._published = np.bincount(self.home, self._published_by, minlength=instance.sites).astype(float)
-        self._between = ((self._sent_from.T @ self._received_at) * instance.site_site_ms).sum(axis=1)
-        self._theta = local_share(instance, self._storage, self._compute)
+        self._storage = problem.spool_size @ (self._publishers > 0)
+        self._compute = problem.spool_size @ self._publishers
+        self._published = np.bincount(self.home, self._published_by, minlength=problem.sites).astype(float)
+        self._between = ((self._sent_from.T @ self._received_at) * problem.site_site_ms).sum(axis=1)
+        self._theta = local_share(problem, self._storage, self._compute)
 
     def total_ms(self) -> float:
         """The sum of Eq. 3: the mean delay times the weight of all publications."""
@@ -70,7 +70,7 @@ class Homes:
 
         The second array is the change if the site it comes to had room for it, whatever it holds.
         """
-        instance, site_ms, theta = self.instance, self.instance.site_site_ms, self._theta
+        problem, site_ms, theta = self.problem, self.problem.site_site_ms, self._theta
         rows, old = np.arange(len(clients)), self.home[clients]
         entries, first, busy = self._entries(clients)
         topic, own = self._topic[entries], np.repeat(old[busy], np.diff(first, append=len(entries)))
@@ -96,8 +96,8 @@ class Homes:
         freed = summed(self._spool[entries] * alone)
         new_spools = summed(self._spool[entries, None] * (self._publishers[topic] == 0))
         load = self._load[clients]
-        theta_left = local_share(instance, self._storage[old] - freed, self._compute[old] - load, old)
-        theta_joined = local_share(instance, self._storage + new_spools, self._compute + load[:, None])
+        theta_left = local_share(problem, self._storage[old] - freed, self._compute[old] - load, old)
+        theta_joined = local_share(problem, self._storage + new_spools, self._compute + load[:, None])
 
         published = self._published_by[clients]
         left_published, left_between = self._published[old] - published, self._between[old] - sends[rows, old]
@@ -107,10 +107,10 @@ class Homes:
         cost = self._site_cost(theta, self._published, self._between)
         joined_between = self._between - hears * to_old + sends
         joined_published = self._published + published[:, None]
-        to_home = instance.client_site_ms[clients]
+        to_home = problem.client_site_ms[clients]
         change = self._distance_weight[clients, None] * (to_home - to_home[rows, old][:, None])
         change += (
-            2 * instance.cloud_ms * ((1 - theta_left) * left_published)[:, None]
+            2 * problem.cloud_ms * ((1 - theta_left) * left_published)[:, None]
             + theta_left[:, None] * (left_between[:, None] + hears_old[:, None] * from_old)
             - cost[old][:, None]
         )
@@ -127,7 +127,7 @@ class Homes:
         old = int(self.home[client])
         if old == site:
             return
-        site_ms, to_home = self.instance.site_site_ms, self.instance.client_site_ms[client]
+        site_ms, to_home = self.problem.site_site_ms, self.problem.client_site_ms[client]
         entries = slice(self._start[client], self._start[client + 1])
         topic, sent, received = self._topic[entries], self._sent[entries], self._received[entries]
         publishes, spool = self._publishes[entries], self._spool[entries]
@@ -149,12 +149,12 @@ class Homes:
             self._distance += sign * self._distance_weight[client] * to_home[place]
         self.home[client] = site
         both = [old, site]
-        self._theta[both] = local_share(self.instance, self._storage[both], self._compute[both], both)
+        self._theta[both] = local_share(self.problem, self._storage[both], self._compute[both], both)
 
     def _site_cost(
         self, theta: NDArray[np.float64], published: NDArray[np.float64], between: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        return 2 * self.instance.cloud_ms * (1 - theta) * published + theta * between
+        return 2 * self.problem.cloud_ms * (1 - theta) * published + theta * between
 
     def _entries(self, clients: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """The memberships of these clients in a row, where each one's begin, and who has any."""

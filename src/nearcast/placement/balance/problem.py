@@ -1,4 +1,4 @@
-"""Who subscribes to what, what load that puts on each broker (Eq. 1-8)."""
+"""Who subscribes to what, what load that puts on each site (Eq. 1-8)."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
     Assignment = NDArray[np.int64]
 
-__all__ = ["Balance", "BalanceProblem", "cov", "from_pairs", "loads", "report"]
+__all__ = ["BalancePlan", "BalanceProblem", "cov", "from_pairs", "loads", "report"]
 
 
 @dataclass(frozen=True)
 class BalanceProblem:
-    """n subscribers, q backend subscriptions, m brokers: y_ik as `subscriptions`, λ_k as `rates`.
+    """n subscribers, q backend subscriptions, m sites: y_ik as `subscriptions`, λ_k as `rates`.
 
     An entry of `subscriptions` above 1 stands for several subscribers that are moved as one.
     """
 
     subscriptions: Any  # csr_array, subscribers x subscriptions
     rates: NDArray[np.float64]
-    brokers: int
+    sites: int
 
     @property
     def subscribers(self) -> int:
@@ -44,21 +44,21 @@ def from_pairs(
     rates: NDArray[np.float64],
     *,
     subscribers: int,
-    brokers: int,
+    sites: int,
 ) -> BalanceProblem:
     """The problem with one frontend subscription per pair."""
     once = np.ones(len(subscriber), dtype=np.int32)
     shape = (subscribers, len(rates))
-    return BalanceProblem(csr_array((once, (subscriber, subscription)), shape=shape), rates, brokers)
+    return BalanceProblem(csr_array((once, (subscriber, subscription)), shape=shape), rates, sites)
 
 
 def loads(problem: BalanceProblem, assignment: Assignment) -> NDArray[np.float64]:
-    """F_j: each subscription a broker holds comes in once and goes out to each who has it (Eq. 1-5)."""
-    at_broker = csr_array(
+    """F_j: each subscription a site holds comes in once and goes out to each who has it (Eq. 1-5)."""
+    at_site = csr_array(
         (np.ones(problem.subscribers), (assignment, np.arange(problem.subscribers))),
-        shape=(problem.brokers, problem.subscribers),
+        shape=(problem.sites, problem.subscribers),
     )
-    attached = at_broker @ problem.subscriptions  # n_jk (Eq. 3)
+    attached = at_site @ problem.subscriptions  # n_jk (Eq. 3)
     attached.eliminate_zeros()
     outgoing = attached @ problem.rates  # Eq. 4
     attached.data[:] = 1  # z_jk (Eq. 2)
@@ -66,17 +66,17 @@ def loads(problem: BalanceProblem, assignment: Assignment) -> NDArray[np.float64
 
 
 def cov(load: NDArray[np.float64]) -> float:
-    """Coefficient of variation of the brokers' loads (Eq. 6-8)."""
+    """Coefficient of variation of the sites' loads (Eq. 6-8)."""
     mean = float(load.mean())
     return float(load.std()) / mean if mean > 0 else 0.0
 
 
 @dataclass(frozen=True)
-class Balance:
-    """A new assignment of subscribers to brokers, and what it changes."""
+class BalancePlan:
+    """A new assignment of subscribers to sites, and what it changes."""
 
     assignment: Assignment
-    moved: NDArray[np.int64]  # the subscribers whose broker changes
+    moved: NDArray[np.int64]  # the subscribers whose site changes
     loads_before: NDArray[np.float64]
     loads: NDArray[np.float64]
 
@@ -89,7 +89,7 @@ class Balance:
         return len(self.moved)
 
 
-def report(problem: BalanceProblem, current: Assignment, assignment: Assignment) -> Balance:
+def report(problem: BalanceProblem, current: Assignment, assignment: Assignment) -> BalancePlan:
     """The result with its figures, computed afresh."""
     moved = np.flatnonzero(assignment != current)
-    return Balance(assignment, moved, loads(problem, current), loads(problem, assignment))
+    return BalancePlan(assignment, moved, loads(problem, current), loads(problem, assignment))
