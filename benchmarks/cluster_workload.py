@@ -82,7 +82,7 @@ async def two_sites() -> AsyncIterator[tuple[Deployment, Path]]:
     """An edge and the cloud, with stores and a warehouse in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="nearcast-bench-") as text:
         folder = Path(text)
-        first = free_ports(20, 16_200, 16_900)
+        first = free_ports(20)
         sites = []
         for n, name in enumerate(("edge", "cloud")):
             (folder / name).mkdir()
@@ -96,7 +96,7 @@ async def two_sites() -> AsyncIterator[tuple[Deployment, Path]]:
 @contextlib.contextmanager
 def cluster_process(deployment: Deployment, folder: Path) -> Iterator[tuple[int, int]]:
     """`nearcast cluster run` as a process of its own, as it is in earnest; its pid and the port of its metrics."""
-    port = free_ports(1, 16_900, 17_000)
+    port = free_ports(1)
     lines = ["[cluster]", f'warehouse = "{folder / "warehouse"}"', 'master = "local[2]"', "analyse_every = 0"]
     for site in deployment.sites:
         assert site.store is not None

@@ -75,7 +75,7 @@ def rate(values: list[float]) -> str:
 @contextlib.contextmanager
 def bare_server() -> Iterator[str]:
     """A plain nats-server."""
-    port = free_ports(1, 15_000, 19_000)
+    port = free_ports(1)
     process = subprocess.Popen([server_binary(), "-p", str(port)], stderr=subprocess.DEVNULL)
     try:
         time.sleep(0.5)
@@ -106,7 +106,7 @@ async def city(
     with tempfile.TemporaryDirectory(prefix="nearcast-bench-") as folder:
         base = Path(folder)
         (base / "bench_processors.py").write_text(PROCESSORS.format(spool=spool))
-        port = free_ports(10 * len(names), 15_000, 19_000)
+        port = free_ports(10 * len(names))
         specs = []
         for n, name in enumerate(names):
             (base / name).mkdir()

@@ -8,12 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.ports import free_block
-
 import nearcast
 from nearcast.domain.cluster import ClusterSpec
 from nearcast.domain.deployment import Deployment
 from nearcast.domain.site import SiteSpec, StoreSpec
+from nearcast.site.ports import free_ports
 
 
 def two_sites(folder: Path) -> Deployment:
@@ -21,7 +20,7 @@ def two_sites(folder: Path) -> Deployment:
     specs = []
     for name, kind in (("edge", "edge"), ("cloud", "cloud")):
         (folder / "stores" / name).mkdir(parents=True, exist_ok=True)
-        specs.append(SiteSpec(name, kind, port=free_block(), store=StoreSpec(folder / "stores" / name)))  # type: ignore[arg-type]
+        specs.append(SiteSpec(name, kind, port=free_ports(), store=StoreSpec(folder / "stores" / name)))  # type: ignore[arg-type]
     return Deployment(tuple(specs), cluster=ClusterSpec(str(folder / "warehouse"), batch_rows=500))
 
 

@@ -16,9 +16,9 @@ import pyspark
 import pytest
 from tests.cluster.running import feed_all, subscribe_all, two_sites, until
 from tests.cluster.test_kill import KINDS, Driver, registry, write_configuration
-from tests.ports import free_block
 
 import nearcast
+from nearcast.site.ports import free_ports
 from nearcast.site.site import run_sites
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.xdist_group("spark")
 def spark_cluster(folder: Path) -> Iterator[str]:
     """A master and a worker with two cores; gives the master's address."""
     home = Path(pyspark.__file__).parent
-    port = free_block()
+    port = free_ports()
     places = {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_WORKER_DIR": str(folder / "work")}
     environment = {**os.environ, **places, "PYSPARK_PYTHON": sys.executable}
     url = f"spark://127.0.0.1:{port}"

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.ports import free_block
 
 from nearcast.domain.deployment import Deployment
 from nearcast.domain.site import Limits, SiteSpec, StoreSpec
 from nearcast.domain.topic import TopicSpec
+from nearcast.site.ports import free_ports
 from nearcast.site.site import Site, run_sites
 
 # A processor for every behaviour the tests need, chosen by fields of the message.
@@ -65,7 +65,7 @@ def city(tmp_path: Path) -> Callable[..., contextlib.AbstractAsyncContextManager
         specs = []
         for name in names:
             (tmp_path / "stores" / name).mkdir(parents=True, exist_ok=True)
-            port = free_block()
+            port = free_ports()
             specs.append(
                 SiteSpec(
                     name,

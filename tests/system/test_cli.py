@@ -13,9 +13,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.ports import free_block
 
 import nearcast
+from nearcast.site.ports import free_ports
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NEARCAST = [sys.executable, "-c", "from nearcast.cli import main; main()"]
@@ -57,7 +57,7 @@ async def serving(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
 def example(folder: Path) -> tuple[Path, int]:
     """The example on free ports."""
     shutil.copytree(EXAMPLES, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".nearcast"))
-    port = free_block(40)
+    port = free_ports(40)
     config = folder / "nearcast.toml"
     text = config.read_text().replace("mqtt_port = 1883", f"mqtt_port = {port + 35}")
     for n, old in enumerate((4222, 4232, 4242)):

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
-from tests.ports import free_block
 from tests.system.conftest import interest_settled, until
 
 import nearcast
@@ -18,13 +17,14 @@ from nearcast.domain.topic import TopicSpec
 from nearcast.nats.connection import open_connection
 from nearcast.nats.stamp import header_block
 from nearcast.nats.tasks import cancel_and_wait
+from nearcast.site.ports import free_ports
 from nearcast.site.servers import server_binary
 
 
 @pytest.fixture
 async def bare() -> AsyncIterator[str]:
     """The address of a plain nats-server, which is nobody's site."""
-    port = free_block()
+    port = free_ports()
     process = subprocess.Popen([server_binary(), "-p", str(port)], stderr=subprocess.DEVNULL)  # noqa: ASYNC220
     try:
         yield f"nats://127.0.0.1:{port}"
@@ -150,7 +150,7 @@ async def test_no_broker_is_one_clear_sentence() -> None:
 
 
 async def test_what_is_published_while_the_broker_is_away_arrives_when_it_is_back() -> None:
-    port = free_block()
+    port = free_ports()
     url, command = f"nats://127.0.0.1:{port}", [server_binary(), "-p", str(port)]
     first = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.DEVNULL)
     async with nearcast.connect(url, timeout=20) as client, client.subscribe("x") as subscription:

@@ -27,7 +27,7 @@ def command(
     """Start three sites on this machine, let people and cars warn each other, and account for every message."""
     typer.echo(f"Three sites, {publishers} people and cars, {seconds:g} seconds of road traffic …")
     with tempfile.TemporaryDirectory(prefix="nearcast-demo-") as folder, progress("traffic") as tick:
-        result = uvloop.run(run_demo(Path(folder), free_ports(30, 14_200, 32_000), publishers, seconds, seed, tick))
+        result = uvloop.run(run_demo(Path(folder), free_ports(30), publishers, seconds, seed, tick))
     Console().print(_table(result))
     raise_if_anything_went_missing(result)
     typer.echo("Every message is accounted for.")
@@ -49,7 +49,7 @@ def _show_channel(seconds: float, seed: int) -> None:
     subscribers = 300
     typer.echo(f"A data cluster, {subscribers} subscribers of a channel, reports for {seconds:g} seconds …")
     with tempfile.TemporaryDirectory(prefix="nearcast-demo-") as folder, progress("reports") as tick:
-        port = free_ports(20, 14_300, 32_000)
+        port = free_ports(20)
         result = asyncio.run(run_channel_demo(Path(folder), port, subscribers, seconds, seed, tick))
     table = Table("what", "count", title="Emergencies by kind and area, with the shelter of the area")
     table.columns[1].justify = "right"

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
 
 from nearcast.errors import NearcastError
 
 __all__ = ["free_ports", "port_problem"]
+
+# Below the range from which the system takes ports for outgoing connections. Each test process has a part of its own.
+_FIRST, _SPAN, _PARTS = 20_000, 1000, 12
+_offset = os.getpid() * 10 % _SPAN  # two processes at the same time begin at different places
 
 
 def port_problem(host: str, port: int) -> str:
@@ -21,9 +26,15 @@ def port_problem(host: str, port: int) -> str:
     return ""
 
 
-def free_ports(number: int, start: int, stop: int) -> int:
-    """The first of so many neighbouring ports of loopback that are free, looking from `start` on."""
-    for first in range(start, stop - number + 1, number):
-        if not any(port_problem("127.0.0.1", first + offset) for offset in range(number)):
+def free_ports(number: int = 10) -> int:
+    """The first of so many neighbouring ports of loopback that are free now; later calls return later ports."""
+    global _offset
+    start = _FIRST + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _PARTS * _SPAN
+    for _ in range(_SPAN // number):
+        if _offset + number > _SPAN:
+            _offset = 0
+        first = start + _offset
+        _offset += number
+        if not any(port_problem("127.0.0.1", port) for port in range(first, first + number)):
             return first
-    raise NearcastError(f"there are no {number} free neighbouring ports between {start} and {stop}")
+    raise NearcastError(f"there are no {number} free neighbouring ports between {start} and {start + _SPAN}")

@@ -46,7 +46,7 @@ async def profile(
 ) -> AsyncIterator[Step]:
     """Raise the output rate until p95 is `tolerance` times the best so far, or a tenth is not delivered in time."""
     with tempfile.TemporaryDirectory() as folder:
-        site = SiteSpec("profile", port=free_ports(10, 18_000, 19_000))
+        site = SiteSpec("profile", port=free_ports(10))
         async with run_sites(Deployment((site,)), Path(folder)):
             best, rate = float("inf"), first_rate
             while True:

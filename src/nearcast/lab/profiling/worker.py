@@ -48,7 +48,7 @@ def draw(number: int, k: int, seed: int, processing_ms: tuple[float, float]) -> 
 async def one_site(k: int) -> AsyncIterator[str]:
     """A broker and one worker that has k topics; its address."""
     with tempfile.TemporaryDirectory() as folder:
-        site = SiteSpec("profile", port=free_ports(10, 18_000, 19_000))
+        site = SiteSpec("profile", port=free_ports(10))
         topics = tuple(TopicSpec(f"profile.{n}", ("profile",)) for n in range(k))
         async with run_sites(Deployment((site,), topics, (_MODULE,)), Path(folder)):
             yield site.url

@@ -11,7 +11,7 @@ import msgspec
 from nearcast.domain.topic import overlaps
 from nearcast.errors import NearcastError
 from nearcast.nats import subjects
-from nearcast.nats.rpc import Endpoint, Server
+from nearcast.nats.rpc import Endpoint
 from nearcast.nats.tasks import cancel_and_wait
 from nearcast.protocol.services import Advertisement, StoresAnswer, TopicsRequest
 
@@ -36,24 +36,21 @@ class Advertisements:
     ) -> None:
         self._site, self._connection, self._directory, self._readable = site, connection, directory, readable
         self._received: dict[str, tuple[float, list[str]]] = {}  # by site: when, and its topics
-        endpoint = Endpoint("stores", subjects.history(site, "find"), TopicsRequest, self._find_stores)
-        self._server = Server(connection, [endpoint], "nearcast-stores")
+        self.endpoint = Endpoint("stores", subjects.history(site, "find"), TopicsRequest, self._find_stores)
         self._subscription: Any = None
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Listen to the other sites, answer, and advertise from now on."""
-        await self._server.start()
+        """Listen to the other sites, and advertise from now on."""
         self._subscription = await self._connection.subscribe_raw(subjects.ADVERTISEMENTS, self._receive)
         await self._connection.flush()
         self._task = asyncio.create_task(self._advertise(), name=f"{self._site}: advertisements")
 
     async def stop(self) -> None:
-        """Stop advertising and answering."""
+        """Stop advertising."""
         await cancel_and_wait(self._task)
         if self._subscription is not None:
             await self._connection.unsubscribe_raw(self._subscription)
-        await self._server.stop()
 
     def publish(self, *, fresh: bool = False) -> None:
         """Advertise what can be read here now. fresh: the other sites are to do the same at once."""

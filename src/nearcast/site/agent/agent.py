@@ -37,8 +37,8 @@ class Agent:
         self, deployment: Deployment, site: SiteSpec, connection: Connection, folder: Path, search_path: Sequence[str]
     ) -> None:
         configured, period = configured_records(deployment), deployment.report_seconds
-        self.client_services = ClientServices(deployment, site, connection)
         self.coordinates = CoordinateAgent(site, deployment.peers(site.name), connection)
+        self.client_services = ClientServices(deployment, site, connection, self.coordinates)
         self.workers = WorkerProcesses(site, connection, folder, deployment.modules, search_path)
         self.topic_host = TopicHost(
             site.name,

@@ -1,4 +1,4 @@
-"""What a site offers to clients (topic lookup, stores, history, channels), and the streams behind it."""
+"""What a site offers to clients (topic lookup, stores, history, channels, coordinates), and the streams behind it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from nats.errors import Error as NatsError
 from nearcast.errors import InputError, NearcastError
 from nearcast.nats import subjects
 from nearcast.nats.connection import Connection, open_connection
+from nearcast.nats.rpc import Server
 from nearcast.nats.tasks import retry
 from nearcast.site.agent.advertisements import Advertisements
 from nearcast.site.agent.channel_subscriptions import ChannelSubscriptions
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from nearcast.domain.deployment import Deployment
     from nearcast.domain.site import SiteSpec
     from nearcast.protocol.control import TopicRecord
+    from nearcast.site.agent.coordinate_agent import CoordinateAgent
 
 __all__ = ["ClientServices"]
 
@@ -30,9 +32,11 @@ _START_LIMIT = 30.0
 class ClientServices:
     """The client services of one site. They own no server process and may be restarted at any time."""
 
-    def __init__(self, deployment: Deployment, site: SiteSpec, connection: Connection) -> None:
-        self._site, self._connection = site, connection
-        self.directory = TopicDirectory(site.name, deployment.topics, connection)
+    def __init__(
+        self, deployment: Deployment, site: SiteSpec, connection: Connection, coordinates: CoordinateAgent
+    ) -> None:
+        self._site, self._connection, self._coordinates = site, connection, coordinates
+        self.directory = TopicDirectory(site.name, deployment.topics)
         self._advertisements = Advertisements(site.name, connection, self.directory, self._readable)
         self._channels: ChannelSubscriptions | None = None
         with contextlib.suppress(InputError):  # without a cloud there are no channels
@@ -43,6 +47,7 @@ class ClientServices:
 
     async def start(self) -> None:
         """Make the streams of the topics stored here, then answer and advertise."""
+        endpoints = [self.directory.endpoint, self._advertisements.endpoint, self._coordinates.endpoint]
         async with contextlib.AsyncExitStack() as stack:
             if self._site.store is not None:
                 self._store = await self._open_store()
@@ -52,10 +57,11 @@ class ClientServices:
                 )
                 stack.push_async_callback(self._streams.stop)
                 await self._streams.start(self.directory.stored_here())
-                history = HistoryService(self.directory, self._site.name, self._connection, self._store)
-                stack.push_async_callback(history.stop)
-                await history.start()
-            for service in (self.directory, self._channels, self._advertisements):
+                endpoints += HistoryService(self.directory, self._site.name, self._store).endpoints
+            if self._channels is not None:
+                endpoints += self._channels.endpoints
+            server = Server(self._connection, endpoints, "nearcast-agent")
+            for service in (server, self._channels, self._advertisements):
                 if service is not None:
                     stack.push_async_callback(service.stop)
                     await service.start()

@@ -14,7 +14,7 @@ from nearcast.coordinates.probe import connect_ms
 from nearcast.errors import InputError, NearcastError
 from nearcast.nats import subjects
 from nearcast.nats.connection import interest_settle
-from nearcast.nats.rpc import Endpoint, Server, call
+from nearcast.nats.rpc import Endpoint, call
 from nearcast.nats.tasks import cancel_and_wait
 from nearcast.protocol.registration import SiteCoordinate, SiteCoordinates
 
@@ -41,8 +41,7 @@ class CoordinateAgent:
         self.known: dict[str, Coordinate] = {}
         self.round_trips: dict[str, float] = {}
         self._addresses = {spec.name: (spec.host, spec.port) for spec in (site, *peers)}
-        endpoint = Endpoint("coordinates", subjects.site_coordinates(site.name), None, self._coordinates)
-        self._server = Server(connection, [endpoint], "nearcast-coordinates")
+        self.endpoint = Endpoint("coordinates", subjects.site_coordinates(site.name), None, self._coordinates)
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -51,13 +50,11 @@ class CoordinateAgent:
         return self.fixed or self._node.coordinate
 
     async def start(self) -> None:
-        """Answer, and measure from now on."""
-        await self._server.start()
+        """Measure from now on."""
         self._task = asyncio.create_task(self._measure(), name=f"{self._site.name}: coordinates")
 
     async def stop(self) -> None:
-        """Stop answering and measuring."""
-        await self._server.stop()
+        """Stop measuring."""
         await cancel_and_wait(self._task)
 
     def settle(self) -> float:

@@ -1,25 +1,23 @@
 """The history service of a site: finds past messages in the site's store and sends only those that match.
 
-Requests are for one page and name where the last one ended, so nothing is kept between them, a slow client slows
-nobody, and a client may go on at another store.
+A request is for one page and names where the last one ended. Nothing is kept between requests: a slow client costs
+nothing, and a client may continue at another store.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
-from nats.errors import Error as NatsError
 
 from nearcast.codec import JSON
 from nearcast.domain.topic import covers, overlaps
 from nearcast.errors import InputError, NearcastError
 from nearcast.filters import compile_condition
 from nearcast.nats import subjects
-from nearcast.nats.rpc import Endpoint, Server
+from nearcast.nats.rpc import Endpoint
 from nearcast.nats.streams import StoredEntry, StreamReader
 from nearcast.protocol.services import HistoryPage, HistoryRequest, StoredMessage
 
@@ -29,8 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["HistoryService"]
 
-_log = logging.getLogger(__name__)
-_AT_ONCE = 4
+_PARALLEL_READS = 4
 _BATCH = 1000
 _PAGE_BYTES = 256 << 10
 _PAGE_SCANS = 20_000
@@ -40,26 +37,14 @@ _FIRST_WINDOW = 256
 class HistoryService:
     """Answers `read` and `ping` requests for the topics that this site's store keeps."""
 
-    def __init__(self, directory: TopicDirectory, site: str, broker: Connection, store: Connection) -> None:
+    def __init__(self, directory: TopicDirectory, site: str, store: Connection) -> None:
         self._directory, self._site = directory, site
         self._reader = StreamReader(store)
-        self._slots = asyncio.Semaphore(_AT_ONCE)
-        self._server = Server(
-            broker,
-            [
-                Endpoint("ping", subjects.history(site, "ping"), None, self._ping),
-                Endpoint("read", subjects.history(site, "read"), HistoryRequest, self._read, "msgpack"),
-            ],
-            "nearcast-history",
-        )
-
-    async def start(self) -> None:
-        """Begin to answer."""
-        await self._server.start()
-
-    async def stop(self) -> None:
-        """Stop answering; requests under way are cancelled."""
-        await self._server.stop()
+        self._slots = asyncio.Semaphore(_PARALLEL_READS)
+        self.endpoints = [
+            Endpoint("history-ping", subjects.history(site, "ping"), None, self._ping),
+            Endpoint("history-read", subjects.history(site, "read"), HistoryRequest, self._read, "msgpack"),
+        ]
 
     async def _ping(self, request: None) -> None:
         if not self._reader.is_connected:
@@ -68,13 +53,7 @@ class HistoryService:
     async def _read(self, request: HistoryRequest) -> HistoryPage:
         """A page. InputError: wrong wherever it is asked; any other error: this store cannot answer, another may."""
         async with self._slots:
-            try:
-                return await self._page(request)
-            except InputError:
-                raise
-            except (NearcastError, NatsError, TimeoutError) as error:
-                _log.warning("history at %s: %s", self._site, error)
-                raise NearcastError(f"the store of {self._site} cannot answer: {error}") from error
+            return await self._page(request)
 
     async def _page(self, request: HistoryRequest) -> HistoryPage:
         if request.results:
@@ -114,7 +93,7 @@ class HistoryService:
     async def _find_last(
         self, request: HistoryRequest, stream: str, subject: str, accepts: Callable[[StoredEntry], bool]
     ) -> HistoryPage:
-        """Go backwards in growing windows until `last` matches are behind us; the client then reads on from there."""
+        """Search backwards in growing windows for the start of the `last` matches; the client then reads from there."""
         first, last = await self._reader.bounds(stream)
         wanted, window = request.last or 0, _FIRST_WINDOW
         start = high = last + 1 if request.before is None else request.before
@@ -140,7 +119,7 @@ class HistoryService:
 
 
 def _filter(request: HistoryRequest) -> Callable[[StoredEntry], bool]:
-    """The whole filter but the time range's ends, which also say where to start and stop."""
+    """Time range and condition; the ends of the range also limit what is read."""
     condition = None if request.where is None else compile_condition(request.where)
     since, until = request.since_us, request.until_us
 
