@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from nearcast.coordinator.planning import _shown
 from tests.coordinator.worlds import World
 
-from nearcast.cli.plan.live import _print
+from nearcast.cli.plan import live
+from nearcast.cli.plan.live import print_plan
 from nearcast.config.coordinator_settings import CoordinatorSettings
 from nearcast.coordinator.detectors import detect
 from nearcast.coordinator.plan import make_plan
-from nearcast.coordinator.planning import _shown
 from nearcast.protocol.reports import BrokerFigures
 
 
@@ -18,7 +19,7 @@ def printed(world: World, capsys: pytest.CaptureFixture[str], **changes: float) 
     world.settings = settings
     model = world.model()
     shown = _shown(make_plan(model, settings, {}, 1000.0), detect(model, settings, frozenset(world.where)))
-    _print(shown, False)
+    print_plan(shown, False)
     return capsys.readouterr().out.splitlines()
 
 
@@ -65,5 +66,19 @@ def test_only_figures_that_say_something_are_shown(capsys: pytest.CaptureFixture
     lines = printed(world, capsys)
     assert any(line.split() == ["overloaded", "sites", "1", "0"] for line in lines)
     assert not any(line.startswith("topics above their bound") for line in lines)
-    _print({"found": [], "moves": [], "refused": [], "before": {}, "after": {}}, False)
+    print_plan({"found": [], "moves": [], "refused": [], "before": {}, "after": {}}, False)
     assert capsys.readouterr().out == "Nothing is wrong.\nNothing to move.\n"
+
+
+def test_a_dry_run_asks_for_the_plan_and_does_not_apply_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def answer(url: str, noun: str, verb: str, timeout: float = 60.0) -> dict[str, object]:
+        asked.append(verb)
+        return {"found": [], "moves": [], "refused": [], "before": {}, "after": {}}
+
+    monkeypatch.setattr(live, "call_leader", answer)
+    live.apply(dry_run=True)
+    live.apply()
+    live.show()
+    assert asked == ["show", "apply", "show"]

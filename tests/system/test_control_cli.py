@@ -21,9 +21,13 @@ async def test_commands_against_a_running_coordinator(city):
         assert "done" in out
         code, out, _ = await run("topic", "info", "gps", *url, "--json")
         assert json.loads(out)["members"] == ["osaka/worker-0"]
-        code, out, _ = await run("plan", "show", "--dry-run", *url)
-        assert code == 0
-        assert "Nothing to move." in out
+        for command in (("plan", "show"), ("plan", "apply", "--dry-run"), ("plan", "apply")):
+            code, out, _ = await run(*command, *url)
+            assert code == 0
+            assert "Nothing to move." in out
+        code, _, err = await run("plan", "show", "--dry-run", *url)  # it had no effect: `show` never executes a plan
+        assert code == 2
+        assert "No such option: --dry-run" in err
         code, out, _ = await run("coordinator", "status", *url, "--json")
         assert json.loads(out)["topics"] == 1
         code, _, err = await run("topic", "info", "rain", *url)
@@ -33,6 +37,8 @@ async def test_commands_against_a_running_coordinator(city):
         assert (code, out) == (0, "No client that registered with the coordinator subscribes to a channel.\n")
         code, out, _ = await run("client", "ls", *url)
         assert "No client is registered." in out
+        code, out, _ = await run("topic", "rm", "gps", *url, "--json")
+        assert (code, json.loads(out)) == (0, {"topic": "gps", "outcome": "removed"})
 
 
 async def test_without_a_coordinator_the_commands_say_what_to_do(city):

@@ -9,8 +9,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from nearcast.cli.asking import DEFAULT_URL, JsonOption, UrlOption, ask, print_rows
+from nearcast.cli.coordinator_call import DEFAULT_URL, UrlOption, call_leader
 from nearcast.cli.dataset import _admin
+from nearcast.cli.output import JsonOption, print_rows
 from nearcast.cli.serve import ConfigOption
 from nearcast.domain.channel import PARAMETER_TYPES, ChannelSpec, Parameter
 from nearcast.errors import InputError
@@ -69,7 +70,7 @@ def subscriptions(
     as_json: JsonOption = False,
 ) -> None:
     """The subscriptions the coordinator knows: equal values are one, with its clients and their sites."""
-    rows = ask(url, "channel", "subscriptions", name=name)
+    rows = call_leader(url, "channel", "subscriptions", name=name)
     print_rows(rows, as_json, "No client that registered with the coordinator subscribes to a channel.")
 
 

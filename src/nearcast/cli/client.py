@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from nearcast.cli.asking import DEFAULT_URL, JsonOption, UrlOption, ask, print_fields, print_rows
+from nearcast.cli.coordinator_call import DEFAULT_URL, UrlOption, call_leader
+from nearcast.cli.output import JsonOption, print_fields, print_rows
 from nearcast.errors import NearcastError
 
 app = typer.Typer()
@@ -15,20 +16,20 @@ Name = Annotated[str, typer.Argument(help="The client's name.")]
 
 @app.callback()
 def root() -> None:
-    """See and move clients."""
+    """List and move clients."""
 
 
 @app.command("ls")
 def list_clients(url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
-    """All clients that registered."""
+    """List the registered clients."""
     empty = "No client is registered. Clients register with: nearcast.connect(coordinator=...)"
-    print_rows(ask(url, "client", "ls"), as_json, empty)
+    print_rows(call_leader(url, "client", "ls"), as_json, empty)
 
 
 @app.command()
 def info(name: Name, url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
-    """One client: its home, its coordinate, its topics."""
-    print_fields(ask(url, "client", "info", name=name), as_json)
+    """Show one client: its home, coordinate and topics."""
+    print_fields(call_leader(url, "client", "info", name=name), as_json)
 
 
 @app.command()
@@ -38,8 +39,8 @@ def move(
     url: UrlOption = DEFAULT_URL,
     as_json: JsonOption = False,
 ) -> None:
-    """Give a client another home; it connects there before it leaves the old one."""
-    answer = ask(url, "client", "move", name=name, to=[to])
+    """Move a client to another home; it connects there before it leaves the old one."""
+    answer = call_leader(url, "client", "move", name=name, to=[to])
     print_fields(answer, as_json)
     if answer["error"]:
-        raise NearcastError(f"client {name} stays where it is: {answer['error']}")
+        raise NearcastError(f"client {name} was not moved: {answer['error']}")

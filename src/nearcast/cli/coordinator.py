@@ -11,7 +11,8 @@ from typing import Annotated
 import typer
 import uvloop
 
-from nearcast.cli.asking import DEFAULT_URL, JsonOption, UrlOption, ask, print_fields
+from nearcast.cli.coordinator_call import DEFAULT_URL, UrlOption, call_leader
+from nearcast.cli.output import JsonOption, print_fields
 
 app = typer.Typer()
 
@@ -72,4 +73,4 @@ def run(
 @app.command()
 def status(url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
     """Who leads, what it knows, and what its last pass found."""
-    print_fields(ask(url, "coordinator", "status"), as_json)
+    print_fields(call_leader(url, "coordinator", "status"), as_json)

@@ -1,4 +1,4 @@
-"""What `nearcast up` and `nearcast site run` share: run sites until told to stop, and say what is going on."""
+"""Run sites until SIGINT or SIGTERM: what `nearcast up` and `nearcast site run` share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`nearcast site …`: one site on this machine."""
+"""`nearcast site …`: run a site on this machine, list the registered ones."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from nearcast.cli.asking import DEFAULT_URL, JsonOption, UrlOption, ask, print_fields, print_rows
+from nearcast.cli.coordinator_call import DEFAULT_URL, UrlOption, call_leader
+from nearcast.cli.output import JsonOption, print_fields, print_rows
 from nearcast.cli.serve import ConfigOption, RunDirectoryOption, serve
 
 app = typer.Typer()
@@ -15,7 +16,7 @@ app = typer.Typer()
 
 @app.callback()
 def root() -> None:
-    """Run one site on this machine; see all of them."""
+    """Run one site on this machine; list all of them."""
 
 
 @app.command()
@@ -30,8 +31,8 @@ def run(
 
 @app.command("ls")
 def list_sites(url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
-    """All sites the coordinator knows."""
-    print_rows(ask(url, "site", "ls"), as_json, "No site has registered yet; sites do so within their report period.")
+    """List the registered sites."""
+    print_rows(call_leader(url, "site", "ls"), as_json, "No site is registered. A site registers with its next report.")
 
 
 @app.command()
@@ -40,5 +41,5 @@ def info(
     url: UrlOption = DEFAULT_URL,
     as_json: JsonOption = False,
 ) -> None:
-    """One site: its last report."""
-    print_fields(ask(url, "site", "info", name=name), as_json)
+    """Show one site and its last report."""
+    print_fields(call_leader(url, "site", "info", name=name), as_json)

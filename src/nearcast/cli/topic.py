@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from nearcast.cli.asking import DEFAULT_URL, JsonOption, UrlOption, ask, print_fields, print_rows
+from nearcast.cli.coordinator_call import DEFAULT_URL, UrlOption, call_leader
+from nearcast.cli.output import JsonOption, print_fields, print_rows
 from nearcast.errors import NearcastError
 
 app = typer.Typer()
@@ -15,19 +16,19 @@ Name = Annotated[str, typer.Argument(help="The topic, or the pattern of a family
 
 @app.callback()
 def root() -> None:
-    """See, add, remove and move topics."""
+    """List, add, remove and move topics."""
 
 
 @app.command("ls")
 def list_topics(url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
-    """All topics."""
-    print_rows(ask(url, "topic", "ls"), as_json, "No topic is registered. Add one with: nearcast topic add")
+    """List the registered topics."""
+    print_rows(call_leader(url, "topic", "ls"), as_json, "No topic is registered. Add one with: nearcast topic add")
 
 
 @app.command()
 def info(name: Name, url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
-    """One topic: who runs it, where it is kept, how it fares."""
-    print_fields(ask(url, "topic", "info", name=name), as_json)
+    """Show one topic: its workers, replicas and latency."""
+    print_fields(call_leader(url, "topic", "info", name=name), as_json)
 
 
 @app.command()
@@ -42,29 +43,29 @@ def add(
     url: UrlOption = DEFAULT_URL,
     as_json: JsonOption = False,
 ) -> None:
-    """Register a topic; its sites start it when they hear of it."""
+    """Register a topic; its sites start it after their next report."""
     spec = {
         "name": name, "managed_by": managed_by or [], "replicas": replica or [], "quorum": quorum, "bound_ms": bound_ms,
     }  # fmt: skip
-    print_fields(ask(url, "topic", "add", spec=spec), as_json)
+    print_fields(call_leader(url, "topic", "add", spec=spec), as_json)
 
 
 @app.command("rm")
-def remove(name: Name, url: UrlOption = DEFAULT_URL) -> None:
-    """Unregister a topic; its sites stop it. What stores keep stays."""
-    ask(url, "topic", "rm", name=name)
-    typer.echo(f"Topic {name} is removed.")
+def remove(name: Name, url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
+    """Unregister a topic; its sites stop it. Stored messages are kept."""
+    call_leader(url, "topic", "rm", name=name)
+    print_fields({"topic": name, "outcome": "removed"}, as_json)
 
 
 @app.command()
 def move(
     name: Name,
-    to: Annotated[list[str], typer.Option(help="The site that shall run it; may be repeated.")],
+    to: Annotated[list[str], typer.Option(help="A site that runs it from now on; may be repeated.")],
     url: UrlOption = DEFAULT_URL,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a topic's processor elsewhere, while messages flow."""
-    answer = ask(url, "topic", "move", name=name, to=to)
+    """Move a topic's processor to other sites without losing messages."""
+    answer = call_leader(url, "topic", "move", name=name, to=to)
     print_fields(answer, as_json)
     if answer["outcome"] != "done":
         raise NearcastError(f"topic {name} was not moved: {answer['reason']}")

@@ -1,4 +1,4 @@
-"""`nearcast up`: all sites of a file on this machine."""
+"""`nearcast up`: all sites of a configuration on this machine."""
 
 from __future__ import annotations
 

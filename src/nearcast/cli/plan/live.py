@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from itertools import groupby
 from typing import Annotated, Any
 
 import typer
 
-from nearcast.cli.asking import DEFAULT_URL, JsonOption, UrlOption, ask
+from nearcast.cli.coordinator_call import DEFAULT_URL, UrlOption, call_leader
+from nearcast.cli.output import JsonOption, print_json
 
-__all__ = ["apply", "show"]
+__all__ = ["apply", "print_plan", "show"]
 
 _FIGURES = {
     "late_topics": "topics above their bound",
@@ -21,25 +21,25 @@ _FIGURES = {
 }
 
 
-def show(
+def show(url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
+    """Show what is wrong now, what the coordinator would move, and why. Changes nothing."""
+    print_plan(call_leader(url, "plan", "show"), as_json)
+
+
+def apply(
     url: UrlOption = DEFAULT_URL,
     as_json: JsonOption = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show it; that is all this command ever does.")
-    ] = True,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan without executing it.")] = False,
 ) -> None:
-    """What is wrong now, what the coordinator would move, and why. Nothing is changed."""
-    _print(ask(url, "plan", "show"), as_json)
+    """Make a plan for the present state and execute it."""
+    verb = "show" if dry_run else "apply"
+    print_plan(call_leader(url, "plan", verb, timeout=600.0), as_json)
 
 
-def apply(url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
-    """Make the plan for the state as it is now, and carry it out."""
-    _print(ask(url, "plan", "apply", timeout=600.0), as_json)
-
-
-def _print(plan: dict[str, Any], as_json: bool) -> None:
+def print_plan(plan: dict[str, Any], as_json: bool) -> None:
+    """Anomalies, moves and refused moves as sentences, then the figures before and after; or JSON."""
     if as_json:
-        typer.echo(json.dumps(plan))
+        print_json(plan)
         return
     if not plan["found"]:
         typer.echo("Nothing is wrong.")
@@ -47,9 +47,8 @@ def _print(plan: dict[str, Any], as_json: bool) -> None:
         typer.echo(f"! {_sentence(found['sentence'])}")
     if not plan["moves"]:
         typer.echo("Nothing to move.")
-    _tell(plan["moves"], "goal", "is to")
-    if plan["refused"]:
-        _tell(plan["refused"], "refused_by", "is not to")
+    _print_moves(plan["moves"], "goal", "is to")
+    _print_moves(plan["refused"], "refused_by", "is not to")
     if plan["moves"]:
         width = max(map(len, _FIGURES.values()))
         typer.echo(f"{'':<{width}}{'before':>10}{'after':>10}")
@@ -58,14 +57,14 @@ def _print(plan: dict[str, Any], as_json: bool) -> None:
                 typer.echo(f"{_FIGURES[name]:<{width}}{before:>10}{plan['after'][name]:>10}")
 
 
-def _tell(moves: list[dict[str, Any]], goal: str, verb: str) -> None:
-    """One sentence each; those that change alike for the same reason are named together."""
+def _print_moves(moves: list[dict[str, Any]], goal: str, verb: str) -> None:
+    """One sentence each; consecutive moves with the same change and reason share one."""
 
-    def likeness(move: dict[str, Any]) -> tuple[str, ...]:
+    def sentence_key(move: dict[str, Any]) -> tuple[str, ...]:
         kind = move["subject"].partition(" ")[0]
         return (kind, move["change"], move["reason"], move[goal], move.get("outcome", ""))
 
-    for (kind, change, reason, served, outcome), alike in groupby(moves, likeness):
+    for (kind, change, reason, served, outcome), alike in groupby(moves, sentence_key):
         first, *others = [move["subject"] for move in alike]
         ended = f" [{outcome}]" if outcome else ""
         typer.echo(f"- {_sentence(f'{first} {verb} {change}, because {reason}')} ({served}){ended}")

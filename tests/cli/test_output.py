@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nearcast.cli.asking import print_rows
+from nearcast.cli.output import print_rows
 
 
 def test_a_table_in_a_pipe_has_a_line_per_row_and_nothing_is_cut_off(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,31 @@
+"""One request of the command line to the coordinator that leads, and the option that says where it is."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+import typer
+
+from nearcast.nats.connection import open_connection
+from nearcast.nats.coordinator_rpc import call_coordinator
+
+__all__ = ["DEFAULT_URL", "UrlOption", "call_leader"]
+
+UrlOption = Annotated[
+    str, typer.Option(envvar="NEARCAST_URL", help="Any broker from which the coordinator can be reached.")
+]
+DEFAULT_URL = "nats://127.0.0.1:4222"
+
+
+def call_leader(url: str, noun: str, verb: str, timeout: float = 60.0, **body: Any) -> Any:
+    """Send one request over a connection of its own and return the answer."""
+
+    async def run() -> Any:
+        connection = await open_connection([url], name="nearcast-cli", timeout=5)
+        try:
+            return await call_coordinator(connection, noun, verb, body, object, timeout)
+        finally:
+            await connection.close()
+
+    return asyncio.run(run())
