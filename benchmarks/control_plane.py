@@ -26,10 +26,10 @@ from benchmarks.measure import Figure, print_table
 
 import nearcast
 from nearcast.config.coordinator_settings import CoordinatorSettings
-from nearcast.coordinator.coordinator import Coordinator
-from nearcast.coordinator.executor.client_move import ClientMove
-from nearcast.coordinator.executor.shell import Executor
-from nearcast.coordinator.executor.topic_move import TopicMove
+from nearcast.coordinator.executor.executor import Executor
+from nearcast.coordinator.leader import Leader
+from nearcast.coordinator.leadership import Coordinator
+from nearcast.coordinator.moves import ClientMove, TopicMove
 from nearcast.domain.deployment import Deployment
 from nearcast.domain.site import SiteSpec, StoreSpec
 from nearcast.domain.topic import TopicSpec
@@ -203,20 +203,19 @@ async def _drive(
 ) -> list[Figure]:
     connection = await open_connection([urls["cloud"]], name="coordinator", timeout=20)
     settings = CoordinatorSettings(period=2.0, automatic=False, site_lost_after=120.0)
-    one = Coordinator(connection, "cloud", settings)
-    running = asyncio.create_task(one.run())
-    await asyncio.wait_for(one.leading.wait(), 60)
-    await _until(lambda: len(one.monitor.reports) >= 3)
+    coordinator = Coordinator(connection, "cloud", settings)
+    running = asyncio.create_task(coordinator.run())
+    leader, term = await _leading(coordinator), coordinator.term
     ready.set()
     await asyncio.sleep(0.5)
     await asyncio.to_thread(ready.wait)
-    await _until(lambda: len(one.registry.clients) >= TOPICS)
+    await _until(lambda: len(leader.registry.clients) >= TOPICS)
     _say(f"{TOPICS} clients are there")
     homes = dict.fromkeys((device.name for device in devices), "west")
     for device in devices:  # all begin at the west
         homes[device.name] = device.client.home if device.client else "west"
-    away = [ClientMove(one.next_move_id(), name, home, "west") for name, home in homes.items() if home != "west"]
-    await one.executor.run(away)
+    away = [ClientMove(term.next_move_id(), name, home, "west") for name, home in homes.items() if home != "west"]
+    await leader.executor.run(away)
     await asyncio.sleep(2)
 
     figures = []
@@ -224,14 +223,14 @@ async def _drive(
     here, there = "west", "east"
     for executors, count in ((1, 24), (4, 64), (16, TOPICS)):
         executor = Executor(
-            one.registry, connection, msgspec.structs.replace(settings, moves_at_once=executors), one.term
+            leader.registry, connection, msgspec.structs.replace(settings, moves_at_once=executors), term
         )
         began = time.perf_counter()
-        moves = [_topic_move(one, f"mig.{n}", here, there) for n in range(count)]
+        moves = [_topic_move(coordinator, f"mig.{n}", here, there) for n in range(count)]
         await executor.run(moves)
         took = time.perf_counter() - began
         _say(f"{count} topics moved with {executors} executors in {took:.1f} s")
-        seconds = [spent for _, finish, spent in executor.finished if getattr(finish, "outcome", "") == "done"]
+        seconds = [spent for _, finish, spent in executor.finished if finish.outcome == "done"]
         median = 1000 * statistics.median(seconds)
         figures.append(
             Figure(
@@ -240,7 +239,7 @@ async def _drive(
             )
         )  # fmt: skip
         await asyncio.sleep(4)
-        await executor.run([_topic_move(one, f"mig.{n}", there, here) for n in range(count)])
+        await executor.run([_topic_move(coordinator, f"mig.{n}", there, here) for n in range(count)])
         await asyncio.sleep(4)
 
     # All clients, agents and the coordinator are in this one process: a full collection of its garbage stops them all
@@ -251,13 +250,15 @@ async def _drive(
     await asyncio.sleep(4)
     quiet = [1000 * device.longest_gap(began, time.perf_counter()) for device in devices]
     # Topics and clients together, as the latency goal does it.
-    executor = Executor(one.registry, connection, settings, one.term)
+    executor = Executor(leader.registry, connection, settings, term)
     began = time.perf_counter()
-    rehome = [ClientMove(one.next_move_id(), device.name, "west", "east") for device in devices]
-    outcomes = await executor.run([*(_topic_move(one, device.topic, "west", "east") for device in devices), *rehome])
+    rehome = [ClientMove(term.next_move_id(), device.name, "west", "east") for device in devices]
+    outcomes = await executor.run(
+        [*(_topic_move(coordinator, device.topic, "west", "east") for device in devices), *rehome]
+    )
     await asyncio.sleep(2)
     ended = time.perf_counter()
-    moved = sum(getattr(finish, "moved", False) for finish in outcomes)
+    moved = sum(finish.outcome == "done" for finish in outcomes[len(devices) :])
     gaps = [1000 * device.longest_gap(began, ended) for device in devices]
     for device in devices:
         for sentence in device.explain_gaps(began, ended, 2 * INTERVAL):
@@ -293,11 +294,20 @@ async def _drive(
     return figures
 
 
-def _topic_move(one: Coordinator, topic: str, here: str, there: str) -> TopicMove:
-    record = one.registry.topics[topic]
-    return TopicMove(
-        one.next_move_id(), topic, record.epoch, (WorkerId(here, "worker-0"),), (WorkerId(there, "worker-0"),)
-    )
+async def _leading(coordinator: Coordinator) -> Leader:
+    """The leader, once it leads and has heard from all three sites."""
+    await asyncio.wait_for(coordinator.leading.wait(), 60)
+    leader = coordinator.leader
+    assert leader is not None
+    await _until(lambda: len(leader.monitor.reports) >= 3)
+    return leader
+
+
+def _topic_move(coordinator: Coordinator, topic: str, here: str, there: str) -> TopicMove:
+    assert coordinator.leader is not None
+    epoch = coordinator.leader.registry.topics[topic].epoch
+    before, after = WorkerId(here, "worker-0"), WorkerId(there, "worker-0")
+    return TopicMove(coordinator.term.next_move_id(), topic, epoch, (before,), (after,))
 
 
 def once() -> Iterable[Figure]:
@@ -316,12 +326,11 @@ async def _three_sites(*topics: TopicSpec) -> AsyncIterator[tuple[dict[str, str]
         async with run_sites(deployment, folder / "run"):
             urls = {spec.name: spec.url for spec in specs}
             connection = await open_connection([urls["cloud"]], name="coordinator", timeout=20)
-            one = Coordinator(connection, "cloud", CoordinatorSettings(period=1.0, automatic=False))
-            running = asyncio.create_task(one.run())
-            await asyncio.wait_for(one.leading.wait(), 60)
-            await _until(lambda: len(one.monitor.reports) >= 3)
+            coordinator = Coordinator(connection, "cloud", CoordinatorSettings(period=1.0, automatic=False))
+            running = asyncio.create_task(coordinator.run())
             try:
-                yield urls, one
+                await _leading(coordinator)
+                yield urls, coordinator
             finally:
                 await cancel_and_wait(running)
                 await connection.close()
@@ -332,7 +341,8 @@ def _noting(ids: list[str]) -> Callable[[nearcast.Message], None]:
 
 
 async def _once() -> list[Figure]:
-    async with _three_sites(TopicSpec("gps", ("tokyo",))) as (urls, one):
+    async with _three_sites(TopicSpec("gps", ("tokyo",))) as (urls, coordinator):
+        leader, term = await _leading(coordinator), coordinator.term
         options = {"coordinator": urls["cloud"], "report_seconds": 1.0}
         async with (
             nearcast.connect(name="writer", **options) as writer,  # type: ignore[arg-type]
@@ -358,12 +368,12 @@ async def _once() -> list[Figure]:
             ring, began = ["tokyo", "osaka", "cloud"], time.perf_counter()
             for n in range(20):
                 here, there = ring[n % 3], ring[(n + 1) % 3]
-                moves: list[TopicMove | ClientMove] = [_topic_move(one, "gps", here, there)]
+                moves: list[TopicMove | ClientMove] = [_topic_move(coordinator, "gps", here, there)]
                 moves += [
-                    ClientMove(one.next_move_id(), client.name, client.home, there)
+                    ClientMove(term.next_move_id(), client.name, client.home, there)
                     for client in (writer, reader) if client.home != there
                 ]  # fmt: skip
-                outcomes = await one.executor.run(moves)
+                outcomes = await leader.executor.run(moves)
                 problems = [finish.reason for finish in outcomes if finish.reason]
                 assert not problems, problems
                 await asyncio.sleep(1)

@@ -12,8 +12,10 @@ from benchmarks.measure import Figure, in_fresh_process
 from nearcast.config.coordinator_settings import CoordinatorSettings
 from nearcast.coordinates import Coordinate
 from nearcast.coordinator.detectors import detect
+from nearcast.coordinator.model.build_model import build_model
+from nearcast.coordinator.model.client_columns import ClientColumnsCache
+from nearcast.coordinator.monitor import Monitor
 from nearcast.coordinator.plan import make_plan
-from nearcast.coordinator.snapshot import ClientColumns, TopicColumns, snapshot
 from nearcast.domain.topic import TopicSpec
 from nearcast.domain.worker_id import WorkerId
 from nearcast.protocol.control import TopicRecord
@@ -89,13 +91,14 @@ def one_pass(topics: int, sites: int, clients: int, skew: float = 1.0) -> dict[s
         for n, name in enumerate(names)
     }  # fmt: skip
     settings = CoordinatorSettings()
-    columns = ClientColumns()
-    columns.of(1, registered, tuple(sorted(records)), tuple(sorted(infos)))  # made when a client came, not every pass
+    cache, monitor = ClientColumnsCache(), Monitor(settings.site_lost_after)
+    cache.get(1, registered, tuple(sorted(records)), tuple(sorted(infos)))  # made when a client came, not every pass
     arrived = time.perf_counter()
-    taken = {name: TopicColumns(report) for name, report in reports.items()}  # as each report comes
+    for report in reports.values():
+        monitor.take(report, 0.0)
     began = time.perf_counter()
-    made = columns.of(1, registered, tuple(sorted(records)), tuple(sorted(infos)))
-    model = snapshot(infos, records, reports, taken, set(), set(), settings, made)
+    columns = cache.get(1, registered, tuple(sorted(records)), tuple(sorted(infos)))
+    model = build_model(infos, records, columns, monitor, 0.0, settings)
     modelled = time.perf_counter()
     found = detect(model, settings, frozenset(names))
     detected = time.perf_counter()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from nearcast.coordinator.planning import _shown
 from tests.coordinator.worlds import World
 
 from nearcast.cli.plan import live
@@ -18,8 +17,8 @@ def printed(world: World, capsys: pytest.CaptureFixture[str], **changes: float) 
     settings = CoordinatorSettings(**changes)  # type: ignore[arg-type]
     world.settings = settings
     model = world.model()
-    shown = _shown(make_plan(model, settings, {}, 1000.0), detect(model, settings, frozenset(world.where)))
-    print_plan(shown, False)
+    anomalies = detect(model, settings, frozenset(world.where))
+    print_plan(make_plan(model, settings, {}, 1000.0).to_dict(anomalies), False)
     return capsys.readouterr().out.splitlines()
 
 

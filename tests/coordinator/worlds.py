@@ -5,7 +5,9 @@ from __future__ import annotations
 from nearcast.config.coordinator_settings import CoordinatorSettings
 from nearcast.coordinates import Coordinate
 from nearcast.coordinator.model import Model
-from nearcast.coordinator.snapshot import ClientColumns, TopicColumns, snapshot
+from nearcast.coordinator.model.build_model import build_model
+from nearcast.coordinator.model.client_columns import client_columns
+from nearcast.coordinator.monitor import Monitor
 from nearcast.domain.topic import TopicSpec
 from nearcast.domain.worker_id import WorkerId
 from nearcast.protocol.control import TopicRecord
@@ -68,7 +70,9 @@ class World:
         )
 
     def model(self) -> Model:
-        reports = {}
+        # A lost site reported long ago; a lost store was down then, too, in the report of a site that is alive.
+        monitor = Monitor(self.settings.site_lost_after)
+        then, now = 0.0, 1000.0
         for site, x in self.where.items():
             homes = [client for client in self.clients.values() if client.home == site]
             said = [
@@ -85,11 +89,13 @@ class World:
                 name: at(self.where[record.spec.managed_by[0]])
                 for name, record in self.topics.items() if record.spec.managed_by
             }  # fmt: skip
-            reports[site] = SiteReport(
+            report = SiteReport(
                 site, 1, at(x), self.broker.get(site, BrokerFigures()), site not in self.stores_down,
                 self.workers.get(site, []), aggregate(said, list(self.topics), managing),
             )  # fmt: skip
+            monitor.take(report, then)
+            if site not in self.lost:
+                monitor.take(report, now)
         infos = {site: SiteInfo(site, f"nats://{site}", site, 1, store=site in self.stores) for site in self.where}
-        clients = ClientColumns().of(1, self.clients, tuple(sorted(self.topics)), tuple(sorted(infos)))
-        columns = {site: TopicColumns(report) for site, report in reports.items()}
-        return snapshot(infos, self.topics, reports, columns, self.lost, self.stores_down, self.settings, clients)
+        clients = client_columns(self.clients, tuple(sorted(self.topics)), tuple(sorted(infos)))
+        return build_model(infos, self.topics, clients, monitor, now, self.settings)

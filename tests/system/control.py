@@ -11,7 +11,8 @@ import msgspec
 from tests.system.conftest import City, until
 
 from nearcast.config.coordinator_settings import CoordinatorSettings
-from nearcast.coordinator.coordinator import Coordinator
+from nearcast.coordinator.leader import Leader
+from nearcast.coordinator.leadership import Coordinator
 from nearcast.nats.connection import Connection, open_connection
 from nearcast.nats.coordinator_rpc import call_coordinator
 from nearcast.nats.tasks import cancel_and_wait
@@ -27,6 +28,11 @@ class Control:
     def __init__(self, coordinator: Coordinator, connection: Connection) -> None:
         self.coordinator, self.connection = coordinator, connection
 
+    @property
+    def leader(self) -> Leader:
+        assert self.coordinator.leader is not None
+        return self.coordinator.leader
+
     async def ask(self, noun: str, verb: str, timeout: float = 30.0, **body: Any) -> Any:
         return await call_coordinator(self.connection, noun, verb, body, object, timeout)
 
@@ -39,14 +45,18 @@ async def coordinator(c: City, *, wait: bool = True, **changes: Any) -> AsyncIte
     """A coordinator beside the cloud; with `wait`, it leads and knows all sites."""
     settings = msgspec.structs.replace(QUICK, **changes)
     connection = await open_connection([c.url("cloud")], name="coordinator")
-    one = Coordinator(connection, "cloud", settings)
-    task = asyncio.create_task(one.run())
+    control = Control(Coordinator(connection, "cloud", settings), connection)
+    task = asyncio.create_task(control.coordinator.run())
+
+    def leads() -> bool:
+        return control.coordinator.leading.is_set() and set(c.sites) <= set(control.leader.monitor.reports)
+
     try:
         if wait:
-            await until(lambda: task.done() or (one.leading.is_set() and set(c.sites) <= set(one.monitor.reports)))
+            await until(lambda: task.done() or leads())
         if task.done():
             await task
-        yield Control(one, connection)
+        yield control
     finally:
         await cancel_and_wait(task)
         await connection.close()

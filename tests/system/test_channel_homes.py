@@ -63,9 +63,9 @@ async def test_a_client_that_moves_misses_no_result_and_the_coordinator_lists_it
             assert f"alerts.{fire}" in await registry.held_by("tokyo")  # the data cluster goes on working for it
 
             async def rated():
-                reports = control.coordinator.monitor.reports
+                reports = control.leader.monitor.reports
                 return any(row.topic == "channel alerts" for row in reports["tokyo"].topics)
 
             await until(rated)
-        await until(lambda: not control.coordinator.registry.clients)
+        await until(lambda: not control.leader.registry.clients)
         assert await control.ask("channel", "subscriptions") == []

@@ -19,7 +19,7 @@ from nearcast.nats.tasks import cancel_and_wait
 async def place(c, control, **where):
     for site, x in where.items():
         c.sites[site].agent.coordinates.fixed = at(x)
-    reports = control.coordinator.monitor.reports
+    reports = control.leader.monitor.reports
     await until(lambda: all(reports[site].coordinate == at(x) for site, x in where.items()))
 
 
@@ -79,7 +79,7 @@ async def test_an_overloaded_site_sheds_its_largest_topics(city):
     async with city(*specs, report_seconds=0.2) as c, coordinator(c, automatic=True) as control:
         async with nearcast.connect(name="sender", **options(c)) as sender:
             async with traffic(sender, "big", 200), traffic(sender, "small", 20):
-                reports = control.coordinator.monitor.reports
+                reports = control.leader.monitor.reports
                 await until(lambda: reports["tokyo"].broker.messages_out > 10 or sender.home != "tokyo")
                 c.sites["tokyo"].agent.measurement.utilisation = {"cpu": 0.95}
 
@@ -158,7 +158,7 @@ async def test_a_lost_sites_topics_run_elsewhere_and_its_return_does_no_harm(cit
             assert (await anext(subscription)).data["n"] == 2
             await tokyo.start()
             assert not tokyo.workers  # it asked before it started anything
-            await until(lambda: "tokyo" in control.coordinator.planning._known_sites)
+            await until(lambda: "tokyo" in control.leader.control_loop.known_sites)
             await reader.publish("gps", {"n": 3})
             assert (await anext(subscription)).data["n"] == 3
             assert (await control.members("gps"))[0].partition("/")[0] != "tokyo"
@@ -168,7 +168,7 @@ async def test_a_worker_that_hangs_does_not_take_its_site_with_it(city):
     async with city(TopicSpec("gps", ("tokyo",)), report_seconds=0.2) as c:
         async with coordinator(c, automatic=True, site_lost_after=5.0) as control:
             worker = c.sites["tokyo"].workers["worker-0"].pid
-            monitor, clock = control.coordinator.monitor, asyncio.get_running_loop().time
+            monitor, clock = control.leader.monitor, asyncio.get_running_loop().time
             os.kill(worker, signal.SIGSTOP)
             try:
                 until_when = clock() + 8.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from types import NoneType
 
 import msgspec
@@ -37,7 +38,7 @@ async def test_sites_register_their_topics_and_a_topic_moves_on_request(city):
             assert await control.members("gps") == ["osaka/worker-0"]
             await client.publish("gps", {"n": 2, "do": "past"})
             assert (await anext(subscription)).data == {"n": 2, "past": [1]}
-        assert not control.coordinator.registry.moves
+        assert not control.leader.registry.moves
         with pytest.raises(nearcast.InputError, match="site 'nara' is not registered; there are: "):
             await control.ask("topic", "move", name="gps", to=["nara"])
         with pytest.raises(nearcast.InputError, match="topic 'log' has no processor"):
@@ -65,7 +66,7 @@ async def test_a_second_coordinator_takes_over_and_two_never_act(city):
             one, two = first.coordinator, second.coordinator
             clock = asyncio.get_running_loop().time
             assert not two.lease.leads(clock())
-            assert one.term() == 1
+            assert one.term.number() == 1
             # The first hangs: its lease runs out while it believes to lead. It must not act.
             began = clock()
             one.lease.wish = lambda now: None
@@ -75,10 +76,10 @@ async def test_a_second_coordinator_takes_over_and_two_never_act(city):
                 await asyncio.sleep(0.005)
             assert both == 0
             assert clock() - began < 2 * one.settings.lease + 1.0  # two periods, and a slow machine
-            assert two.term() == 2
+            assert two.term.number() == 2
             with pytest.raises(nearcast.NearcastError, match="does not lead any more"):
-                one.term()
-            await until(lambda: set(c.sites) <= set(two.monitor.reports))
+                one.term.number()
+            await until(lambda: set(c.sites) <= set(second.leader.monitor.reports))
             assert (await second.ask("topic", "move", name="gps", to=["osaka"]))["outcome"] == "done"
             # Sites have heard of term 2 and refuse the first one's commands.
             stop = StopTopic(1, 99, "gps", "worker-0")
@@ -88,11 +89,22 @@ async def test_a_second_coordinator_takes_over_and_two_never_act(city):
             assert "gps" in c.sites["osaka"].agent.topic_host.running
 
 
+async def test_a_coordinator_that_stops_gives_its_lease_back_and_the_next_leads_at_once(city):
+    async with city(GPS, report_seconds=0.2) as c, contextlib.AsyncExitStack() as stopped:
+        first = await stopped.enter_async_context(coordinator(c, lease=30.0))
+        async with coordinator(c, wait=False, lease=30.0) as second:
+            assert first.coordinator.term.number() == 1
+            await stopped.aclose()
+            # It looks at the lease every eighth of a period, and does not wait until it runs out.
+            await asyncio.wait_for(second.coordinator.leading.wait(), 15)
+            assert second.coordinator.term.number() == 2
+
+
 async def test_sites_keep_working_without_a_coordinator_and_remember_across_a_restart(city):
     async with city(GPS, report_seconds=0.2) as c:
         async with coordinator(c) as control:
             assert (await control.ask("topic", "move", name="gps", to=["osaka"]))["outcome"] == "done"
-            await until(lambda: c.sites["osaka"].agent.topic_host.revision == control.coordinator.registry.revision)
+            await until(lambda: c.sites["osaka"].agent.topic_host.revision == control.leader.registry.revision)
         # No coordinator now.
         async with nearcast.connect(c.url("tokyo")) as client:
             subscription = await client.subscribe("gps")
@@ -111,7 +123,7 @@ async def test_reports_that_the_store_keeps_for_analytics_still_reach_the_coordi
             await Catalog(connection, "cloud").keep_reports()
             async with coordinator(c) as control:  # waits until every site is heard, and registered by the answers
                 await until(lambda: all(site.agent.topic_host.revision >= 0 for site in c.sites.values()))
-                assert set(control.coordinator.registry.sites) == set(c.sites)
+                assert set(control.leader.registry.sites) == set(c.sites)
             stream = connection.jetstream(domain="cloud")
             kept = [await stream.get_msg(REPORTS_STREAM, number) for number in (1, 2, 3)]
             assert {msgspec.msgpack.decode(one.data, type=SiteReport).site for one in kept} <= set(c.sites)

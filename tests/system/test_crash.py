@@ -9,7 +9,7 @@ from tests.system.conftest import until
 from tests.system.control import coordinator
 
 import nearcast
-from nearcast.coordinator.executor.shell import Executor
+from nearcast.coordinator.executor.executor import Executor
 from nearcast.domain.topic import TopicSpec
 from nearcast.nats.tasks import cancel_and_wait
 
@@ -63,7 +63,7 @@ async def test_killed_at_every_step_leaves_one_owner_and_no_lost_message(city, m
                 monkeypatch.setattr(Executor, "_do", original)
                 left = 0
                 async with coordinator(c, lease=0.5) as second:
-                    await until(lambda control=second: not control.coordinator.registry.moves)
+                    await until(lambda control=second: not control.leader.registry.moves)
                     (owner,) = await second.members("gps")
                     outcomes.add(owner.partition("/")[0] == there)
                     await until(

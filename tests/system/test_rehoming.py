@@ -71,7 +71,7 @@ async def test_a_client_is_given_the_nearest_home_and_the_next_one_when_that_is_
     async with city(report_seconds=0.2) as c, coordinator(c) as control:
         for n, site in enumerate(("tokyo", "osaka", "cloud")):
             c.sites[site].agent.coordinates.fixed = at(100.0 * n)
-        reports = control.coordinator.monitor.reports
+        reports = control.leader.monitor.reports
         await until(lambda: reports["osaka"].coordinate == at(100.0))
         await until(lambda: reports["cloud"].coordinate == at(200.0))
         options = {"coordinator": c.url("cloud"), "report_seconds": 0.2}
@@ -91,14 +91,14 @@ async def test_a_client_is_given_the_nearest_home_and_the_next_one_when_that_is_
                 return bool((await control.ask("client", "info", name="car"))["tried"] == ["osaka"])
 
             await until(said)
-        await until(lambda: "car" not in control.coordinator.registry.clients)
+        await until(lambda: "car" not in control.leader.registry.clients)
 
 
 async def test_a_client_that_cannot_reach_its_home_takes_the_next_and_says_so(city):
     async with city(report_seconds=0.2) as c, coordinator(c, site_lost_after=60.0) as control:
         for n, site in enumerate(("tokyo", "osaka", "cloud")):
             c.sites[site].agent.coordinates.fixed = at(100.0 * n)
-        reports = control.coordinator.monitor.reports
+        reports = control.leader.monitor.reports
         await until(lambda: all(reports[site].coordinate == at(100.0 * n) for n, site in enumerate(c.sites)))
         await c.sites["osaka"].stop()  # nobody has missed it yet
         options = {"coordinator": c.url("cloud"), "report_seconds": 0.2}
@@ -117,7 +117,7 @@ async def test_homes_of_a_reloc_plan(city):
     async with city(topic, report_seconds=0.2) as c, coordinator(c, homes="reloc", cool_down=0.3) as control:
         for n, site in enumerate(("tokyo", "osaka", "cloud")):
             c.sites[site].agent.coordinates.fixed = at(100.0 * n)
-        reports = control.coordinator.monitor.reports
+        reports = control.leader.monitor.reports
         await until(lambda: all(reports[site].coordinate == at(100.0 * n) for n, site in enumerate(c.sites)))
         options = {"coordinator": c.url("cloud"), "report_seconds": 0.2}
         async with contextlib.AsyncExitStack() as stack:
@@ -131,7 +131,7 @@ async def test_homes_of_a_reloc_plan(city):
                 assert ann.home == "tokyo"  # in no plan yet: the nearest
                 await ann.subscribe("chat", callback=lambda message: None)
                 await ann.publish("chat", {"n": 9})
-                await until(lambda: control.coordinator.homes.plan.get("ann") == "osaka")
+                await until(lambda: control.leader.homes.plan.get("ann") == "osaka")
             async with nearcast.connect(name="ann", coordinate=at(45.0), **options) as ann:
                 assert ann.home == "osaka"  # where her friends are
 
@@ -221,14 +221,14 @@ async def test_a_client_that_comes_while_no_coordinator_answers_works_and_is_giv
 async def test_a_client_that_was_forgotten_while_it_was_away_registers_again(city):
     async with city(TopicSpec("news"), names=("cloud",), report_seconds=0.2) as c, coordinator(c) as control:
         async with nearcast.connect(coordinator=c.url("cloud"), name="late", report_seconds=0.2) as late:
-            await until(lambda: "late" in control.coordinator.registry.clients)
+            await until(lambda: "late" in control.leader.registry.clients)
             await until(
                 lambda: late.coordination.registered is not None and late.coordination.registered.home == late.home
             )
             await control.ask("client", "leave", name="late")  # as when it is silent for too long
-            assert "late" not in control.coordinator.registry.clients
+            assert "late" not in control.leader.registry.clients
             await late.connection.force_reconnect()
-            await until(lambda: "late" in control.coordinator.registry.clients)
+            await until(lambda: "late" in control.leader.registry.clients)
 
 
 async def test_history_goes_on_when_the_client_moves_while_it_is_read(city):

@@ -8,7 +8,8 @@ from tests.system.conftest import interest_settled, until
 from tests.system.control import coordinator
 
 import nearcast
-from nearcast.coordinator.executor.replica_move import Finish, ReplicaMove
+from nearcast.coordinator.executor.steps import Finish
+from nearcast.coordinator.moves import ReplicaMove
 from nearcast.domain.topic import TopicSpec
 
 
@@ -28,10 +29,10 @@ async def test_a_replica_moves_with_its_past_while_messages_flow(city):
                     await asyncio.sleep(0.005)
 
             task = asyncio.create_task(publish())
-            one = control.coordinator
+            leader = control.leader
             assert await moved(control, "tokyo") == Finish("done")
-            assert one.registry.topics["log"].spec.replicas == ("tokyo",)
-            await until(lambda: c.sites["osaka"].agent.topic_host.revision == one.registry.revision)
+            assert leader.registry.topics["log"].spec.replicas == ("tokyo",)
+            await until(lambda: c.sites["osaka"].agent.topic_host.revision == leader.registry.revision)
             await asyncio.sleep(0.3)
             going = False
             await task
@@ -42,13 +43,15 @@ async def test_a_replica_moves_with_its_past_while_messages_flow(city):
 
 async def test_a_replica_that_comes_back_has_what_it_missed(city):
     async with city(TopicSpec("log", (), ("osaka",), 1), report_seconds=0.2) as c, coordinator(c) as control:
-        one = control.coordinator
+        leader = control.leader
         async with nearcast.connect(c.url("cloud")) as client:
             for n, store in enumerate(("tokyo", "osaka")):
                 for k in range(50):
                     await client.publish("log", {"n": 50 * n + k})
                 assert await moved(control, store) == Finish("done")
-                await until(lambda: all(s.agent.topic_host.revision == one.registry.revision for s in c.sites.values()))
+                await until(
+                    lambda: all(s.agent.topic_host.revision == leader.registry.revision for s in c.sites.values())
+                )
                 await interest_settled()
 
             await until(lambda: numbers_are(client, "osaka", 100))
@@ -59,9 +62,9 @@ async def test_a_store_that_does_not_answer_is_given_up(city):
     async with city(spec, report_seconds=0.2) as c, coordinator(c, copy_limit=1.0) as control:
         await c.sites["tokyo"].store.stop()
         finish = await moved(control, "tokyo")
-        assert finish == Finish("rolled back", "the store of tokyo did not have its past within 1 s")
+        assert finish == Finish("rolled back", "the store of tokyo did not copy the topic within 1 s")
         assert kept_by(control) == ("osaka",)
-        assert not control.coordinator.registry.moves
+        assert not control.leader.registry.moves
 
 
 async def test_the_past_comes_from_a_store_that_answers(city):
@@ -88,7 +91,7 @@ async def test_a_coordinator_that_dies_while_replicas_move_leaves_the_rest_to_th
             assert moving.cancelled()
             await tokyo.store.start()
             async with coordinator(c) as control:
-                await until(lambda: kept_by(control) == ("tokyo",) and not control.coordinator.registry.moves)
+                await until(lambda: kept_by(control) == ("tokyo",) and not control.leader.registry.moves)
             await until(lambda: numbers_are(client, "tokyo", 1))
 
 
@@ -116,7 +119,7 @@ async def test_when_the_only_store_is_lost_another_keeps_what_is_new_and_gets_th
                     return (await control.ask("coordinator", "status"))["moves_under_way"] == 1
 
                 await until(only_the_copy)
-                assert list(control.coordinator.executor.copies) == ["log"]  # it waits for the past, whatever the limit
+                assert list(control.leader.executor.copies) == ["log"]  # it waits for the past, whatever the limit
                 await osaka.start()
                 await until(lambda: len(kept_by(control)) == 1 and kept_by(control) != ("osaka",))
                 await until(lambda: numbers_are(client, kept_by(control)[0], 100))
@@ -136,8 +139,8 @@ async def test_a_topic_that_is_removed_is_stored_no_more_and_comes_back_with_its
 
 
 def move(control, *stores):
-    one = control.coordinator
-    return one.executor.copy(ReplicaMove(one.next_move_id(), "log", kept_by(control), stores))
+    leader = control.leader
+    return leader.executor.copy(ReplicaMove(control.coordinator.term.next_move_id(), "log", kept_by(control), stores))
 
 
 async def moved(control, *stores):
@@ -145,7 +148,7 @@ async def moved(control, *stores):
 
 
 def kept_by(control):
-    return control.coordinator.registry.topics["log"].spec.replicas
+    return control.leader.registry.topics["log"].spec.replicas
 
 
 async def numbers_are(client, store, count):

@@ -23,7 +23,7 @@ COMMANDS = {
     "client": _group("client", "Registered clients and their homes."),
     "cluster": _group("cluster", "Run the data cluster: datasets and channels on Spark."),
     "coordinates": _group("coordinates", "Network coordinates from measured round trips."),
-    "coordinator": _group("coordinator", "Run a coordinator, or ask the one that leads."),
+    "coordinator": _group("coordinator", "Run a coordinator, or show the state of the leader."),
     "dataset": _group("dataset", "Datasets of the data cluster: add, load, drop, list."),
     "lab": _group("lab", "A wide area on one machine: network namespaces with delays between them."),
     "model": _group("model", "Train a model of the latency of topics that share a worker."),

@@ -1,4 +1,4 @@
-"""`nearcast coordinator …`: run one, or ask the one that leads."""
+"""`nearcast coordinator …`: run a coordinator, or show the state of the leader."""
 
 from __future__ import annotations
 
@@ -19,15 +19,13 @@ app = typer.Typer()
 
 @app.callback()
 def root() -> None:
-    """Keep topics within their bounds and sites within capacity."""
+    """Run a coordinator, or show the state of the leader."""
 
 
 @app.command()
 def run(
     url: UrlOption = DEFAULT_URL,
-    site: Annotated[
-        str, typer.Option(help="The site whose store keeps the state; the one at the URL by default.")
-    ] = "",
+    site: Annotated[str, typer.Option(help="The site whose store has the state; the one at the URL by default.")] = "",
     settings: Annotated[
         Path | None, typer.Option(help="A TOML file with settings; docs/control-plane.md lists them.")
     ] = None,
@@ -35,12 +33,11 @@ def run(
         Path | None, typer.Option(help="A latency model of `nearcast model train`: which topics may share a worker.")
     ] = None,
 ) -> None:
-    """Coordinate until Ctrl-C. Several may run: one leads, another takes over when it is gone."""
+    """Run a coordinator until Ctrl-C. Several may run: one leads, and another takes over when it stops."""
     from nearcast.config.coordinator_settings import CoordinatorSettings
     from nearcast.config.validation import read_toml
-    from nearcast.coordinator.coordinator import Coordinator
-    from nearcast.coordinator.goals import GOALS
-    from nearcast.coordinator.goals import goals as make_goals
+    from nearcast.coordinator.goals import GOALS, make_goals
+    from nearcast.coordinator.leadership import Coordinator
     from nearcast.nats.connection import open_connection
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
@@ -58,10 +55,10 @@ def run(
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, task.cancel)
         try:
-            one = Coordinator(connection, site or connection.server_name, chosen, goals)
-            typer.echo(f"{one.name}: state in the store of {site or connection.server_name}.")
+            coordinator = Coordinator(connection, site or connection.server_name, chosen, goals)
+            typer.echo(f"{coordinator.name}: state in the store of {site or connection.server_name}.")
             typer.echo("Ready. Stop with Ctrl-C.")
-            await one.run()
+            await coordinator.run()
         except asyncio.CancelledError:
             typer.echo("Stopped.")
         finally:
@@ -72,5 +69,5 @@ def run(
 
 @app.command()
 def status(url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
-    """Who leads, what it knows, and what its last pass found."""
+    """Show the leader, the size of its registry, and the result of its last pass."""
     print_fields(call_leader(url, "coordinator", "status"), as_json)

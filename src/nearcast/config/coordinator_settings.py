@@ -1,4 +1,4 @@
-"""The coordinator's settings, each with its default and why."""
+"""The coordinator's settings, each with its default and the reason for it."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class CoordinatorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
 
     period: _Positive = 5.0  # between two passes of the loop, and between reports (ePulsar, Section 4)
     lease: _Positive = 6.0  # another coordinator leads at most two of these after the leader died
-    site_lost_after: _Positive = 20.0  # four missed reports, of a site or its store: a short cut must not move all
-    client_lost_after: _Positive = 30.0  # a client whose site says it is gone, and that does not come back
-    homes: Literal["nearest", "round_robin", "random", "reloc"] = "nearest"  # the home of a client that registers
+    site_lost_after: _Positive = 20.0  # four missed reports, of a site or its store: a short outage must not move all
+    client_lost_after: _Positive = 30.0  # a client that left its home and did not come back is forgotten
+    homes: Literal["nearest", "round_robin", "random", "reloc"] = "nearest"  # of a client that registers
     automatic: bool = True  # execute plans; otherwise they wait for `nearcast plan apply`
     moves_at_once: _Count = 16  # ePulsar's migration executors
     start_limit: _Positive = 20.0  # a target that has not started a topic by then is rolled back
-    leave_limit: _Positive = 5.0  # an old member that does not answer will leave by itself
+    leave_limit: _Positive = 5.0  # a leaving member that does not answer stops when it sees the new epoch
     rehome_limit: _Positive = 15.0
-    copy_limit: _Positive = 300.0  # a new store that has not copied a topic's past by then is given up
-    cool_down: _NotNegative = 60.0  # nothing moves back within this time, unless a hard goal demands it
+    copy_limit: _Positive = 300.0  # a new store that has not copied a topic by then is given up
+    cool_down: _NotNegative = 60.0  # soft goals do not move the same thing again within this time
     watermark: _Share = 0.85  # of CPU, memory and network (ePulsar, Section 3.4.2)
     rate_out_limit: _Positive = 1_500_000.0  # R_out: messages/s at a broker (ePulsar, Section 5.4); profile yours
     cov: _NotNegative = 0.25  # α: above it homes are balanced, one move at a time
@@ -39,6 +39,6 @@ class CoordinatorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     topics_per_worker: _Count = 6  # k of the co-location paper, whose models go up to 6
     worker_busy: _Share = 0.75  # a worker busier than this is split even without a latency model
     default_bound_ms: _Positive = 1_000.0  # p90 for processed topics without a bound (co-location, Section V)
-    gain: _NotNegative = 0.1  # a soft goal's plan must improve its figure by this share to be worth its moves
-    client_moves: Annotated[int, Meta(ge=0)] = 200  # of one pass; the next pass sees what they did
+    gain: _NotNegative = 0.1  # a soft goal must improve its figure by this share
+    client_moves: Annotated[int, Meta(ge=0)] = 200  # per goal and pass
     seed: int = 1

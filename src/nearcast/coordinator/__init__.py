@@ -1,4 +1,5 @@
-"""The control plane, as a loop: `monitor → model → detectors → goals → plan → executor`.
+"""The control plane, as a loop: `monitor` → `model` → `detectors` → `goals` → `plan` → `executor`.
 
-`registry` keeps what is known about sites, topics and clients in the cloud's store, `lease` lets one coordinator lead.
+`control_loop` drives it, `registry` has the state, `api` answers requests. `leader` builds these for one term,
+`leadership` holds the lease.
 """

@@ -1,4 +1,4 @@
-"""The coordinator's endpoints: what sites and clients register, and what people ask and wish for."""
+"""The coordinator's service: registration of sites and clients, and the requests of the command line."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from nearcast.coordinator.executor.client_move import ClientMove
-from nearcast.coordinator.executor.topic_move import TopicMove
+from nearcast.coordinator.moves import ClientMove, TopicMove
 from nearcast.domain.topic import TopicSpec, check_pattern, overlaps
 from nearcast.domain.worker_id import WorkerId
 from nearcast.errors import InputError, NearcastError
@@ -21,60 +20,77 @@ from nearcast.protocol.control import Assignments, AssignmentsRequest, TopicReco
 from nearcast.protocol.registration import ClientRecord, HomeAnswer, RegisterSite
 
 if TYPE_CHECKING:
-    from nearcast.coordinator.coordinator import Coordinator
+    from nearcast.config.coordinator_settings import CoordinatorSettings
+    from nearcast.coordinator.control_loop import ControlLoop
+    from nearcast.coordinator.executor.executor import Executor
+    from nearcast.coordinator.homes import HomePolicy
+    from nearcast.coordinator.monitor import Monitor
+    from nearcast.coordinator.registry import Registry
+    from nearcast.coordinator.term import Term
 
-__all__ = ["Api", "Named", "TopicWish", "Wish"]
+__all__ = ["AddTopicRequest", "CoordinatorApi", "MoveRequest", "NameRequest"]
 
 _log = logging.getLogger(__name__)
 _PAGE = 500
 
 
-class Named(msgspec.Struct, frozen=True):
-    """Which one is meant."""
+class NameRequest(msgspec.Struct, frozen=True):
+    """A request about one site, topic, client or channel."""
 
     name: str = ""
 
 
-class Wish(msgspec.Struct, frozen=True):
-    """Move this one to these sites (a client: to one)."""
+class MoveRequest(msgspec.Struct, frozen=True):
+    """Move a topic to these sites, or a client to one site."""
 
     name: str
     to: list[str]
 
 
-class TopicWish(msgspec.Struct, frozen=True):
-    """A new topic."""
+class AddTopicRequest(msgspec.Struct, frozen=True):
+    """Register a topic."""
 
     spec: TopicSpec
 
 
-class Api:
-    """Answers for a coordinator that leads."""
+class CoordinatorApi:
+    """Answers requests for a coordinator that leads."""
 
-    def __init__(self, coordinator: Coordinator) -> None:
-        self._coordinator, self._registry = coordinator, coordinator.registry
+    def __init__(
+        self,
+        name: str,
+        registry: Registry,
+        monitor: Monitor,
+        homes: HomePolicy,
+        executor: Executor,
+        control_loop: ControlLoop,
+        term: Term,
+        settings: CoordinatorSettings,
+    ) -> None:
+        self._name, self._registry, self._monitor, self._homes = name, registry, monitor, homes
+        self._executor, self._control_loop, self._term, self._settings = executor, control_loop, term, settings
 
     def endpoints(self) -> list[Endpoint]:
-        """All of them."""
+        """The endpoints of the service."""
         handlers: list[tuple[str, str, Any, Callable[[Any], Awaitable[Any]]]] = [
             ("site", "register", RegisterSite, self._register_site),
             ("site", "assignments", AssignmentsRequest, self._assignments),
-            ("site", "ls", Named, self._sites),
-            ("site", "info", Named, self._site),
+            ("site", "ls", NameRequest, self._sites),
+            ("site", "info", NameRequest, self._site),
             ("client", "register", ClientRecord, self._register_client),
-            ("client", "leave", Named, self._client_leaves),
-            ("client", "ls", Named, self._clients),
-            ("client", "info", Named, self._client),
-            ("client", "move", Wish, self._move_client),
-            ("channel", "subscriptions", Named, self._subscriptions),
-            ("topic", "ls", Named, self._topics),
-            ("topic", "info", Named, self._topic),
-            ("topic", "add", TopicWish, self._add_topic),
-            ("topic", "rm", Named, self._remove_topic),
-            ("topic", "move", Wish, self._move_topic),
-            ("plan", "show", Named, self._show_plan),
-            ("plan", "apply", Named, self._apply_plan),
-            ("coordinator", "status", Named, self._status),
+            ("client", "leave", NameRequest, self._client_leaves),
+            ("client", "ls", NameRequest, self._clients),
+            ("client", "info", NameRequest, self._client),
+            ("client", "move", MoveRequest, self._move_client),
+            ("channel", "subscriptions", NameRequest, self._subscriptions),
+            ("topic", "ls", NameRequest, self._topics),
+            ("topic", "info", NameRequest, self._topic),
+            ("topic", "add", AddTopicRequest, self._add_topic),
+            ("topic", "rm", NameRequest, self._remove_topic),
+            ("topic", "move", MoveRequest, self._move_topic),
+            ("plan", "show", NameRequest, self._show_plan),
+            ("plan", "apply", NameRequest, self._apply_plan),
+            ("coordinator", "status", NameRequest, self._status),
         ]
         return [
             Endpoint(f"{noun}-{verb}", subjects.coordinator(noun, verb), request, handler)
@@ -84,16 +100,15 @@ class Api:
     async def _register_site(self, request: RegisterSite) -> Assignments:
         now = asyncio.get_running_loop().time()
         await self._registry.put_site(request.info, request.topics)
-        self._coordinator.monitor.expect(request.info.name, now)
-        self._coordinator.monitor.heard[request.info.name] = now
+        self._monitor.heard[request.info.name] = now
         return await self._assignments(AssignmentsRequest(-1))
 
     async def _assignments(self, request: AssignmentsRequest) -> Assignments:
         records, revision, more = self._registry.changes_after(request.revision, _PAGE)
-        return Assignments(self._coordinator.term(), revision, records, more)
+        return Assignments(self._term.number(), revision, records, more)
 
     async def _register_client(self, info: ClientRecord) -> HomeAnswer:
-        registry, monitor = self._registry, self._coordinator.monitor
+        registry, monitor = self._registry, self._monitor
         alive = self._alive()
         if not alive:
             raise NearcastError("no site is up")
@@ -101,37 +116,29 @@ class Api:
             name: report.coordinate for name, report in monitor.reports.items() if report.coordinate is not None
         }
         known = registry.clients.get(info.name)
-        here = info.home or (known.home if known is not None else "")
+        home = info.home or (known.home if known is not None else "")
         silent = sorted(alive - monitor.reports.keys())
-        if silent and not here:  # a leader that is new: soon it knows where the sites are
-            raise NearcastError(f"{', '.join(silent)} did not report yet; ask again in a moment")
-        homes = self._coordinator.homes.homes(info, alive, coordinates, here)
-        record = ClientRecord(
-            info.name,
-            info.home or homes[0],
-            info.coordinate,
-            info.publishes,
-            info.subscribes,
-            info.channels,
-            info.tried,
-        )
+        if silent and not home:  # a new leader has no coordinates of the sites until they have reported
+            raise NearcastError(f"no report yet from {', '.join(silent)}; try again in a moment")
+        homes = self._homes.homes(info, alive, coordinates, home)
+        record = msgspec.structs.replace(info, home=info.home or homes[0])
         if info.tried and (known is None or known.tried != info.tried):
-            _log.warning("client %s could not reach %s and is at %s", info.name, ", ".join(info.tried), record.home)
+            _log.warning("client %s could not reach %s; its home is %s", info.name, ", ".join(info.tried), record.home)
         await registry.put_client(record)
-        return HomeAnswer(self._coordinator.term(), [(name, registry.sites[name].url) for name in homes])
+        return HomeAnswer(self._term.number(), [(name, registry.sites[name].url) for name in homes])
 
-    async def _client_leaves(self, request: Named) -> None:
+    async def _client_leaves(self, request: NameRequest) -> None:
         await self._registry.remove_client(request.name)
 
     def _alive(self) -> set[str]:
-        lost = self._coordinator.monitor.lost(asyncio.get_running_loop().time())
+        lost = self._monitor.lost(asyncio.get_running_loop().time())
         return set(self._registry.sites) - lost
 
-    async def _sites(self, request: Named) -> list[dict[str, Any]]:
+    async def _sites(self, request: NameRequest) -> list[dict[str, Any]]:
         return [self._site_row(name) for name in sorted(self._registry.sites)]
 
     def _site_row(self, name: str) -> dict[str, Any]:
-        info, report = self._registry.site(name), self._coordinator.monitor.reports.get(name)
+        info, report = self._registry.site(name), self._monitor.reports.get(name)
         broker = report.broker if report is not None else None
         return {
             "site": name,
@@ -145,9 +152,9 @@ class Api:
             "cpu": round(broker.cpu, 3) if broker else 0.0,
         }
 
-    async def _site(self, request: Named) -> dict[str, Any]:
+    async def _site(self, request: NameRequest) -> dict[str, Any]:
         row = self._site_row(request.name)
-        report = self._coordinator.monitor.reports.get(request.name)
+        report = self._monitor.reports.get(request.name)
         if report is not None:
             row |= msgspec.to_builtins(report, builtin_types=(bytes,))
             row["topics"] = [
@@ -155,22 +162,21 @@ class Api:
                  "messages_out": topic.messages_out, "messages_in": topic.messages_in}
                 for topic in report.topics
             ]  # fmt: skip
-            row["workers"] = [msgspec.structs.asdict(worker) for worker in report.workers]
-            row["workers"] = msgspec.to_builtins(row["workers"])
+            row["workers"] = msgspec.to_builtins([msgspec.structs.asdict(worker) for worker in report.workers])
         return row
 
-    async def _clients(self, request: Named) -> list[dict[str, Any]]:
+    async def _clients(self, request: NameRequest) -> list[dict[str, Any]]:
         return [
             {"client": client.name, "home": client.home, "publishes": len(client.publishes),
              "subscribes": len(client.subscribes), "channels": len(client.channels)}
             for client in self._registry.clients.values()
         ]  # fmt: skip
 
-    async def _client(self, request: Named) -> dict[str, Any]:
+    async def _client(self, request: NameRequest) -> dict[str, Any]:
         return dict(msgspec.to_builtins(self._registry.client(request.name)))
 
-    async def _subscriptions(self, request: Named) -> list[dict[str, Any]]:
-        """Channel subscriptions, shared by the clients that gave the same values."""
+    async def _subscriptions(self, request: NameRequest) -> list[dict[str, Any]]:
+        """Channel subscriptions; clients with equal parameters share one."""
         homes: dict[str, Counter[str]] = defaultdict(Counter)
         for client in self._registry.clients.values():
             for held in client.channels:
@@ -182,22 +188,22 @@ class Api:
             if request.name in ("", name.partition(".")[0])
         ]  # fmt: skip
 
-    async def _move_client(self, request: Wish) -> dict[str, Any]:
+    async def _move_client(self, request: MoveRequest) -> dict[str, Any]:
         client = self._registry.client(request.name)
         (target,) = request.to
         self._registry.site(target)
-        move = ClientMove(self._coordinator.next_move_id(), client.name, client.home, target, "you", "asked for")
-        (finish,) = await self._coordinator.executor.run([move])
+        move = ClientMove(self._term.next_move_id(), client.name, client.home, target, "request", "requested")
+        (finish,) = await self._executor.run([move])
         return {"client": client.name, "to": target, "error": finish.reason}
 
-    async def _topics(self, request: Named) -> list[dict[str, Any]]:
+    async def _topics(self, request: NameRequest) -> list[dict[str, Any]]:
         return [_topic_row(self._registry.topics[name]) for name in sorted(self._registry.topics)]
 
-    async def _topic(self, request: Named) -> dict[str, Any]:
+    async def _topic(self, request: NameRequest) -> dict[str, Any]:
         record = self._registry.topic(request.name)
-        return _topic_row(record) | {"figures": self._coordinator.planning.topic_figures(request.name)}
+        return _topic_row(record) | {"figures": self._control_loop.topic_figures(request.name)}
 
-    async def _add_topic(self, request: TopicWish) -> dict[str, Any]:
+    async def _add_topic(self, request: AddTopicRequest) -> dict[str, Any]:
         spec = request.spec
         check_pattern(spec.name)
         for other in self._registry.topics:
@@ -213,52 +219,43 @@ class Api:
         await self._registry.add_topic(spec, tuple(WorkerId(site, "worker-0") for site in spec.managed_by))
         return _topic_row(self._registry.topic(spec.name))
 
-    async def _remove_topic(self, request: Named) -> None:
+    async def _remove_topic(self, request: NameRequest) -> None:
         await self._registry.remove_topic(request.name)
 
-    async def _move_topic(self, request: Wish) -> dict[str, Any]:
+    async def _move_topic(self, request: MoveRequest) -> dict[str, Any]:
         record = self._registry.topic(request.name)
         if not record.members:
-            raise InputError(f"topic {request.name!r} has no processor: it is at no site, only its clients are")
+            raise InputError(f"topic {request.name!r} has no processor, so it runs at no site")
         for site in request.to:
             self._registry.site(site)
-        here = dict(record.members)
-        after = tuple(WorkerId(site, here.get(site, "worker-0")) for site in request.to)
+        present = dict(record.members)
+        after = tuple(WorkerId(site, present.get(site, "worker-0")) for site in request.to)
         if set(after) == set(record.members):
-            return {"topic": request.name, "to": request.to, "outcome": "done", "reason": "it is there already"}
+            return {"topic": request.name, "to": request.to, "outcome": "done", "reason": "it runs there already"}
         lost = tuple(name for name in record.members if name.site not in self._alive())
-        move = TopicMove(
-            self._coordinator.next_move_id(),
-            request.name,
-            record.epoch,
-            record.members,
-            after,
-            "you",
-            "asked for",
-            lost,
-        )
-        (finish,) = await self._coordinator.executor.run([move])
-        outcome = getattr(finish, "outcome", "")
-        return {"topic": request.name, "to": request.to, "outcome": outcome, "reason": finish.reason}
+        identity = self._term.next_move_id()
+        move = TopicMove(identity, request.name, record.epoch, record.members, after, "request", "requested", lost)
+        (finish,) = await self._executor.run([move])
+        return {"topic": request.name, "to": request.to, "outcome": finish.outcome, "reason": finish.reason}
 
-    async def _show_plan(self, request: Named) -> dict[str, Any]:
-        return self._coordinator.planning.show()
+    async def _show_plan(self, request: NameRequest) -> dict[str, Any]:
+        return self._control_loop.show_plan()
 
-    async def _apply_plan(self, request: Named) -> dict[str, Any]:
-        return await self._coordinator.planning.apply()
+    async def _apply_plan(self, request: NameRequest) -> dict[str, Any]:
+        return await self._control_loop.apply_plan()
 
-    async def _status(self, request: Named) -> dict[str, Any]:
-        coordinator, registry = self._coordinator, self._registry
+    async def _status(self, request: NameRequest) -> dict[str, Any]:
+        registry = self._registry
         return {
-            "leader": coordinator.name,
-            "term": coordinator.term(),
-            "automatic": coordinator.settings.automatic,
+            "leader": self._name,
+            "term": self._term.number(),
+            "automatic": self._settings.automatic,
             "sites": len(registry.sites),
             "lost": sorted(set(registry.sites) - self._alive()),
             "topics": len(registry.topics),
             "clients": len(registry.clients),
             "moves_under_way": len(registry.moves),
-            "last_pass": coordinator.planning.last_pass(),
+            "last_pass": self._control_loop.last_pass,
         }
 
 

@@ -1,4 +1,4 @@
-"""What is wrong with a model, or new in it: each a sentence, and the reason to make a plan."""
+"""Detects anomalies in a model. Each one is a sentence, and a reason to make a plan."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nearcast.coordinator.goals.balance import site_loads
+from nearcast.coordinator.model.problems import site_loads
+from nearcast.placement.balance import cov
 
 if TYPE_CHECKING:
     from nearcast.config.coordinator_settings import CoordinatorSettings
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["Anomaly", "detect"]
 
 _RESOURCES = ("CPU", "memory", "network")
-_NAMED = 100  # of one kind; the goals see all
+_LISTED = 100  # anomalies of one kind; the goals see all
 
 
 @dataclass(frozen=True)
@@ -29,20 +30,13 @@ class Anomaly:
 
 
 def detect(model: Model, settings: CoordinatorSettings, known_sites: frozenset[str]) -> list[Anomaly]:
-    """All anomalies. known_sites: those that were alive at the last pass."""
+    """All anomalies. known_sites: the sites that were alive at the last pass."""
     found = [*_sites(model, settings, known_sites), *_topics(model), *_workers(model, settings)]
     loads = site_loads(model)[model.sites.alive]
-    mean = float(loads.mean()) if len(loads) else 0.0
-    cov = float(loads.std() / mean) if mean > 0 else 0.0
-    if cov > settings.cov and mean > settings.mean_load:
-        found.append(
-            Anomaly(
-                "unbalanced homes",
-                "",
-                f"the loads of sites differ by {cov:.0%} of their mean of {mean:.0f} messages/s; "
-                f"{settings.cov:.0%} is allowed",
-            )
-        )
+    if len(loads) and cov(loads) > settings.cov and loads.mean() > settings.mean_load:
+        difference = f"{cov(loads):.0%} of their mean of {loads.mean():.0f} messages/s"
+        sentence = f"the loads of sites differ by {difference}; {settings.cov:.0%} is allowed"
+        found.append(Anomaly("unbalanced homes", "", sentence))
     return found
 
 
@@ -62,8 +56,8 @@ def _sites(model: Model, settings: CoordinatorSettings, known_sites: frozenset[s
             rates = f"{sites.rate_out[row]:.0f} messages/s; {sites.rate_limit[row]:.0f} are allowed"
             found.append(Anomaly("site overloaded", name, f"site {name} sends {rates}"))
         if sites.store[row] and not sites.store_up[row]:
-            silent = f"the store of site {name} has not answered for {settings.site_lost_after:g} s"
-            found.append(Anomaly("store lost", name, silent))
+            sentence = f"the store of site {name} has not answered for {settings.site_lost_after:g} s"
+            found.append(Anomaly("store lost", name, sentence))
     return found
 
 
@@ -77,7 +71,7 @@ def _topics(model: Model) -> list[Anomaly]:
             f"topic {topics.names[row]} takes up to {topics.latency[row]:.0f} ms, "
             f"its bound is {topics.bound[row]:.0f} ms",
         )
-        for row in late[:_NAMED].tolist()
+        for row in late[:_LISTED].tolist()
     ]
 
 
@@ -95,9 +89,9 @@ def _workers(model: Model, settings: CoordinatorSettings) -> list[Anomaly]:
             f"topic {topics.names[workers.topic[row]]} has a p90 of {workers.p90_ms[row]:.0f} ms at "
             f"{workers.names[workers.worker[row]]}; its bound is {bound[row]:.0f} ms",
         )
-        for row in slow[:_NAMED].tolist()
+        for row in slow[:_LISTED].tolist()
     ]
-    for row in np.flatnonzero(workers.busy > settings.worker_busy)[:_NAMED].tolist():
+    for row in np.flatnonzero(workers.busy > settings.worker_busy)[:_LISTED].tolist():
         busy = f"busy {workers.busy[row]:.0%} of the time; {settings.worker_busy:.0%} is allowed"
         sentence = f"worker {workers.names[row]} is {busy}"
         found.append(Anomaly("worker over its bound", workers.names[row], sentence))

@@ -8,28 +8,30 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nearcast.coordinator.goals import GOALS, ClientProposal, Draft, Goal, Proposal, ReplicaProposal, TopicProposal
-from nearcast.coordinator.goals.balance import site_loads
+from nearcast.coordinator.model.problems import site_loads
+from nearcast.placement.balance import cov
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from nearcast.config.coordinator_settings import CoordinatorSettings
+    from nearcast.coordinator.detectors import Anomaly
     from nearcast.coordinator.model import Model
 
-__all__ = ["Accepted", "Plan", "Refused", "change_of", "figures", "make_plan", "subject_of"]
+__all__ = ["AcceptedMove", "Plan", "RefusedMove", "figures", "make_plan", "subject_of"]
 
 
 @dataclass(frozen=True)
-class Accepted:
-    """A move, and the goal it serves."""
+class AcceptedMove:
+    """A move and the goal that proposed it."""
 
     goal: str
     proposal: Proposal
 
 
 @dataclass(frozen=True)
-class Refused:
-    """A move that another goal refused, or that came too soon after the last one."""
+class RefusedMove:
+    """A move that an earlier goal refused, or that comes too soon after the last one."""
 
     goal: str
     proposal: Proposal
@@ -39,26 +41,31 @@ class Refused:
 
 @dataclass(frozen=True)
 class Plan:
-    """What to do, what not, and what it changes."""
+    """Accepted and refused moves, and the figures before and after."""
 
     model: Model
-    accepted: tuple[Accepted, ...]
-    refused: tuple[Refused, ...]
+    accepted: tuple[AcceptedMove, ...]
+    refused: tuple[RefusedMove, ...]
     before: dict[str, float]
     after: dict[str, float] = field(default_factory=dict)
 
-    def sentences(self) -> list[dict[str, Any]]:
-        """The moves as a newcomer reads them: the subject is to do the change for the reason."""
-        return [self._told(one.proposal) | {"goal": one.goal, "reason": one.proposal.reason} for one in self.accepted]
+    def to_dict(self, anomalies: Iterable[Anomaly]) -> dict[str, Any]:
+        """The plan and what it was made for, as `nearcast plan show` gets it."""
+        return {
+            "found": [{"kind": anomaly.kind, "sentence": anomaly.sentence} for anomaly in anomalies],
+            "moves": [
+                self._described(move.proposal) | {"goal": move.goal, "reason": move.proposal.reason}
+                for move in self.accepted
+            ],
+            "refused": [
+                self._described(move.proposal) | {"goal": move.goal, "refused_by": move.by, "reason": move.reason}
+                for move in self.refused
+            ],
+            "before": self.before,
+            "after": self.after,
+        }
 
-    def refusals(self) -> list[dict[str, Any]]:
-        """The moves not made, and why not."""
-        return [
-            self._told(one.proposal) | {"goal": one.goal, "refused_by": one.by, "reason": one.reason}
-            for one in self.refused
-        ]
-
-    def _told(self, proposal: Proposal) -> dict[str, str]:
+    def _described(self, proposal: Proposal) -> dict[str, str]:
         model = self.model
         return {
             "move": describe(model, proposal),
@@ -73,52 +80,52 @@ def make_plan(
     moved_at: Mapping[str, float],
     now: float,
     goals: tuple[Goal, ...] = GOALS,
-    copied: Collection[str] = (),
+    copying: Collection[str] = (),
 ) -> Plan:
-    """Ask the goals in order; each sees the model as the accepted moves so far would leave it.
+    """Ask the goals in order; each sees the model as the moves accepted so far would change it.
 
-    moved_at: when each topic and client was last moved. Soft goals leave it alone for the cool-down. copied: topics
-    whose replicas are on the move.
+    moved_at: when each topic and client was last moved; soft goals do not move it again during the cool-down.
+    copying: topics whose replicas are being moved.
     """
     draft = Draft(model)
-    accepted: list[Accepted] = []
-    refused: list[Refused] = []
+    accepted: list[AcceptedMove] = []
+    refused: list[RefusedMove] = []
     taken: set[str] = set()
     for position, goal in enumerate(goals):
         for proposal in goal.propose(draft.now(), settings):
             subject = subject_of(model, proposal)
-            if subject in taken:  # an earlier goal has moved it already
+            if subject in taken:  # an earlier goal moves it
                 continue
-            if isinstance(proposal, ReplicaProposal) and model.topics.names[proposal.topic] in copied:
-                refused.append(Refused(goal.name, proposal, "fewest moves", "its past is still being copied"))
+            if isinstance(proposal, ReplicaProposal) and model.topics.names[proposal.topic] in copying:
+                refused.append(RefusedMove(goal.name, proposal, "fewest moves", "its replicas are still being moved"))
                 continue
             since = now - moved_at.get(subject, float("-inf"))
             if not proposal.hard and since < settings.cool_down:
-                why = f"it moved {since:.0f} s ago and rests for {settings.cool_down:g} s"
-                refused.append(Refused(goal.name, proposal, "fewest moves", why))
+                why = f"it moved {since:.0f} s ago, and the cool-down is {settings.cool_down:g} s"
+                refused.append(RefusedMove(goal.name, proposal, "fewest moves", why))
                 continue
             objections = ((other.name, other.objection(draft, proposal, settings)) for other in goals[:position])
             objection = next(((name, why) for name, why in objections if why), None)
             if objection is not None:
-                refused.append(Refused(goal.name, proposal, *objection))
+                refused.append(RefusedMove(goal.name, proposal, *objection))
                 continue
             draft.apply(proposal)
             taken.add(subject)
-            accepted.append(Accepted(goal.name, proposal))
+            accepted.append(AcceptedMove(goal.name, proposal))
     before = figures(model, settings)
     after = figures(draft.now(), settings) if accepted else before
     return Plan(model, tuple(accepted), tuple(refused), before, after)
 
 
 def subject_of(model: Model, proposal: Proposal) -> str:
-    """What a move is about."""
+    """The topic or client that a move changes."""
     if isinstance(proposal, ClientProposal):
         return f"client {model.clients.names[proposal.client]}"
     return f"topic {model.topics.names[proposal.topic]}"
 
 
 def describe(model: Model, proposal: Proposal) -> str:
-    """A move in words."""
+    """A move as `subject: before -> after`."""
     if isinstance(proposal, ClientProposal):
         client, sites = model.clients, model.sites.names
         before = client.home[proposal.client]
@@ -132,7 +139,7 @@ def describe(model: Model, proposal: Proposal) -> str:
 
 
 def change_of(model: Model, proposal: Proposal) -> str:
-    """What the subject of a move is to do, as the second half of a sentence."""
+    """The change as the predicate of a sentence about the subject of the move."""
     sites = model.sites.names
     if isinstance(proposal, ClientProposal):
         before = model.clients.home[proposal.client]
@@ -155,20 +162,16 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def figures(model: Model, settings: CoordinatorSettings) -> dict[str, float]:
-    """What a plan is judged by."""
+    """The figures that a plan should improve."""
     topics, sites = model.topics, model.sites
     late = topics.latency > topics.bound
+    overloaded = (sites.utilisation.max(axis=1, initial=0) > settings.watermark) | (sites.rate_out > sites.rate_limit)
     load = site_loads(model)[sites.alive]
-    mean = float(load.mean()) if len(load) else 0.0
     finite = topics.latency[np.isfinite(topics.latency)]
     return {
         "late_topics": int(late.sum()),
         "worst_latency_ms": round(float(finite.max()), 1) if len(finite) else 0.0,
-        "overloaded_sites": int(
-            (
-                (sites.utilisation.max(axis=1, initial=0) > settings.watermark) | (sites.rate_out > sites.rate_limit)
-            ).sum()
-        ),
-        "cov": round(float(load.std()) / mean, 3) if mean > 0 else 0.0,
+        "overloaded_sites": int(overloaded.sum()),
+        "cov": round(cov(load), 3) if len(load) else 0.0,
         "largest_site_load": round(float(load.max()), 1) if len(load) else 0.0,
     }

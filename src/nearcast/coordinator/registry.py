@@ -1,4 +1,4 @@
-"""What is known about sites, topics, clients and moves under way: read from the state once, written through to it."""
+"""Sites, topics, clients and journalled moves: read from the coordinators' state once, written through to it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from nearcast.coordinator.executor.client_move import ClientMove
-from nearcast.coordinator.executor.replica_move import ReplicaMove
-from nearcast.coordinator.executor.topic_move import TopicMove
-from nearcast.domain.worker_id import WorkerId
+from nearcast.coordinator.moves import Move
 from nearcast.errors import InputError
 from nearcast.nats import subjects
 from nearcast.nats.kv import ConflictError
@@ -21,14 +18,13 @@ if TYPE_CHECKING:
 
     from nearcast.coordinator.state import CoordinatorState
     from nearcast.domain.topic import TopicSpec
+    from nearcast.domain.worker_id import WorkerId
 
-__all__ = ["Move", "Registry"]
-
-Move = TopicMove | ClientMove | ReplicaMove
+__all__ = ["Registry"]
 
 
 class Registry:
-    """The leader's view. Every change is written by compare-and-set before it is seen here."""
+    """The leader's copy of the state. Every change is written by compare-and-set before it is visible here."""
 
     def __init__(self, state: CoordinatorState) -> None:
         self._state = state
@@ -36,14 +32,12 @@ class Registry:
         self.topics: dict[str, TopicRecord] = {}
         self.clients: dict[str, ClientRecord] = {}
         self.moves: dict[str, Move] = {}
-        self._changes: dict[str, tuple[int, TopicRecord]] = {}  # all records, removed ones too, by last revision
-        self.revision = 0  # of the last change of a topic
+        self._changes: dict[str, tuple[int, TopicRecord]] = {}  # all records, removed ones too, with their revisions
+        self.revision = 0  # of the latest change of a topic
         self.clients_version = 0
 
     async def load(self) -> None:
-        """Read everything."""
-        self.sites, self.topics, self.clients, self.moves = {}, {}, {}, {}
-        self._changes, self.revision = {}, 0
+        """Read the state."""
         for key, entry in (await self._state.read_all()).items():
             value = entry.payload
             match key.partition(".")[0]:
@@ -51,7 +45,7 @@ class Registry:
                     site = msgspec.json.decode(value, type=SiteInfo)
                     self.sites[site.name] = site
                 case "topic":
-                    self._note(msgspec.json.decode(value, type=TopicRecord), entry.sequence)
+                    self._apply(msgspec.json.decode(value, type=TopicRecord), entry.sequence)
                 case "client":
                     client = msgspec.json.decode(value, type=ClientRecord)
                     self.clients[client.name] = client
@@ -73,14 +67,14 @@ class Registry:
         return self.clients[name]
 
     def site(self, name: str) -> SiteInfo:
-        """A site."""
+        """A site's description."""
         if name not in self.sites:
             known = ", ".join(self.sites) or "none"
             raise InputError(f"site {name!r} is not registered; there are: {known}")
         return self.sites[name]
 
     async def put_site(self, site: SiteInfo, topics: Iterable[TopicRecord] = ()) -> None:
-        """A site made itself known, and the topics of its configuration."""
+        """Register a site, and those topics of its configuration that are not registered yet."""
         if self.sites.get(site.name) != site:
             await self._state.write(f"site.{site.name}", site)
             self.sites[site.name] = site
@@ -89,35 +83,35 @@ class Registry:
                 await self.put_topic(record)
 
     async def put_topic(self, record: TopicRecord) -> None:
-        """A topic is new, or has changed."""
+        """Write a topic's record."""
         key = _topic_key(record.spec.name)
-        self._note(record, await self._state.write(key, record))
+        self._apply(record, await self._state.write(key, record))
 
     async def add_topic(self, spec: TopicSpec, members: tuple[WorkerId, ...]) -> None:
-        """A new topic; one that was removed before goes on with its epochs."""
+        """Register a topic. One that was removed before continues with its epochs."""
         if spec.name in self.topics:
             raise InputError(f"topic {spec.name!r} is registered already; remove it first")
-        before = self._changes.get(spec.name)
-        await self.put_topic(TopicRecord(spec, before[1].epoch + 1 if before else 1, members))
+        previous = self._changes.get(spec.name)
+        await self.put_topic(TopicRecord(spec, previous[1].epoch + 1 if previous else 1, members))
 
     async def remove_topic(self, name: str) -> None:
-        """A topic is no more; the sites that run it stop when they hear of it."""
+        """Mark a topic as removed; the sites that run it stop when they see the record."""
         record = self.topic(name)
         await self.put_topic(TopicRecord(record.spec, record.epoch + 1, (), "", removed=True))
 
     async def put_replicas(self, record: TopicRecord, replicas: tuple[str, ...]) -> None:
-        """A topic is kept elsewhere; its members stay."""
+        """Change the stores of a topic; its members stay."""
         spec = msgspec.structs.replace(record.spec, replicas=replicas)
         await self.put_topic(msgspec.structs.replace(record, spec=spec, epoch=record.epoch + 1))
 
     async def reread_topic(self, name: str) -> TopicRecord | None:
-        """The record as it is in the state, whatever was thought of it here."""
+        """Read a topic's record from the state again. None: the topic was removed."""
         found = await self._state.read(_topic_key(name))
         if found is None:
             self.topics.pop(name, None)
             return None
         record = msgspec.json.decode(found, type=TopicRecord)
-        self._note(record, self._state.revision_of(_topic_key(name)))
+        self._apply(record, self._state.revision_of(_topic_key(name)))
         return None if record.removed else record
 
     def changes_after(self, revision: int, limit: int) -> tuple[list[TopicRecord], int, bool]:
@@ -127,7 +121,7 @@ class Registry:
         reached = page[-1][0] if page else max(revision, self.revision)
         return [record for _, record in page], reached, len(later) > limit
 
-    def _note(self, record: TopicRecord, revision: int) -> None:
+    def _apply(self, record: TopicRecord, revision: int) -> None:
         name = record.spec.name
         self._changes[name] = (revision, record)
         self.revision = max(self.revision, revision)
@@ -137,31 +131,31 @@ class Registry:
             self.topics[name] = record
 
     async def put_client(self, client: ClientRecord) -> None:
-        """A client registered, moved, or changed what it does."""
+        """Write a client's record."""
         if self.clients.get(client.name) == client:
             return
         try:
             await self._state.write(f"client.{client.name}", client)
-        except ConflictError:  # clients come and go: the latest word about one is right
+        except ConflictError:  # the latest record of a client is right, whoever wrote the one before
             await self._state.read(f"client.{client.name}")
             await self._state.write(f"client.{client.name}", client)
         self.clients[client.name] = client
         self.clients_version += 1
 
     async def remove_client(self, name: str) -> None:
-        """A client is gone."""
+        """Forget a client."""
         if name in self.clients:
             await self._state.erase(f"client.{name}")
             del self.clients[name]
             self.clients_version += 1
 
     async def journal(self, move: Move) -> None:
-        """Write a move down before it is made."""
+        """Write a move to the journal, before it is executed."""
         await self._state.write(f"move.{move.id}", move)
         self.moves[move.id] = move
 
     async def erase_move(self, move: Move) -> None:
-        """A move is over."""
+        """Remove a move from the journal."""
         if move.id in self.moves:
             await self._state.erase(f"move.{move.id}")
             del self.moves[move.id]

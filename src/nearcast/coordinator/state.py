@@ -1,4 +1,4 @@
-"""All that a coordinator must not forget: a bucket in the cloud's store, changed by compare-and-set only."""
+"""The coordinators' persistent state: a bucket in the cloud's store, changed by compare-and-set only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["CoordinatorState"]
 
 
 class CoordinatorState:
-    """A bucket with remembered revisions: a write succeeds only if nobody wrote since this one last looked."""
+    """The bucket and the revisions last seen: a write fails if another coordinator has written the key since."""
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
@@ -25,7 +25,7 @@ class CoordinatorState:
 
     @classmethod
     async def open(cls, connection: Connection, site: str) -> CoordinatorState:
-        """The bucket in the store of a site, made if it is not there; waits for a store that is still starting."""
+        """The bucket in a site's store, created if needed. Waits for a store that is still starting."""
         return cls(await Bucket(connection, site, subjects.STATE_BUCKET).create(within=30.0))
 
     async def read_all(self) -> dict[str, StoredEntry]:
@@ -39,7 +39,7 @@ class CoordinatorState:
         return self._revisions.get(key, 0)
 
     async def read(self, key: str) -> bytes | None:
-        """The value of a key as it is now; what is written next is compared with it."""
+        """The present value of a key. The next write is compared with its revision."""
         entry = await self._bucket.get(key)
         if entry is None:
             self._revisions.pop(key, None)
@@ -48,13 +48,13 @@ class CoordinatorState:
         return entry.payload
 
     async def write(self, key: str, value: msgspec.Struct) -> int:
-        """Write a key if nobody else did since; the new revision is returned."""
+        """Write a key; ConflictError if another coordinator has written it since. Returns the new revision."""
         revision = await self._bucket.put(key, msgspec.json.encode(value), expected=self._revisions.get(key, 0))
         self._revisions[key] = revision
         return revision
 
     async def erase(self, key: str) -> None:
-        """Remove a key, as far as it is known here: what somebody else wrote since stays. Nothing is left of it."""
+        """Remove a key, with no marker left. A value that another coordinator has written since stays."""
         known = self._revisions.get(key)
         if known is None:
             return

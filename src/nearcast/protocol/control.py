@@ -12,7 +12,6 @@ from nearcast.domain.topic import TopicSpec
 from nearcast.domain.worker_id import WorkerId
 
 __all__ = [
-    "Answer",
     "Assignments",
     "AssignmentsRequest",
     "Rehome",
@@ -85,10 +84,3 @@ class Rehome(msgspec.Struct, frozen=True):
     term: int
     home: str
     url: str
-
-
-class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Done, or why not."""
-
-    error: str = ""
-    term: int = 0

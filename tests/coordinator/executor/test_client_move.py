@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from nearcast.coordinator.executor import client_move as cm
+from nearcast.coordinator.executor.steps import Begin, Erase, Erased, Finish, Journal, Journalled, Resume
+from nearcast.coordinator.moves import ClientMove
 
-MOVE = cm.ClientMove("m1", "car", "a", "b")
+MOVE = ClientMove("m1", "car", "a", "b")
 
 
 class CrashError(Exception):
@@ -15,7 +17,7 @@ class CrashError(Exception):
 
 class World:
     def __init__(self, answers: bool, crash_at: int) -> None:
-        self.journal: dict[str, cm.ClientMove] = {}
+        self.journal: dict[str, ClientMove] = {}
         self.registry, self.home = "a", "a"
         self.answers, self.crash_at, self.steps = answers, crash_at, 0
 
@@ -29,29 +31,29 @@ class World:
         self.step()
         event: cm.Event
         match instruction:
-            case cm.Journal():
+            case Journal():
                 self.journal[MOVE.id] = MOVE
-                event = cm.Journalled()
-            case cm.Tell():
+                event = Journalled()
+            case cm.TellClient():
                 self.home = MOVE.after if self.answers else self.home
                 event = cm.Moved() if self.answers else cm.Stayed("no answer")
-            case cm.Note():
+            case cm.RecordHome():
                 self.registry = MOVE.after
-                event = cm.Noted()
-            case cm.Erase():
+                event = cm.HomeRecorded()
+            case Erase():
                 self.journal.pop(MOVE.id, None)
-                event = cm.Erased()
-            case cm.Finish():
+                event = Erased()
+            case Finish():
                 raise AssertionError
         self.step()
         return event
 
 
-def run(world: World, event: cm.Event) -> cm.Finish:
-    machine = cm.ClientMoveMachine(MOVE)
+def run(world: World, event: cm.Event) -> Finish:
+    machine = cm.ClientMoveMachine()
     while True:
-        (instruction,) = machine.handle(event)
-        if isinstance(instruction, cm.Finish):
+        instruction = machine.handle(event)
+        if isinstance(instruction, Finish):
             return instruction
         event = world.do(instruction)
 
@@ -61,14 +63,14 @@ def run(world: World, event: cm.Event) -> cm.Finish:
 def test_registry_and_client_agree_whatever_happens(answers: bool, crash_at: int) -> None:
     world = World(answers, crash_at)
     try:
-        run(world, cm.Begin())
+        run(world, Begin())
     except CrashError:
         if world.journal:
-            run(world, cm.Resume())
+            run(world, Resume())
     assert not world.journal
     assert world.registry == world.home
 
 
 def test_a_client_that_stays_says_why() -> None:
-    assert run(World(False, -1), cm.Begin()) == cm.Finish(False, "no answer")
-    assert run(World(True, -1), cm.Begin()) == cm.Finish(True)
+    assert run(World(False, -1), Begin()) == Finish("abandoned", "no answer")
+    assert run(World(True, -1), Begin()) == Finish("done")

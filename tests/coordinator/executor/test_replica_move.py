@@ -5,12 +5,16 @@ from __future__ import annotations
 import pytest
 
 from nearcast.coordinator.executor import replica_move as rm
+from nearcast.coordinator.executor.steps import Begin, Erase, Erased, Finish, Journal, Journalled, Resume
+from nearcast.coordinator.moves import ReplicaMove
+from nearcast.domain.topic import TopicSpec
+from nearcast.protocol.control import TopicRecord
 
 MOVES = [
-    rm.ReplicaMove("m1", "log", ("a",), ("b",)),
-    rm.ReplicaMove("m1", "log", ("a", "b"), ("b", "c")),
-    rm.ReplicaMove("m1", "log", ("a", "b"), ("b",)),
-    rm.ReplicaMove("m1", "log", ("a",), ("a", "b")),
+    ReplicaMove("m1", "log", ("a",), ("b",)),
+    ReplicaMove("m1", "log", ("a", "b"), ("b", "c")),
+    ReplicaMove("m1", "log", ("a", "b"), ("b",)),
+    ReplicaMove("m1", "log", ("a",), ("a", "b")),
 ]
 
 
@@ -18,10 +22,15 @@ class CrashError(Exception):
     """The coordinator is killed."""
 
 
+def resume(replicas: tuple[str, ...] | None) -> Resume:
+    """The event for a topic with these stores; None: it was removed."""
+    return Resume(None if replicas is None else TopicRecord(TopicSpec("log", (), replicas)))
+
+
 class World:
     """A record, a journal, and stores of which the first has the past."""
 
-    def __init__(self, move: rm.ReplicaMove, copies: bool, crash_at: int) -> None:
+    def __init__(self, move: ReplicaMove, copies: bool, crash_at: int) -> None:
         self.move, self.copies, self.crash_at, self.steps = move, copies, crash_at, 0
         self.journal: set[str] = set()
         self.record: tuple[str, ...] | None = move.before
@@ -37,31 +46,31 @@ class World:
         self.step()
         event: rm.Event
         match instruction:
-            case rm.Journal():
+            case Journal():
                 self.journal.add(self.move.id)
-                event = rm.Journalled()
-            case rm.Name(replicas):
+                event = Journalled()
+            case rm.AssignReplicas(replicas):
                 assert self.move.id in self.journal, "journalled first"
                 assert self.has_past & set(replicas), "some store that is named has the past"
                 self.record = replicas if self.record is not None else None
-                event = rm.Named() if self.record is not None else rm.Gone()
-            case rm.Copy(fresh):
+                event = rm.ReplicasAssigned() if self.record is not None else rm.TopicRemoved()
+            case rm.WaitForCopy(fresh):
                 if self.copies:
                     self.has_past |= set(fresh)
                 event = rm.Copied() if self.copies or not fresh else rm.NotCopied("too slow")
-            case rm.Erase():
+            case Erase():
                 self.journal.discard(self.move.id)
-                event = rm.Erased()
-            case rm.Finish():
+                event = Erased()
+            case Finish():
                 raise AssertionError
         self.step()
         return event
 
-    def run(self, event: rm.Event) -> rm.Finish:
+    def run(self, event: rm.Event) -> Finish:
         machine = rm.ReplicaMoveMachine(self.move)
         while True:
             instruction = machine.handle(event)
-            if isinstance(instruction, rm.Finish):
+            if isinstance(instruction, Finish):
                 return instruction
             event = self.do(instruction)
 
@@ -70,14 +79,14 @@ class World:
 @pytest.mark.parametrize("move", MOVES, ids=lambda move: f"{''.join(move.before)}-{''.join(move.after)}")
 @pytest.mark.parametrize("crash_at", range(-1, 12))
 def test_whenever_the_coordinator_dies_the_stores_are_the_old_or_the_new_ones(
-    move: rm.ReplicaMove, copies: bool, crash_at: int
+    move: ReplicaMove, copies: bool, crash_at: int
 ) -> None:
     world = World(move, copies, crash_at)
     try:
-        world.run(rm.Begin())
+        world.run(Begin())
     except CrashError:
         if world.journal:
-            world.run(rm.Resume(world.record))
+            world.run(resume(world.record))
     assert not world.journal
     assert world.record is not None
     done = copies or not move.fresh
@@ -90,8 +99,8 @@ def test_a_topic_that_goes_or_is_changed_meanwhile_is_left_alone() -> None:
     world = World(MOVES[0], True, -1)
     world.record = None
     world.has_past = {"a", "b"}
-    assert world.run(rm.Begin()) == rm.Finish("abandoned", "the topic was removed")
-    assert world.run(rm.Resume(None)) == rm.Finish("abandoned", "the topic was removed")
+    assert world.run(Begin()) == Finish("abandoned", "the topic was removed")
+    assert world.run(resume(None)) == Finish("abandoned", "the topic was removed")
     world.record = ("z",)
-    assert world.run(rm.Resume(("z",))) == rm.Finish("abandoned", "its stores were changed by somebody else")
+    assert world.run(resume(("z",))) == Finish("abandoned", "its stores were changed by another coordinator")
     assert world.record == ("z",)

@@ -7,13 +7,15 @@ import itertools
 import pytest
 
 from nearcast.coordinator.executor import topic_move as tm
+from nearcast.coordinator.executor.steps import Begin, Erase, Erased, Finish, Journal, Journalled, Resume
+from nearcast.coordinator.moves import TopicMove
 from nearcast.domain.topic import TopicSpec
 from nearcast.domain.worker_id import WorkerId
 from nearcast.protocol.control import TopicRecord
 
 SPEC = TopicSpec("gps", ("a",))
 A, B, C, D = (WorkerId(site, "w") for site in "abcd")
-MOVE = tm.TopicMove("m1", "gps", 4, (A,), (B,))
+MOVE = TopicMove("m1", "gps", 4, (A,), (B,))
 
 
 class CrashError(Exception):
@@ -27,9 +29,9 @@ class World:
     `deaf` (it is done, but the answer is lost).
     """
 
-    def __init__(self, move: tm.TopicMove, answers: dict[str, str], crash_at: int = -1) -> None:
+    def __init__(self, move: TopicMove, answers: dict[str, str], crash_at: int = -1) -> None:
         self.record: TopicRecord | None = TopicRecord(SPEC, move.epoch, move.before)
-        self.journal: dict[str, tm.TopicMove] = {}
+        self.journal: dict[str, TopicMove] = {}
         self.running = dict.fromkeys(move.before, move.epoch)  # member -> epoch it was started with
         self.answers, self.crash_at, self.steps = answers, crash_at, 0
         self.ownerless = 0  # moments at which nobody was in the queue group
@@ -41,17 +43,17 @@ class World:
             raise CrashError
         self.steps += 1
 
-    def do(self, move: tm.TopicMove, instruction: tm.Instruction) -> tm.Event | None:
+    def do(self, move: TopicMove, instruction: tm.Instruction) -> tm.Event | None:
         self.step()
         event = self._do(move, instruction)
         self.step()
         return event
 
-    def _do(self, move: tm.TopicMove, instruction: tm.Instruction) -> tm.Event | None:
+    def _do(self, move: TopicMove, instruction: tm.Instruction) -> tm.Event | None:
         match instruction:
-            case tm.Journal():
+            case Journal():
                 self.journal[move.id] = move
-                return tm.Journalled()
+                return Journalled()
             case tm.Start(member, source, epoch):
                 return self._start(member, source, epoch)
             case tm.Commit(expected, epoch, members):
@@ -59,14 +61,14 @@ class World:
                     return tm.Conflict(self.record)
                 self.record = TopicRecord(SPEC, epoch, members, move.id)
                 return tm.Committed()
-            case tm.Leave(member, _, epoch):
+            case tm.Stop(member, _, epoch):
                 if self.answers.get(member) != "silent" and self.running.get(member, epoch) <= epoch:
                     self.running.pop(member, None)
-                return tm.Left(member)
-            case tm.Erase():
+                return tm.Stopped(member)
+            case Erase():
                 self.journal.pop(move.id, None)
-                return tm.Erased()
-            case tm.Finish():
+                return Erased()
+            case Finish():
                 return None
         raise AssertionError(instruction)
 
@@ -84,12 +86,12 @@ class World:
                 del self.running[member]
 
 
-def run(world: World, move: tm.TopicMove, first: tm.Event) -> tm.Finish:
+def run(world: World, move: TopicMove, first: tm.Event) -> Finish:
     machine = tm.TopicMoveMachine(move)
     waiting: list[tm.Event] = [first]
     while waiting:
         for instruction in machine.handle(waiting.pop(0)):
-            if isinstance(instruction, tm.Finish):
+            if isinstance(instruction, Finish):
                 world.do(move, instruction)
                 return instruction
             event = world.do(move, instruction)
@@ -98,26 +100,26 @@ def run(world: World, move: tm.TopicMove, first: tm.Event) -> tm.Finish:
     raise AssertionError("the machine stopped without finishing")
 
 
-def run_with_crashes(world: World, move: tm.TopicMove) -> None:
+def run_with_crashes(world: World, move: TopicMove) -> None:
     """A coordinator, killed at the world's crash point, and its successor."""
     try:
-        run(world, move, tm.Begin())
+        run(world, move, Begin())
     except CrashError:
         for journalled in list(world.journal.values()):
-            run(world, journalled, tm.Resume(world.record))
+            run(world, journalled, Resume(world.record))
 
 
 MOVES = [
     MOVE,
-    tm.TopicMove("m2", "gps", 1, (A,), (A, B)),
-    tm.TopicMove("m3", "gps", 1, (A, B), (B,)),
-    tm.TopicMove("m4", "gps", 7, (A, B), (C, D)),
-    tm.TopicMove("m5", "gps", 1, (), (B,)),
+    TopicMove("m2", "gps", 1, (A,), (A, B)),
+    TopicMove("m3", "gps", 1, (A, B), (B,)),
+    TopicMove("m4", "gps", 7, (A, B), (C, D)),
+    TopicMove("m5", "gps", 1, (), (B,)),
 ]
 
 
 @pytest.mark.parametrize("move", MOVES, ids=lambda move: move.id)
-def test_every_crash_point_and_every_failure_leaves_one_agreed_set_of_owners(move: tm.TopicMove) -> None:
+def test_every_crash_point_and_every_failure_leaves_one_agreed_set_of_owners(move: TopicMove) -> None:
     members = list(dict.fromkeys((*move.before, *move.after)))
     seen = set()
     for answers in itertools.product(("ok", "refused", "silent", "deaf"), repeat=len(members)):
@@ -139,66 +141,66 @@ def test_every_crash_point_and_every_failure_leaves_one_agreed_set_of_owners(mov
 
 def test_a_move_starts_the_new_member_before_the_old_one_leaves() -> None:
     machine = tm.TopicMoveMachine(MOVE)
-    assert machine.handle(tm.Begin()) == [tm.Journal()]
-    assert machine.handle(tm.Journalled()) == [tm.Start(B, A, 5)]
+    assert machine.handle(Begin()) == [Journal()]
+    assert machine.handle(Journalled()) == [tm.Start(B, A, 5)]
     assert machine.handle(tm.Started(B)) == [tm.Commit(4, 5, (B,))]
-    assert machine.handle(tm.Committed()) == [tm.Leave(A, B, 5)]
-    assert machine.handle(tm.Left(A)) == [tm.Erase()]
-    assert machine.handle(tm.Erased()) == [tm.Finish("done")]
+    assert machine.handle(tm.Committed()) == [tm.Stop(A, B, 5)]
+    assert machine.handle(tm.Stopped(A)) == [Erase()]
+    assert machine.handle(Erased()) == [Finish("done")]
 
 
 def test_a_target_that_does_not_answer_is_rolled_back_with_an_epoch_that_keeps_it_out() -> None:
     machine = tm.TopicMoveMachine(MOVE)
-    machine.handle(tm.Begin())
-    machine.handle(tm.Journalled())
+    machine.handle(Begin())
+    machine.handle(Journalled())
     assert machine.handle(tm.Failed(B, "no answer")) == [tm.Commit(4, 6, (A,))]
-    assert machine.handle(tm.Committed()) == [tm.Leave(B, A, 6)]
-    assert machine.handle(tm.Left(B)) == [tm.Erase()]
-    assert machine.handle(tm.Erased()) == [tm.Finish("rolled back", "b/w: no answer")]
+    assert machine.handle(tm.Committed()) == [tm.Stop(B, A, 6)]
+    assert machine.handle(tm.Stopped(B)) == [Erase()]
+    assert machine.handle(Erased()) == [Finish("rolled back", "b/w: no answer")]
 
 
 def test_a_deposed_leaders_commit_is_taken_as_it_stands() -> None:
     # The successor could not reach b, but the deposed leader had committed the move a moment before.
     machine = tm.TopicMoveMachine(MOVE)
-    machine.handle(tm.Resume(TopicRecord(SPEC, 4, (A,))))
+    machine.handle(Resume(TopicRecord(SPEC, 4, (A,))))
     machine.handle(tm.Failed(B, "no answer"))
-    assert machine.handle(tm.Conflict(TopicRecord(SPEC, 5, (B,), "m1"))) == [tm.Leave(A, B, 5)]
+    assert machine.handle(tm.Conflict(TopicRecord(SPEC, 5, (B,), "m1"))) == [tm.Stop(A, B, 5)]
 
 
 def test_a_topic_that_somebody_else_changed_is_left_as_they_want_it() -> None:
     machine = tm.TopicMoveMachine(MOVE)
-    machine.handle(tm.Begin())
-    machine.handle(tm.Journalled())
+    machine.handle(Begin())
+    machine.handle(Journalled())
     machine.handle(tm.Started(B))
     other = TopicRecord(SPEC, 9, (C,), "m7")
     assert machine.handle(tm.Conflict(other)) == [
-        tm.Leave(A, C, 9),
-        tm.Leave(B, C, 9),
+        tm.Stop(A, C, 9),
+        tm.Stop(B, C, 9),
     ]
-    machine.handle(tm.Left(A))
-    machine.handle(tm.Left(B))
-    assert machine.handle(tm.Erased()) == [tm.Finish("abandoned", "the topic was changed by somebody else")]
+    machine.handle(tm.Stopped(A))
+    machine.handle(tm.Stopped(B))
+    assert machine.handle(Erased()) == [Finish("abandoned", "the topic was changed by another coordinator")]
 
 
 def test_a_removed_topic_stops_everywhere() -> None:
     machine = tm.TopicMoveMachine(MOVE)
-    assert machine.handle(tm.Resume(None)) == [
-        tm.Leave(A, None, 6),
-        tm.Leave(B, None, 6),
+    assert machine.handle(Resume(None)) == [
+        tm.Stop(A, None, 6),
+        tm.Stop(B, None, 6),
     ]
 
 
 def test_late_answers_change_nothing() -> None:
     machine = tm.TopicMoveMachine(MOVE)
-    machine.handle(tm.Begin())
-    machine.handle(tm.Journalled())
+    machine.handle(Begin())
+    machine.handle(Journalled())
     machine.handle(tm.Failed(B, "no answer"))
     assert machine.handle(tm.Started(B)) == []
 
 
 def test_nothing_is_asked_of_a_lost_site() -> None:
-    machine = tm.TopicMoveMachine(tm.TopicMove("m1", "gps", 4, (A,), (B,), lost=(A,)))
-    machine.handle(tm.Begin())
-    assert machine.handle(tm.Journalled()) == [tm.Start(B, None, 5)]
+    machine = tm.TopicMoveMachine(TopicMove("m1", "gps", 4, (A,), (B,), lost=(A,)))
+    machine.handle(Begin())
+    assert machine.handle(Journalled()) == [tm.Start(B, None, 5)]
     machine.handle(tm.Started(B))
-    assert machine.handle(tm.Committed()) == [tm.Erase()]
+    assert machine.handle(tm.Committed()) == [Erase()]

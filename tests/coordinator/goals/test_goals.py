@@ -6,8 +6,8 @@ import msgspec
 from tests.coordinator.worlds import SETTINGS, World
 
 from nearcast.coordinator.detectors import detect
-from nearcast.coordinator.goals import ClientProposal, ReplicaProposal, TopicProposal, goals
-from nearcast.coordinator.goals.balance import balance_problem, site_loads
+from nearcast.coordinator.goals import ClientProposal, ReplicaProposal, TopicProposal, make_goals
+from nearcast.coordinator.model.problems import balance_problem, site_loads
 from nearcast.coordinator.plan import Plan, make_plan
 from nearcast.domain.worker_id import WorkerId
 from nearcast.placement.balance import ldm, sdm
@@ -33,7 +33,7 @@ def sentences(world: World) -> list[str]:
 
 
 def moves(plan: Plan) -> list[str]:
-    return [sentence["move"] for sentence in plan.sentences()]
+    return [sentence["move"] for sentence in plan.to_dict([])["moves"]]
 
 
 def swarm(home: str = "west") -> World:
@@ -57,7 +57,7 @@ def test_a_late_topic_moves_where_its_bound_holds_and_its_clients_follow() -> No
         "client drone1: west -> east",
         "client drone2: west -> east",
     ]
-    first = plan.sentences()[0]
+    first = plan.to_dict([])["moves"][0]
     assert f"{first['subject']} is to {first['change']}, because {first['reason']}" == (
         "topic gps is to move from west to east, because its messages take up to 204 ms and should take 40 ms; "
         "run at east they take at most 8 ms"
@@ -93,7 +93,10 @@ def test_an_overloaded_site_sheds_its_largest_topics() -> None:
     assert kinds(world) == {"site overloaded"}
     plan = plan_of(world)
     assert moves(plan) == ["topic t0: west/worker-0 -> east/worker-0"]
-    assert plan.sentences()[0]["reason"] == "west is overloaded, and this is one of its largest topics, 50 messages/s"
+    assert (
+        plan.to_dict([])["moves"][0]["reason"]
+        == "west is overloaded, and this is one of its largest topics, 50 messages/s"
+    )
 
 
 def test_topics_of_a_lost_site_run_elsewhere_and_shared_ones_go_on() -> None:
@@ -119,7 +122,7 @@ def test_a_worker_over_its_bound_is_split_and_idle_ones_are_put_together() -> No
     assert kinds(world) == {"worker over its bound"}
     plan = plan_of(world)
     assert moves(plan) == ["topic t2: west/worker-0 -> west/worker-1"]
-    assert "worker-0 is too slow or too busy with 3 topics (p90 up to 300 ms" in plan.sentences()[0]["reason"]
+    assert "worker-0 is too slow or too busy with 3 topics (p90 up to 300 ms" in plan.to_dict([])["moves"][0]["reason"]
 
     world.workers.clear()
     world.topic("t2", "west", bound=100.0, worker="worker-1")
@@ -154,7 +157,7 @@ def test_balance_sends_clients_where_their_topics_are_when_that_carries_less() -
     changes = {"cov": 0.2, "mean_load": 20.0}
     plan = plan_of(world, **changes)
     assert plan.after["cov"] <= 0.2 < plan.before["cov"]
-    assert "where others already follow the same topics" in plan.sentences()[0]["reason"]
+    assert "where others already follow the same topics" in plan.to_dict([])["moves"][0]["reason"]
     _, _, problem, current = balance_problem(world.model())
     by_load, by_likeness = (scheme(problem, current, alpha=0.2, beta=20.0) for scheme in (ldm, sdm))
     assert by_likeness.loads.sum() < by_load.loads.sum()
@@ -206,7 +209,7 @@ def test_soft_goals_leave_alone_what_has_just_moved() -> None:
     moved = {f"client reader{n}": 990.0 for n in range(40)}
     plan = plan_of(world, moved, cov=0.1, mean_load=50.0)
     assert plan.accepted == ()
-    assert plan.refused[0].reason == "it moved 10 s ago and rests for 60 s"
+    assert plan.refused[0].reason == "it moved 10 s ago, and the cool-down is 60 s"
 
 
 def test_replicas_leave_a_lost_store_and_follow_demand() -> None:
@@ -260,7 +263,7 @@ def test_a_trained_model_decides_which_topics_may_share_a_worker() -> None:
     for n in range(3):
         world.topic(f"t{n}", "west", bound=120.0)
     world.worker("west", "worker-0", ("t0", 12, 25, 300), ("t1", 12, 25, 300), ("t2", 12, 25, 300))
-    plan = make_plan(world.model(), SETTINGS, {}, 0.0, goals(model))
+    plan = make_plan(world.model(), SETTINGS, {}, 0.0, make_goals(model))
     assert moves(plan)
     assert all(move.startswith("topic t") and "west/worker-0 -> west/worker-" in move for move in moves(plan))
 
@@ -271,11 +274,11 @@ def test_replicas_that_are_being_copied_are_left_alone_and_the_topics_members_ar
     world.topic("log", "west", replicas=("west",))
     for n in range(5):
         world.client(f"reader{n}", 100.0, "east", subscribes="log")
-    plan = make_plan(world.model(), SETTINGS, {}, 0.0, copied={"log"})
+    plan = make_plan(world.model(), SETTINGS, {}, 0.0, copying={"log"})
     assert plan.accepted == ()
     assert [(one.goal, one.reason) for one in plan.refused] == [
-        ("replicas near demand", "its past is still being copied")
+        ("replicas near demand", "its replicas are still being moved")
     ]
     world.lost = {"west"}
-    plan = make_plan(world.model(), SETTINGS, {}, 0.0, copied={"log"})
+    plan = make_plan(world.model(), SETTINGS, {}, 0.0, copying={"log"})
     assert [type(one.proposal) for one in plan.accepted] == [TopicProposal]

@@ -1,113 +1,68 @@
-"""Re-homing a client, as the coordinator sees it: journal, tell the client, note its new home. Decisions only.
+"""Re-homing a client: journal, tell the client, record its new home. Decisions only; `executor` does the I/O.
 
-The client makes the move itself, make-before-break (`nearcast.client.coordination.rehoming`); telling it twice does no
-harm. So a coordinator that finds such a move in the journal tells the client again, and a client that does not answer
-stays where it is.
+The client itself moves, make-before-break (`nearcast.client.coordination.rehoming`). The command is idempotent, so
+a coordinator that finds the move in the journal sends it again. A client that does not answer stays at its old home.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import msgspec
+from nearcast.coordinator.executor.steps import Begin, Erase, Erased, Finish, Journal, Journalled, Resume
 
-from nearcast.coordinator.executor.steps import Begin, Erase, Erased, Journal, Journalled
-
-__all__ = [
-    "Begin",
-    "ClientMove",
-    "ClientMoveMachine",
-    "Erase",
-    "Erased",
-    "Event",
-    "Finish",
-    "Instruction",
-    "Journal",
-    "Journalled",
-    "Moved",
-    "Note",
-    "Noted",
-    "Resume",
-    "Stayed",
-    "Tell",
-]
-
-
-class ClientMove(msgspec.Struct, frozen=True, tag="client"):
-    """A client's home before and after, as journalled."""
-
-    id: str
-    client: str
-    before: str
-    after: str
-    goal: str = ""
-    reason: str = ""
-
-
-@dataclass(frozen=True)
-class Resume:
-    """A move found in the journal."""
+__all__ = ["ClientMoveMachine", "Event", "HomeRecorded", "Instruction", "Moved", "RecordHome", "Stayed", "TellClient"]
 
 
 @dataclass(frozen=True)
 class Moved:
-    """The client says it is at its new home."""
+    """Event: the client is connected to its new home."""
 
 
 @dataclass(frozen=True)
 class Stayed:
-    """The client refused, could not connect, or did not answer in time."""
+    """Event: the client refused, could not connect, or did not answer in time."""
 
     reason: str
 
 
 @dataclass(frozen=True)
-class Noted:
-    """The registry has the new home."""
+class HomeRecorded:
+    """Event: the registry has the new home."""
 
 
 @dataclass(frozen=True)
-class Tell:
-    """Tell the client its new home's address."""
+class TellClient:
+    """Instruction: send the client the address of its new home."""
 
 
 @dataclass(frozen=True)
-class Note:
-    """Write the new home into the registry."""
+class RecordHome:
+    """Instruction: write the new home to the registry."""
 
 
-@dataclass(frozen=True)
-class Finish:
-    """Nothing is left to do. `reason` is why the client stayed, if it did."""
-
-    moved: bool
-    reason: str = ""
-
-
-Event = Begin | Resume | Journalled | Moved | Stayed | Noted | Erased
-Instruction = Journal | Tell | Note | Erase | Finish
+Event = Begin | Resume | Journalled | Moved | Stayed | HomeRecorded | Erased
+Instruction = Journal | TellClient | RecordHome | Erase | Finish
 
 
 class ClientMoveMachine:
     """One move. Events in, instructions out; no I/O, no clock."""
 
-    def __init__(self, move: ClientMove) -> None:
-        self.move = move
+    def __init__(self) -> None:
         self._reason = ""
 
-    def handle(self, event: Event) -> list[Instruction]:
-        """What to do now that this happened."""
+    def handle(self, event: Event) -> Instruction:
+        """The next instruction."""
         match event:
             case Begin():
-                return [Journal()]
+                return Journal()
             case Journalled() | Resume():
-                return [Tell()]
+                return TellClient()
             case Moved():
-                return [Note()]
+                return RecordHome()
             case Stayed(reason):
                 self._reason = reason
-                return [Erase()]
-            case Noted():
-                return [Erase()]
+                return Erase()
+            case HomeRecorded():
+                return Erase()
             case Erased():
-                return [Finish(not self._reason, self._reason)]
+                return Finish("abandoned" if self._reason else "done", self._reason)

@@ -1,10 +1,15 @@
-"""What every move has: it is written down before anything is done, and taken out of the journal at its end."""
+"""The steps that every move has: it is journalled before anything is done, and erased from the journal at its end."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
-__all__ = ["Begin", "Erase", "Erased", "Journal", "Journalled"]
+from nearcast.protocol.control import TopicRecord
+
+__all__ = ["Begin", "Erase", "Erased", "Finish", "Journal", "Journalled", "Outcome", "Resume"]
+
+Outcome = Literal["done", "rolled back", "abandoned"]
 
 
 @dataclass(frozen=True)
@@ -13,8 +18,15 @@ class Begin:
 
 
 @dataclass(frozen=True)
+class Resume:
+    """Event: a move found in the journal, with the topic's record as it is now. None: the topic was removed."""
+
+    record: TopicRecord | None = None
+
+
+@dataclass(frozen=True)
 class Journal:
-    """Instruction: write the move down, before anything is done."""
+    """Instruction: write the move to the journal, before anything else."""
 
 
 @dataclass(frozen=True)
@@ -24,9 +36,17 @@ class Journalled:
 
 @dataclass(frozen=True)
 class Erase:
-    """Instruction: take the move out of the journal."""
+    """Instruction: remove the move from the journal."""
 
 
 @dataclass(frozen=True)
 class Erased:
-    """Event: the journal no longer has the move."""
+    """Event: the move is no longer in the journal."""
+
+
+@dataclass(frozen=True)
+class Finish:
+    """Instruction: the move has ended. reason: why it was not done."""
+
+    outcome: Outcome
+    reason: str = ""

@@ -1,93 +1,41 @@
-"""Changing the members of a topic: copy, then commit, then drop. Decisions only; the shell does what they say.
+"""Changing the members of a topic: copy, commit, drop. Decisions only; `executor` does the I/O.
 
-    journal ─► start the joining members ─► commit (epoch + 1) ─► the leaving members leave ─► erase the journal
+    journal ─► start the joining members ─► commit (epoch + 1) ─► stop the leaving members ─► erase the journal
                         │ one cannot
-                        └─► commit the old members again (epoch + 2) ─► the joined ones leave ─► erase
+                        └─► commit the old members (epoch + 2) ─► stop the joined members ─► erase
 
-The topic's record, changed by compare-and-set, is the only truth about who owns it. A coordinator may die between
-any two steps: its successor reads the journal and the record, and goes on from where these two say.
+The topic's record, changed by compare-and-set, is the only source of truth about its owners. A coordinator may die
+between any two steps: its successor reads the journal and the record, and continues from them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING
 
-import msgspec
+from nearcast.coordinator.executor.steps import Begin, Erase, Erased, Finish, Journal, Journalled, Outcome, Resume
 
-from nearcast.coordinator.executor.steps import Begin, Erase, Erased, Journal, Journalled
-from nearcast.domain.worker_id import WorkerId
-from nearcast.protocol.control import TopicRecord
+if TYPE_CHECKING:
+    from nearcast.coordinator.moves import TopicMove
+    from nearcast.domain.worker_id import WorkerId
+    from nearcast.protocol.control import TopicRecord
 
 __all__ = [
-    "Begin",
-    "Commit",
-    "Committed",
-    "Conflict",
-    "Erase",
-    "Erased",
-    "Event",
-    "Failed",
-    "Finish",
-    "Instruction",
-    "Journal",
-    "Journalled",
-    "Leave",
-    "Left",
-    "Resume",
-    "Start",
-    "Started",
-    "TopicMove",
+    "Commit", "Committed", "Conflict", "Event", "Failed", "Instruction", "Start", "Started", "Stop", "Stopped",
     "TopicMoveMachine",
-]
-
-Outcome = Literal["done", "rolled back", "abandoned"]
-
-
-class TopicMove(msgspec.Struct, frozen=True, tag="topic"):
-    """A topic's members before and after, as journalled. `epoch` is the record's when the move was planned.
-
-    lost: members of sites that do not answer; nothing is asked of them, the epoch will tell them.
-    """
-
-    id: str
-    topic: str
-    epoch: int
-    before: tuple[WorkerId, ...]
-    after: tuple[WorkerId, ...]
-    goal: str = ""
-    reason: str = ""
-    lost: tuple[WorkerId, ...] = ()
-
-    @property
-    def joining(self) -> tuple[WorkerId, ...]:
-        return tuple(name for name in self.after if name not in self.before)
-
-    @property
-    def leaving(self) -> tuple[WorkerId, ...]:
-        return tuple(name for name in self.before if name not in self.after)
-
-
-# Events: what happened.
-
-
-@dataclass(frozen=True)
-class Resume:
-    """A move found in the journal, with the topic's record as it is now."""
-
-    record: TopicRecord | None
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Started:
-    """A joining member runs the topic."""
+    """Event: a joining member runs the topic."""
 
     member: WorkerId
 
 
 @dataclass(frozen=True)
 class Failed:
-    """A joining member refused, or did not answer in time."""
+    """Event: a joining member refused, or did not answer in time."""
 
     member: WorkerId
     reason: str
@@ -95,29 +43,26 @@ class Failed:
 
 @dataclass(frozen=True)
 class Committed:
-    """The record was changed as asked."""
+    """Event: the record was changed."""
 
 
 @dataclass(frozen=True)
 class Conflict:
-    """The record is not the one this move started from; this is what it is."""
+    """Event: the record is no longer the one this move started from. record: as it is now."""
 
     record: TopicRecord | None
 
 
 @dataclass(frozen=True)
-class Left:
-    """A member left, or did not answer: it will leave by itself when it learns of the epoch."""
+class Stopped:
+    """Event: a member stopped, or did not answer: it stops when it sees the new epoch."""
 
     member: WorkerId
 
 
-# Instructions: what to do next.
-
-
 @dataclass(frozen=True)
 class Start:
-    """Have a member run the topic, beginning with a copy of the spool of `source`, if any."""
+    """Instruction: have a member run the topic. It first copies the spool of `source`, if any."""
 
     member: WorkerId
     source: WorkerId | None
@@ -126,7 +71,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Commit:
-    """Change the record, if its epoch is still `expected`."""
+    """Instruction: change the record if its epoch is still `expected`."""
 
     expected: int
     epoch: int
@@ -134,24 +79,16 @@ class Commit:
 
 
 @dataclass(frozen=True)
-class Leave:
-    """Have a member leave; what is under way to it goes `towards` another, if any."""
+class Stop:
+    """Instruction: have a member stop. It forwards messages that still arrive `towards` another member, if any."""
 
     member: WorkerId
     towards: WorkerId | None
     epoch: int
 
 
-@dataclass(frozen=True)
-class Finish:
-    """Nothing is left to do."""
-
-    outcome: Outcome
-    reason: str = ""
-
-
-Event = Begin | Resume | Journalled | Started | Failed | Committed | Conflict | Left | Erased
-Instruction = Journal | Start | Commit | Leave | Erase | Finish
+Event = Begin | Resume | Journalled | Started | Failed | Committed | Conflict | Stopped | Erased
+Instruction = Journal | Start | Commit | Stop | Erase | Finish
 
 
 class TopicMoveMachine:
@@ -161,10 +98,10 @@ class TopicMoveMachine:
         self.move = move
         self._waiting: set[WorkerId] = set()
         self._failure = ""
-        self._outcome: Outcome | None = None  # known once the record says so
+        self._outcome: Outcome | None = None  # known once the record is settled
 
     def handle(self, event: Event) -> list[Instruction]:
-        """What to do now that this happened."""
+        """The next instructions; none while answers are outstanding."""
         match event:
             case Begin():
                 return [Journal()]
@@ -180,7 +117,7 @@ class TopicMoveMachine:
                 return self._conclude("rolled back" if self._failure else "done")
             case Conflict(record):
                 return self._settled_by(record) or self._conclude("abandoned", record)
-            case Left(member):
+            case Stopped(member):
                 self._waiting.discard(member)
                 return [] if self._waiting else [Erase()]
             case Erased():
@@ -203,14 +140,14 @@ class TopicMoveMachine:
         return [] if self._waiting else self._commit()
 
     def _commit(self) -> list[Instruction]:
-        """Forward, or back: an epoch that leaves the joining members out makes them leave by themselves."""
+        """Forward, or back: joining members stop by themselves when they see an epoch without them."""
         move = self.move
         if self._failure:
             return [Commit(move.epoch, move.epoch + 2, move.before)]
         return [Commit(move.epoch, move.epoch + 1, move.after)]
 
     def _settled_by(self, record: TopicRecord | None) -> list[Instruction]:
-        """Go on from what the record says; nothing when it is still the one this move started from."""
+        """Continue from the record; empty when it is still the one this move started from."""
         move = self.move
         if record is None or record.epoch > move.epoch:
             if record is not None and record.move == move.id:
@@ -219,7 +156,7 @@ class TopicMoveMachine:
         return []
 
     def _conclude(self, outcome: Outcome, record: TopicRecord | None = None) -> list[Instruction]:
-        """The record is settled: those it leaves out leave."""
+        """The record is settled: members that are not in it stop."""
         move = self.move
         self._outcome = outcome
         if outcome == "done":
@@ -229,11 +166,11 @@ class TopicMoveMachine:
             self._failure = self._failure or "a joining member did not start the topic"
             members, epoch, remaining = move.joining, move.epoch + 2, move.before
         else:
-            self._failure = "the topic was changed by somebody else" if record else "the topic was removed"
+            self._failure = "the topic was changed by another coordinator" if record else "the topic was removed"
             remaining = record.members if record else ()
             members = tuple(name for name in (*move.before, *move.after) if name not in remaining)
             epoch = record.epoch if record else move.epoch + 2
-        leavers = [name for name in dict.fromkeys(members) if name not in move.lost]
-        self._waiting = set(leavers)
+        stopping = [name for name in dict.fromkeys(members) if name not in move.lost]
+        self._waiting = set(stopping)
         towards = next(iter(remaining), None)
-        return [Leave(name, towards, epoch) for name in leavers] or [Erase()]
+        return [Stop(name, towards, epoch) for name in stopping] or [Erase()]

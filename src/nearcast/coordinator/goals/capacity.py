@@ -1,4 +1,4 @@
-"""Site capacity: topics of lost sites run elsewhere, and an overloaded site sheds its largest topics."""
+"""Site capacity: topics of lost sites move, and an overloaded site gives away its largest topics."""
 
 from __future__ import annotations
 
@@ -7,32 +7,31 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nearcast.coordinator.goals.goal import ClientProposal, Draft, Proposal, TopicProposal
-from nearcast.placement.partitioning import PartitionSites, PartitionTopics, centroid
+from nearcast.coordinator.goals.goal import ClientProposal, Draft, Goal, Proposal, TopicProposal
+from nearcast.coordinator.model.problems import partitioning_problem
+from nearcast.placement.partitioning import centroid
 from nearcast.placement.partitioning.problem import NOWHERE
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from nearcast.config.coordinator_settings import CoordinatorSettings
     from nearcast.coordinator.model import Model
 
-__all__ = ["SiteCapacity", "partition_of"]
+__all__ = ["SiteCapacityGoal"]
 
 
-class SiteCapacity:
-    """Algorithm 1 of ePulsar for load alone; it refuses what would overload a site."""
+class SiteCapacityGoal(Goal):
+    """Algorithm 1 of ePulsar for load only. It refuses moves that would overload a site."""
 
     name = "site capacity"
 
     def propose(self, model: Model, settings: CoordinatorSettings) -> list[Proposal]:
-        """Topics without a live site first, then the largest of overloaded sites."""
-        sites, found = model.sites, list(self._shrunk(model))
+        """Topics without a live site first, then the largest topics of overloaded sites."""
+        sites, found = model.sites, list(self._without_lost_sites(model))
         shrunk = {proposal.topic for proposal in found if isinstance(proposal, TopicProposal)}
-        rows, live, topics, candidates = partition_of(model, settings)
+        rows, live, topics, candidates = partitioning_problem(model, settings)
         if not len(live):
             return found
-        # Latency is the next goal's concern: here nothing is late.
+        # Latency bounds are the next goal's: here no topic is above its bound.
         placed = centroid(replace(topics, latency=np.where(topics.site == NOWHERE, np.inf, 0.0)), candidates)
         for n in np.flatnonzero(placed.site != topics.site).tolist():
             row = int(rows[n])
@@ -46,7 +45,7 @@ class SiteCapacity:
                 why = f"{before} is overloaded, and this is one of its largest topics, {topics.rate[n]:.0f} messages/s"
             members = model.members_at(row, (target,))
             found.append(TopicProposal(row, members, (target,), float(placed.expected[n]), why))
-        found.extend(self._homeless(model))
+        found.extend(self._clients_of_lost_sites(model))
         return found
 
     def objection(self, draft: Draft, proposal: Proposal, settings: CoordinatorSettings) -> str:
@@ -72,8 +71,8 @@ class SiteCapacity:
                 )
         return ""
 
-    def _shrunk(self, model: Model) -> list[Proposal]:
-        """Topics of several sites, some of them lost: the others go on alone."""
+    def _without_lost_sites(self, model: Model) -> list[Proposal]:
+        """Topics of several sites of which some are lost: the others keep running it."""
         topics, sites, found = model.topics, model.sites, []
         many = topics.managing.sum(axis=1) > 1
         hit = many & topics.managing[:, ~sites.alive].any(axis=1) & topics.managing[:, sites.alive].any(axis=1)
@@ -84,8 +83,8 @@ class SiteCapacity:
             found.append(TopicProposal(row, model.members_at(row, left), left, float(topics.latency[row]), why))
         return list(found)
 
-    def _homeless(self, model: Model) -> list[Proposal]:
-        """Clients of lost sites. They find another by themselves; this tells the registry, and the unlucky ones."""
+    def _clients_of_lost_sites(self, model: Model) -> list[Proposal]:
+        """Clients of lost sites. Most have reconnected elsewhere: this corrects the registry and moves the rest."""
         sites, clients = model.sites, model.clients
         lost = np.flatnonzero((clients.home >= 0) & ~sites.alive[clients.home])
         live = np.flatnonzero(sites.alive)
@@ -101,31 +100,3 @@ class SiteCapacity:
             )
             for row, home in zip(lost, nearest, strict=True)
         ]
-
-
-def partition_of(
-    model: Model, settings: CoordinatorSettings
-) -> tuple[NDArray[np.int64], NDArray[np.int64], PartitionTopics, PartitionSites]:
-    """Topics managed by one site as the partitioning planner sees them: their rows, the live sites' rows, columns."""
-    sites, topics = model.sites, model.topics
-    live = np.flatnonzero(sites.alive)
-    number = np.full(len(sites.names) + 1, NOWHERE)
-    number[live] = np.arange(len(live))
-    rows = np.flatnonzero(topics.single)
-    at = number[topics.site[rows]]
-    peak = sites.utilisation[live] * (0.85 / settings.watermark)  # the planner's watermark is 85 %
-    candidates = PartitionSites(sites.position[live], sites.height[live], sites.rate_limit[live], peak)
-    return (
-        rows,
-        live,
-        PartitionTopics(
-            at,
-            topics.bound[rows],
-            topics.rate[rows],
-            topics.producer_centroid[rows],
-            topics.consumer_centroid[rows],
-            topics.deviation[rows],
-            np.where(at == NOWHERE, np.inf, topics.latency[rows]),
-        ),
-        candidates,
-    )

@@ -1,4 +1,4 @@
-"""What a goal is: it proposes moves, and looks at the moves proposed behind it."""
+"""The interface of a goal, the moves it proposes, and the draft of a plan."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["ClientProposal", "Draft", "Goal", "Proposal", "ReplicaProposal", "To
 
 @dataclass(frozen=True)
 class TopicProposal:
-    """Run a topic in these workers. sites: their rows. expected_ms: its latency there."""
+    """Run a topic in these workers. sites: their rows. expected_ms: the topic's latency there."""
 
     topic: int
     members: tuple[WorkerId, ...]
     sites: tuple[int, ...]
     expected_ms: float
     reason: str
-    hard: bool = True  # not held back by a recent move
+    hard: bool = True  # the cool-down does not apply
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class ClientProposal:
 
 @dataclass(frozen=True)
 class ReplicaProposal:
-    """Keep a topic in the stores of these sites."""
+    """Store a topic at these sites."""
 
     topic: int
     replicas: tuple[str, ...]
@@ -49,7 +49,7 @@ Proposal = TopicProposal | ClientProposal | ReplicaProposal
 
 
 class Draft:
-    """The model as it would be after the moves accepted so far; the only thing here that changes."""
+    """The model as the moves accepted so far would change it. The only mutable part of planning."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -61,7 +61,7 @@ class Draft:
         self.client_load = model.client_load()
 
     def apply(self, proposal: Proposal) -> None:
-        """Take a move as made."""
+        """Apply the estimated effect of a move."""
         if isinstance(proposal, TopicProposal):
             row, rate = proposal.topic, self.model.topics.rate[proposal.topic]
             before = self.managing[row].nonzero()[0].tolist()
@@ -80,7 +80,7 @@ class Draft:
             self.home[proposal.client] = proposal.home
 
     def _add_rate(self, site: int, rate: float) -> None:
-        """Resources are taken to grow with the rate."""
+        """Change a site's rate; its utilisation is assumed to be proportional to it."""
         before = self.rate_out[site]
         self.rate_out[site] = max(before + rate, 0.0)
         if before > 0:
@@ -98,12 +98,13 @@ class Draft:
 
 
 class Goal(Protocol):
-    """One concern. `name` is what people read."""
+    """One objective of planning. `name` is shown to users."""
 
     name: str
 
     def propose(self, model: Model, settings: CoordinatorSettings) -> list[Proposal]:
-        """Moves that would serve this goal, most needed first."""
+        """Moves that serve this goal, the most urgent first."""
 
     def objection(self, draft: Draft, proposal: Proposal, settings: CoordinatorSettings) -> str:
-        """Why a move of a later goal must not be made; empty when it may."""
+        """Why a move of a later goal is refused; empty when it is not."""
+        return ""

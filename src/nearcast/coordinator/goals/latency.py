@@ -1,4 +1,4 @@
-"""Topic latency: a late topic goes where its bound holds, and its clients follow; shared ones get better homes."""
+"""Topic latency: a topic above its bound moves and its clients follow, or its clients get other homes."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nearcast.coordinator.goals.capacity import partition_of
-from nearcast.coordinator.goals.goal import ClientProposal, Draft, Proposal, TopicProposal
-from nearcast.coordinator.homes import homes_instance
+from nearcast.coordinator.goals.goal import ClientProposal, Draft, Goal, Proposal, TopicProposal
+from nearcast.coordinator.model.problems import homes_problem, partitioning_problem
 from nearcast.placement.partitioning import centroid
 
 if TYPE_CHECKING:
@@ -17,18 +16,18 @@ if TYPE_CHECKING:
     from nearcast.config.coordinator_settings import CoordinatorSettings
     from nearcast.coordinator.model import Model
 
-__all__ = ["TopicLatency"]
+__all__ = ["TopicLatencyGoal"]
 
 _BLOCK = 8192
 
 
-class TopicLatency:
+class TopicLatencyGoal(Goal):
     """Partitioning for topics of one site (ePulsar), homes for topics of many (RELOC, refined)."""
 
     name = "topic latency"
 
     def propose(self, model: Model, settings: CoordinatorSettings) -> list[Proposal]:
-        """Late topics, then the clients of those that moved, then the homes of clients of late shared topics."""
+        """Late topics, then clients of topics that move, then clients of late topics that several sites manage."""
         moved = self._late_topics(model, settings)
         site_of = model.topics.site.copy()
         for proposal in moved:
@@ -37,7 +36,7 @@ class TopicLatency:
         return [*moved, *follow, *self._shared(model, settings)]
 
     def objection(self, draft: Draft, proposal: Proposal, settings: CoordinatorSettings) -> str:
-        """A client's new home must not make one of its topics late."""
+        """A client's new home must not bring one of its topics above its bound."""
         model = draft.model
         if not isinstance(proposal, ClientProposal) or not model.clients.placed[proposal.client]:
             return ""
@@ -57,7 +56,7 @@ class TopicLatency:
         return ""
 
     def _late_topics(self, model: Model, settings: CoordinatorSettings) -> list[TopicProposal]:
-        rows, live, topics, candidates = partition_of(model, settings)
+        rows, live, topics, candidates = partitioning_problem(model, settings)
         late = topics.latency > topics.bound
         if not late.any() or not len(live):
             return []
@@ -66,7 +65,7 @@ class TopicLatency:
         for n in np.flatnonzero(late & (placed.site != topics.site) & (placed.site >= 0)).tolist():
             expected, now = float(placed.expected[n]), float(topics.latency[n])
             if expected > topics.bound[n] and expected > (1 - settings.gain) * now:
-                continue  # late here and hardly less late there: not worth a move
+                continue  # late there, too, and the gain is too small
             row, target = int(rows[n]), int(live[placed.site[n]])
             takes = f"its messages take up to {now:.0f} ms" if np.isfinite(now) else "it is at no live site"
             there = f"run at {model.sites.names[target]} they take at most {expected:.0f} ms"
@@ -75,9 +74,9 @@ class TopicLatency:
         return found
 
     def _followers(self, model: Model, settings: CoordinatorSettings, site_of: NDArray[np.int64]) -> list[Proposal]:
-        """Clients of topics that moved or are late, at homes from which the way to their topics is longer than need be.
+        """Clients of topics that move or are late, if another home is nearer to their topics.
 
-        A client of several topics goes where the sum of its ways, to its home and on to their sites, is least.
+        The best home has the smallest sum of distances, over the client's topics, from client to home to topic.
         """
         clients, sites, topics = model.clients, model.sites, model.topics
         wanted = (topics.latency > topics.bound) | (site_of != topics.site)
@@ -97,7 +96,7 @@ class TopicLatency:
     def _best_homes(
         self, model: Model, rows: NDArray[np.int64], live: NDArray[np.int64], site_of: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
-        """The live site with the shortest ways to a client's topics, and the sums of ways from home and from there."""
+        """Each client's best home, and the sums of distances by its present and by its best home."""
         clients, width = model.clients, len(model.sites.names)
         number = np.full(len(clients.names), -1)
         number[rows] = np.arange(len(rows))
@@ -107,7 +106,7 @@ class TopicLatency:
         owner, target = owner[order], target[order]
         between = model.distances()
         best, now, then = np.empty(len(rows), np.int64), np.empty(len(rows)), np.empty(len(rows))
-        for start in range(0, len(rows), _BLOCK):  # clients × sites are never held all at once
+        for start in range(0, len(rows), _BLOCK):  # in blocks: clients × sites may not fit into memory
             block = rows[start : start + _BLOCK]
             first, last = np.searchsorted(owner, (start, start + len(block)))
             cell = (owner[first:last] - start) * width + target[first:last]
@@ -115,19 +114,19 @@ class TopicLatency:
             ways = model.client_distances(block) * np.maximum(topics_at.sum(axis=1, keepdims=True), 1)
             ways += topics_at @ between
             chosen, own = live[ways[:, live].argmin(axis=1)], np.arange(len(block))
-            place = slice(start, start + len(block))
-            best[place], now[place], then[place] = chosen, ways[own, clients.home[block]], ways[own, chosen]
+            span = slice(start, start + len(block))
+            best[span], now[span], then[span] = chosen, ways[own, clients.home[block]], ways[own, chosen]
         return best, now, then
 
     def _shared(self, model: Model, settings: CoordinatorSettings) -> list[Proposal]:
-        """Late topics of several sites: better homes for their clients, by RELOC's delay model and a local search."""
+        """Homes for clients of late topics that several sites manage: RELOC's delay model and a local search."""
         topics, clients, sites = model.topics, model.clients, model.sites
         many = topics.managing.sum(axis=1) > 1
         late = np.flatnonzero(many & (topics.latency > topics.bound))
         live = np.flatnonzero(sites.alive)
         if not len(late) or len(live) < 2:
             return []
-        rows, instance = homes_instance(model, live, late)
+        rows, instance = homes_problem(model, live, late)
         if not len(rows):
             return []
         from nearcast.placement.homes import refine

@@ -1,4 +1,4 @@
-"""Replicas near demand: when requests come from elsewhere than they used to, or a store is lost, replicas move."""
+"""Replicas near demand: replicas move when their readers are elsewhere, or when a store is lost."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nearcast.coordinator.goals.goal import Draft, Proposal, ReplicaProposal
+from nearcast.coordinator.goals.goal import Goal, Proposal, ReplicaProposal
 
 if TYPE_CHECKING:
     from nearcast.config.coordinator_settings import CoordinatorSettings
     from nearcast.coordinator.model import Model
     from nearcast.placement.storage import StorageProblem
 
-__all__ = ["Replicas"]
+__all__ = ["ReplicaGoal"]
 
 
-class Replicas:
-    """Reassignment of Sourlas et al., Section 6.2: the stores stay, step 1 and step 4 again."""
+class ReplicaGoal(Goal):
+    """Reassignment of Sourlas et al., Section 6.2: the stores stay, steps 1 and 4 are repeated."""
 
     name = "replicas near demand"
 
     def propose(self, model: Model, settings: CoordinatorSettings) -> list[Proposal]:
-        """Durable topics whose replicas would serve their subscribers' sites with less traffic elsewhere."""
+        """Durable topics that other stores would serve with less traffic, and those with a lost store."""
         sites, topics, clients = model.sites, model.topics, model.clients
         stores = np.flatnonzero(sites.store & sites.store_up & sites.alive)
         durable = np.array([row for row, record in enumerate(topics.records) if record.spec.replicas], dtype=np.int64)
@@ -37,10 +37,6 @@ class Replicas:
         if not asked.any():
             return []
         return self._reassigned(model, settings, stores, durable[asked], demand[asked], lost[asked])
-
-    def objection(self, draft: Draft, proposal: Proposal, settings: CoordinatorSettings) -> str:
-        """Where replicas are does not depend on where clients are sent."""
-        return ""
 
     def _with_lost_store(self, model: Model, durable: np.ndarray, stores: np.ndarray) -> np.ndarray:
         up = {model.sites.names[row] for row in stores}

@@ -1,4 +1,4 @@
-"""Workers inside a site: a worker over its bound is split, workers with little to do are put together."""
+"""Worker latency: an overloaded worker's topics are split, idle workers of a site are merged."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nearcast.coordinator.goals.goal import Draft, Proposal, TopicProposal
+from nearcast.coordinator.goals.goal import Goal, Proposal, TopicProposal
 from nearcast.domain.worker_id import WorkerId
 
 if TYPE_CHECKING:
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from nearcast.coordinator.model import Model
     from nearcast.placement.colocation.latency_model import LatencyModel
 
-__all__ = ["WorkerLatency"]
+__all__ = ["WorkerLatencyGoal"]
 
 
-class WorkerLatency:
-    """Which topics share a worker, by the latency model of the co-location paper when one was trained, else by load."""
+class WorkerLatencyGoal(Goal):
+    """Which topics share a worker: by a trained latency model (co-location paper), or by load without one."""
 
     name = "worker latency"
 
@@ -26,7 +26,7 @@ class WorkerLatency:
         self.latency_model = model
 
     def propose(self, model: Model, settings: CoordinatorSettings) -> list[Proposal]:
-        """One site at a time; only sites with a worker over its bound, or with workers that could be one."""
+        """Site by site: those with a worker over its bound, and those whose workers fit into one."""
         found: list[Proposal] = []
         workers = model.workers
         for site in np.flatnonzero(model.sites.alive).tolist():
@@ -34,10 +34,6 @@ class WorkerLatency:
             if len(rows):
                 found += self._site(model, settings, site, rows)
         return found
-
-    def objection(self, draft: Draft, proposal: Proposal, settings: CoordinatorSettings) -> str:
-        """Nothing behind this goal changes what a worker does."""
-        return ""
 
     def _site(self, model: Model, settings: CoordinatorSettings, site: int, rows: np.ndarray) -> list[Proposal]:
         workers, topics = model.workers, model.topics
@@ -81,8 +77,8 @@ class WorkerLatency:
                 k = min(settings.topics_per_worker, self.latency_model.k)
                 return np.asarray(adjusted(possible, k, current).worker)
             except InfeasibleTopicError:
-                pass  # a topic too heavy for any worker: load says where it does least harm
-        # By load: the heaviest topics of a worker that is over leave it, to a worker with room or a new one.
+                pass  # a topic is too heavy for any worker: split by load
+        # By load: topics of an overloaded worker, heaviest first, move to a worker with room or to a new one.
         found, used = current.copy(), np.bincount(current, load).tolist()
         for worker in over:
             mine = sorted(np.flatnonzero(found == worker).tolist(), key=lambda n: -load[n])

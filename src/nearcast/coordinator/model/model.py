@@ -1,7 +1,4 @@
-"""The model: everything the goals look at, as one immutable snapshot in NumPy columns.
-
-Rows of sites, topics, clients and workers have numbers; names are in tuples beside the columns. -1 stands for none.
-"""
+"""The columns of the model. Sites, topics, clients and workers are row numbers, -1 is none; `names` has their names."""
 
 from __future__ import annotations
 
@@ -22,12 +19,12 @@ if TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Flags = NDArray[np.bool_]
 
-__all__ = ["Clients", "Model", "Sites", "Topics", "Workers"]
+__all__ = ["ClientColumns", "Model", "SiteColumns", "TopicColumns", "WorkerColumns"]
 
 
 @dataclass(frozen=True)
-class Sites:
-    """alive: heard of lately. placed: its coordinate is known. utilisation: CPU, memory, network, each 0 to 1."""
+class SiteColumns:
+    """alive: it reports. placed: its coordinate is known. utilisation: CPU, memory, network, each 0 to 1."""
 
     names: tuple[str, ...]
     alive: Flags
@@ -37,18 +34,16 @@ class Sites:
     utilisation: Floats
     rate_out: Floats
     rate_limit: Floats
-    store: Flags  # it should have one
+    store: Flags  # it has one, up or not
     store_up: Flags
-    worker_slots: Ints
-    cloud: Flags
 
 
 @dataclass(frozen=True)
-class Topics:
+class TopicColumns:
     """One row per registered topic.
 
-    managing: topics × sites. site: the managing one, where there is exactly one. rate: messages in and out per second
-    (R_out). published: messages published per second. Centroids of nobody are NaN. deviation is W(t), latency E(t).
+    managing: topics × sites. rate: messages in and out per second (R_out). published: messages published per second.
+    A centroid of no clients is NaN. deviation is W(t), latency E(t).
     """
 
     names: tuple[str, ...]
@@ -79,8 +74,8 @@ class Topics:
 
 
 @dataclass(frozen=True)
-class Clients:
-    """Registered clients, and what they take part in: row n of the pairs says client, topic, and in which role."""
+class ClientColumns:
+    """Registered clients and their topics: row n of the pairs has a client, a topic, and the client's roles."""
 
     names: tuple[str, ...]
     home: Ints
@@ -97,11 +92,11 @@ class Clients:
 
 
 @dataclass(frozen=True)
-class Workers:
-    """One row per topic in a worker: where it runs, what it asks for, and its p90."""
+class WorkerColumns:
+    """names, site and busy have a row per worker; the others a row per topic in a worker, with its load and p90."""
 
     names: tuple[WorkerId, ...]
-    site: Ints  # of each worker
+    site: Ints
     busy: Floats
     topic: Ints
     worker: Ints
@@ -113,33 +108,33 @@ class Workers:
 
 @dataclass(frozen=True)
 class Model:
-    """A snapshot. Moves give a new one, in which their effect is estimated."""
+    """A snapshot. A draft of a plan makes new ones, with the estimated effect of its moves."""
 
-    sites: Sites
-    topics: Topics
-    clients: Clients
-    workers: Workers
+    sites: SiteColumns
+    topics: TopicColumns
+    clients: ClientColumns
+    workers: WorkerColumns
     channel_rate: Floats  # results per second of each of the clients' channel subscriptions
 
     def distances(self) -> Floats:
-        """Estimated round trips between sites, ms; a site is at no distance from itself."""
+        """Estimated round trips between sites, ms; 0 from a site to itself."""
         from scipy.spatial.distance import cdist
 
         sites = self.sites
-        apart = cdist(sites.position, sites.position) + sites.height[:, None] + sites.height[None, :]
-        np.fill_diagonal(apart, 0.0)
-        return np.asarray(apart)
+        rtt = cdist(sites.position, sites.position) + sites.height[:, None] + sites.height[None, :]
+        np.fill_diagonal(rtt, 0.0)
+        return np.asarray(rtt)
 
     def client_distances(self, rows: Ints) -> Floats:
         """Estimated round trips between clients and all sites, ms."""
         from scipy.spatial.distance import cdist
 
         clients, sites = self.clients, self.sites
-        apart = cdist(clients.position[rows], sites.position)
-        return np.asarray(apart + clients.height[rows, None] + sites.height[None, :])
+        rtt = cdist(clients.position[rows], sites.position)
+        return np.asarray(rtt + clients.height[rows, None] + sites.height[None, :])
 
     def client_load(self) -> Floats:
-        """Messages per second that each client's home carries for it."""
+        """Messages per second between each client and its home."""
         clients = self.clients
         publishers = np.bincount(clients.pair_topic[clients.publishes], minlength=len(self.topics.names))
         per_publisher = np.divide(
@@ -152,19 +147,19 @@ class Model:
         return np.asarray(found + results, dtype=float)
 
     def members_at(self, topic: int, sites: tuple[int, ...]) -> tuple[WorkerId, ...]:
-        """Members for a topic at these sites: the workers it has there already, else the site's least busy one."""
+        """Members for a topic at these sites: the workers it has there already, else each site's least busy one."""
         here = dict(self.topics.records[topic].members)
         names = [self.sites.names[row] for row in sites]
         return tuple(WorkerId(name, here.get(name) or self.least_busy_worker(name)) for name in names)
 
     def least_busy_worker(self, site: str) -> str:
-        """A worker of the site with the least to do; the first when it has none."""
+        """The name of a site's least busy worker; the first one's when it has none."""
         return self._least_busy.get(site, "worker-0")
 
     @cached_property
     def _least_busy(self) -> dict[str, str]:
         found: dict[str, str] = {}
-        for row in np.argsort(-self.workers.busy, kind="stable").tolist():  # the last one written has the least to do
+        for row in np.argsort(-self.workers.busy, kind="stable").tolist():  # the last one written is the least busy
             site, worker = self.workers.names[row]
             found[site] = worker
         return found

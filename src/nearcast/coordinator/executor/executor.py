@@ -1,0 +1,260 @@
+"""Executes moves: does what the machines say, many moves at once, one at a time for each topic and client."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict, deque
+from types import NoneType
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from nats.errors import Error as NatsError
+
+from nearcast.coordinator.executor import client_move as cm
+from nearcast.coordinator.executor import replica_move as rm
+from nearcast.coordinator.executor import topic_move as tm
+from nearcast.coordinator.executor.steps import Begin, Erase, Erased, Finish, Journal, Journalled, Resume
+from nearcast.coordinator.moves import ReplicaMove, TopicMove
+from nearcast.coordinator.term import DeposedError
+from nearcast.errors import NearcastError
+from nearcast.nats import subjects
+from nearcast.nats.kv import ConflictError
+from nearcast.nats.replica_stream import keeps
+from nearcast.nats.rpc import NoAnswerError, StaleTermError, call
+from nearcast.nats.tasks import cancel_and_wait, gather_or_cancel, retry
+from nearcast.protocol.control import Rehome, StartTopic, StopTopic, TopicRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nearcast.config.coordinator_settings import CoordinatorSettings
+    from nearcast.coordinator.moves import ClientMove, Move
+    from nearcast.coordinator.registry import Registry
+    from nearcast.coordinator.term import Term
+    from nearcast.domain.worker_id import WorkerId
+    from nearcast.nats.connection import Connection
+
+__all__ = ["Executor"]
+
+_log = logging.getLogger(__name__)
+_COPY_CHECK_SECONDS = 0.5
+
+
+class Executor:
+    """Executes the moves of one leader. Before each step it checks that the term is not over."""
+
+    def __init__(self, registry: Registry, connection: Connection, settings: CoordinatorSettings, term: Term) -> None:
+        self._registry, self._connection, self._settings, self._leader_term = registry, connection, settings, term
+        self._stopped = False
+        self._slots = asyncio.Semaphore(settings.moves_at_once)
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self.copies: dict[str, asyncio.Task[Finish]] = {}  # by topic: replicas that are being moved
+        self.failure: BaseException | None = None  # of a replica move, which nobody awaits
+        self.finished: deque[tuple[TopicMove | ClientMove, Finish, float]] = deque(maxlen=1000)
+
+    async def run(self, moves: Iterable[TopicMove | ClientMove]) -> list[Finish]:
+        """Execute new moves; returns how each ended."""
+        return await gather_or_cancel(*(self._execute(move, resumed=False) for move in moves))
+
+    async def resume(self) -> None:
+        """Finish or roll back the moves that an earlier leader began."""
+        moves = []
+        for move in list(self._registry.moves.values()):
+            if isinstance(move, ReplicaMove):
+                self.copy(move, resumed=True)
+            else:
+                moves.append(self._execute(move, resumed=True))
+        await gather_or_cancel(*moves)
+
+    def copy(self, move: ReplicaMove, *, resumed: bool = False) -> asyncio.Task[Finish]:
+        """Begin to move a topic's replicas. Copying may take long, so it has a task of its own."""
+        task = self.copies[move.topic] = asyncio.create_task(
+            self._move_replicas(move, resumed), name=f"replicas of {move.topic}"
+        )
+
+        def done(task: asyncio.Task[Finish]) -> None:
+            del self.copies[move.topic]
+            if task.cancelled():
+                return
+            self.failure = self.failure or task.exception()
+            log = _log.warning if task.exception() else _log.info
+            log("replicas of %s -> %s: %s", move.topic, move.after, task.exception() or task.result())
+
+        task.add_done_callback(done)
+        return task
+
+    async def stop(self) -> None:
+        """Take no further step. The next leader, perhaps this coordinator again, continues from the journal."""
+        self._stopped = True
+        await cancel_and_wait(*self.copies.values())
+
+    def _term(self) -> int:
+        if self._stopped:
+            raise DeposedError("this coordinator stopped leading")
+        return self._leader_term.number()
+
+    async def _execute(self, move: TopicMove | ClientMove, *, resumed: bool) -> Finish:
+        name = f"topic {move.topic}" if isinstance(move, TopicMove) else f"client {move.client}"
+        async with self._locks[name], self._slots:
+            began = asyncio.get_running_loop().time()
+            if isinstance(move, TopicMove):
+                finish = await self._move_topic(move, resumed)
+            else:
+                finish = await self._move_client(move, resumed)
+            self.finished.append((move, finish, asyncio.get_running_loop().time() - began))
+            _log.info("%s: %s -> %s: %s", name, move.before, move.after, finish)
+            return finish
+
+    async def _write_journal(self, move: Move, step: Journal | Erase) -> Journalled | Erased:
+        self._term()
+        if isinstance(step, Journal):
+            await self._registry.journal(move)
+            return Journalled()
+        await self._registry.erase_move(move)
+        return Erased()
+
+    async def _send_command(self, subject: str, command: Any, limit: float) -> str:
+        """Send a command to a site or client. Returns why it was not done; empty when it was."""
+        try:
+            # The subscription may be new: the broker learns of it a moment later.
+            await retry(
+                lambda: call(self._connection, subject, command, NoneType, timeout=limit),
+                within=limit / 2,
+                on=NoAnswerError,
+            )
+        except StaleTermError as error:
+            if error.term > self._term():
+                raise DeposedError(str(error)) from error
+            return str(error)
+        except NearcastError as error:
+            return str(error)
+        return ""
+
+    async def _move_topic(self, move: TopicMove, resumed: bool) -> Finish:
+        machine = tm.TopicMoveMachine(move)
+        first: tm.Event = Resume(await self._registry.reread_topic(move.topic)) if resumed else Begin()
+        events = deque([first])
+        while True:
+            instructions = machine.handle(events.popleft())
+            if instructions and isinstance(instructions[0], Finish):
+                return instructions[0]
+            events.extend(await gather_or_cancel(*(self._do(move, instruction) for instruction in instructions)))
+
+    async def _do(self, move: TopicMove, instruction: tm.Instruction) -> tm.Event:
+        term = self._term()
+        match instruction:
+            case Journal() | Erase():
+                return await self._write_journal(move, instruction)
+            case tm.Start(member, source, epoch):
+                record = self._registry.topics.get(move.topic)
+                if record is None:
+                    return tm.Failed(member, "the topic was removed")
+                spec = with_members(record, epoch, move.after, move.id).spec
+                start = StartTopic(term, epoch, spec, member.worker, source)
+                subject = subjects.site_command(member.site, "start")
+                error = await self._send_command(subject, start, self._settings.start_limit)
+                return tm.Failed(member, error) if error else tm.Started(member)
+            case tm.Commit(expected, epoch, members):
+                return await self._commit(move, expected, epoch, members)
+            case tm.Stop(member, towards, epoch):
+                stop = StopTopic(term, epoch, move.topic, member.worker, towards)
+                subject = subjects.site_command(member.site, "stop")
+                error = await self._send_command(subject, stop, self._settings.leave_limit)
+                if error:
+                    _log.warning("topic %s: %s did not confirm that it stopped: %s", move.topic, member, error)
+                return tm.Stopped(member)
+        raise AssertionError(instruction)
+
+    async def _commit(self, move: TopicMove, expected: int, epoch: int, members: tuple[WorkerId, ...]) -> tm.Event:
+        record = self._registry.topics.get(move.topic)
+        if record is None or record.epoch != expected:
+            return tm.Conflict(await self._registry.reread_topic(move.topic))
+        try:
+            await self._registry.put_topic(with_members(record, epoch, members, move.id))
+        except ConflictError:
+            return tm.Conflict(await self._registry.reread_topic(move.topic))
+        return tm.Committed()
+
+    async def _move_client(self, move: ClientMove, resumed: bool) -> Finish:
+        machine = cm.ClientMoveMachine()
+        event: cm.Event = Resume() if resumed else Begin()
+        while True:
+            match instruction := machine.handle(event):
+                case Finish():
+                    return instruction
+                case Journal() | Erase():
+                    event = await self._write_journal(move, instruction)
+                case cm.TellClient():
+                    error = await self._rehome(move)
+                    event = cm.Stayed(error) if error else cm.Moved()
+                case cm.RecordHome():
+                    self._term()
+                    client = self._registry.clients.get(move.client)
+                    if client is not None:
+                        await self._registry.put_client(msgspec.structs.replace(client, home=move.after))
+                    event = cm.HomeRecorded()
+
+    async def _rehome(self, move: ClientMove) -> str:
+        site = self._registry.sites.get(move.after)
+        if site is None:
+            return f"site {move.after} is not registered"
+        command = Rehome(self._term(), site.name, site.url)
+        return await self._send_command(subjects.client_command(move.client), command, self._settings.rehome_limit)
+
+    async def _move_replicas(self, move: ReplicaMove, resumed: bool) -> Finish:
+        machine = rm.ReplicaMoveMachine(move)
+        event: rm.Event = Resume(await self._registry.reread_topic(move.topic)) if resumed else Begin()
+        while True:
+            match instruction := machine.handle(event):
+                case Finish():
+                    return instruction
+                case Journal() | Erase():
+                    event = await self._write_journal(move, instruction)
+                case rm.AssignReplicas(replicas):
+                    event = await self._assign_replicas(move.topic, replicas)
+                case rm.WaitForCopy(fresh):
+                    event = await self._wait_for_copy(move, fresh, resumed)
+
+    async def _assign_replicas(self, topic: str, replicas: tuple[str, ...]) -> rm.Event:
+        async with self._locks[f"topic {topic}"]:  # its members may be changing
+            self._term()
+            record = self._registry.topics.get(topic)
+            if record is None:
+                return rm.TopicRemoved()
+            if set(record.spec.replicas) != set(replicas):
+                await self._registry.put_replicas(record, replicas)
+            return rm.ReplicasAssigned()
+
+    async def _wait_for_copy(self, move: ReplicaMove, fresh: tuple[str, ...], resumed: bool) -> rm.Event:
+        """Wait until the new stores have copied; give up after `copy_limit`, if that is safe.
+
+        It is safe only if an old store answered all the time: then it has all messages that the new ones have.
+        Otherwise this waits until an old store is back; until then there is nothing to copy from.
+        """
+        clock, limit = asyncio.get_running_loop().time, self._settings.copy_limit
+        began, waiting, safe = clock(), set(fresh), not resumed
+        while True:
+            self._term()
+            waiting -= {site for site in waiting if await self._holds_topic(site, move.topic)}
+            if not waiting:
+                return rm.Copied()
+            safe = safe and any([await self._holds_topic(site, move.topic) for site in move.before])
+            if safe and clock() - began > limit:
+                stores = ", ".join(sorted(waiting))
+                return rm.NotCopied(f"the store of {stores} did not copy the topic within {limit:g} s")
+            # The rate of these requests does not grow with the number of copies.
+            await asyncio.sleep(_COPY_CHECK_SECONDS * max(1.0, len(self.copies) / self._settings.moves_at_once))
+
+    async def _holds_topic(self, site: str, topic: str) -> bool:
+        try:
+            manager = self._connection.jsm(prefix=subjects.store_api(site), timeout=5)
+            return keeps((await manager.stream_info(subjects.stream_name(topic))).config, topic)
+        except (NatsError, TimeoutError):
+            return False
+
+
+def with_members(record: TopicRecord, epoch: int, members: tuple[WorkerId, ...], move: str) -> TopicRecord:
+    """The record with other members; their sites manage the topic."""
+    sites = tuple(dict.fromkeys(member.site for member in members))
+    return TopicRecord(msgspec.structs.replace(record.spec, managed_by=sites), epoch, members, move)

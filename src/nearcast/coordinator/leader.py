@@ -1,0 +1,96 @@
+"""What a coordinator has while it leads: built for one term from the state, dropped at its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from nearcast.coordinator.api import CoordinatorApi
+from nearcast.coordinator.control_loop import ControlLoop
+from nearcast.coordinator.executor.executor import Executor
+from nearcast.coordinator.homes import HomePolicy
+from nearcast.coordinator.monitor import Monitor
+from nearcast.coordinator.term import DeposedError
+from nearcast.nats import subjects
+from nearcast.nats.rpc import Server
+from nearcast.protocol.control import ReportAnswer
+from nearcast.protocol.reports import SiteReport
+
+if TYPE_CHECKING:
+    from nearcast.config.coordinator_settings import CoordinatorSettings
+    from nearcast.coordinator.goals import Goal
+    from nearcast.coordinator.registry import Registry
+    from nearcast.coordinator.term import Term
+    from nearcast.nats.connection import Connection
+
+__all__ = ["Leader"]
+
+_log = logging.getLogger(__name__)
+
+
+class Leader:
+    """Receives reports, answers requests, finishes the moves of its predecessor and runs the control loop."""
+
+    def __init__(
+        self,
+        name: str,
+        connection: Connection,
+        registry: Registry,
+        term: Term,
+        settings: CoordinatorSettings,
+        goals: tuple[Goal, ...],
+    ) -> None:
+        self._connection, self._term = connection, term
+        self.registry = registry
+        self.monitor = Monitor(settings.site_lost_after)
+        self.homes = HomePolicy(settings)
+        self.executor = Executor(registry, connection, settings, term)
+        self.control_loop = ControlLoop(registry, self.monitor, self.homes, self.executor, term, settings, goals)
+        self._api = CoordinatorApi(
+            name, registry, self.monitor, self.homes, self.executor, self.control_loop, term, settings
+        )
+
+    async def run(self, ready: asyncio.Event) -> None:
+        """Lead until cancelled, or until a step finds that the term is over. ready: set when requests are answered."""
+        for site in self.registry.sites:
+            self.monitor.expect(site, asyncio.get_running_loop().time())
+        reports = await self._connection.subscribe_raw(subjects.REPORTS, self._handle_report)
+        service = Server(self._connection, self._api.endpoints(), "nearcast-coordinator")
+        await service.start()
+        await self._connection.flush()
+        ready.set()
+        try:
+            await self.executor.resume()
+            await self.control_loop.run()
+        finally:
+            ready.clear()
+            await self.executor.stop()
+            with contextlib.suppress(Exception):  # the connection may be lost
+                await self._connection.unsubscribe_raw(reports)
+                await service.stop()
+
+    def _handle_report(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
+        """Reports are publications with an optional answer, not requests: a store may keep them, too."""
+        try:
+            report = msgspec.msgpack.decode(payload, type=SiteReport)
+        except msgspec.DecodeError as error:
+            _log.warning("dropped an unreadable report on %s: %s", subject, error)
+            return
+        now = asyncio.get_running_loop().time()
+        known = report.site in self.registry.sites
+        if known:
+            self.monitor.take(report, now)
+        for client in report.gone:
+            record = self.registry.clients.get(client)
+            if record is not None and record.home == report.site:  # not if it has moved to another home
+                self.monitor.departed.setdefault(client, now)
+        for client in report.arrived:
+            self.monitor.departed.pop(client, None)
+        if reply:
+            with contextlib.suppress(DeposedError):
+                answer = ReportAnswer(self._term.number(), self.registry.revision, known)
+                self._connection.send(reply, b"", msgspec.msgpack.encode(answer))

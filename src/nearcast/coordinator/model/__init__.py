@@ -1,0 +1,8 @@
+"""The model: what sites and the registry say, as one immutable snapshot in NumPy columns.
+
+`build_model` makes it from the registry and the last reports, `problems` turns it into the planners' problems.
+"""
+
+from nearcast.coordinator.model.model import ClientColumns, Model, SiteColumns, TopicColumns, WorkerColumns
+
+__all__ = ["ClientColumns", "Model", "SiteColumns", "TopicColumns", "WorkerColumns"]

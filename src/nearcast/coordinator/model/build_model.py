@@ -1,0 +1,176 @@
+"""Builds the model from the registry and the last reports."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from nearcast.coordinator.model.client_columns import coordinate_columns
+from nearcast.coordinator.model.model import Model, SiteColumns, TopicColumns, WorkerColumns
+from nearcast.coordinator.monitor import DIMENSIONS, FIGURES
+from nearcast.domain.worker_id import WorkerId
+from nearcast.protocol.reports import BrokerFigures, channel_row
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from nearcast.config.coordinator_settings import CoordinatorSettings
+    from nearcast.coordinator.model.model import ClientColumns
+    from nearcast.coordinator.monitor import Monitor, ReportColumns
+    from nearcast.protocol.control import TopicRecord
+    from nearcast.protocol.registration import SiteInfo
+    from nearcast.protocol.reports import SiteReport
+
+__all__ = ["build_model"]
+
+
+def build_model(
+    sites: Mapping[str, SiteInfo],
+    topics: Mapping[str, TopicRecord],
+    clients: ClientColumns,
+    monitor: Monitor,
+    now: float,
+    settings: CoordinatorSettings,
+) -> Model:
+    """The model of the present state. Rows of sites and topics are in the order of their names."""
+    names = tuple(sorted(sites))
+    row_of = {name: row for row, name in enumerate(names)}
+    records = tuple(topics[name] for name in sorted(topics))
+    columns = list(monitor.columns.values())
+    return Model(
+        _sites([sites[name] for name in names], monitor, now, settings),
+        _topics(records, row_of, columns),
+        clients,
+        _workers(records, row_of, monitor.reports),
+        _channel_rates(clients.channels, columns),
+    )
+
+
+def _sites(sites: Sequence[SiteInfo], monitor: Monitor, now: float, settings: CoordinatorSettings) -> SiteColumns:
+    lost, lost_stores = monitor.lost(now), monitor.lost_stores(now)
+    reports = [monitor.reports.get(site.name) for site in sites]
+    brokers = [report.broker if report is not None else BrokerFigures() for report in reports]
+    placed, position, height = coordinate_columns([report.coordinate if report else None for report in reports])
+    return SiteColumns(
+        tuple(site.name for site in sites),
+        alive=np.array([site.name not in lost for site in sites], dtype=bool),
+        placed=placed,
+        position=position,
+        height=height,
+        utilisation=np.array([(broker.cpu, broker.memory, broker.network) for broker in brokers]).reshape(-1, 3),
+        rate_out=np.array([broker.messages_out for broker in brokers]),
+        rate_limit=np.full(len(sites), settings.rate_out_limit),
+        store=np.array([site.store for site in sites], dtype=bool),
+        store_up=np.array([site.name not in lost_stores for site in sites], dtype=bool),
+    )
+
+
+def _topics(
+    records: Sequence[TopicRecord], row_of: Mapping[str, int], columns: Sequence[ReportColumns]
+) -> TopicColumns:
+    number = {record.spec.name: row for row, record in enumerate(records)}
+    count = len(records)
+    managing = np.zeros((count, len(row_of)), dtype=bool)
+    for row, record in enumerate(records):
+        managing[row, [row_of[site] for site in record.spec.managed_by if site in row_of]] = True
+    bound = np.array([record.spec.bound_ms if record.spec.bound_ms else np.inf for record in records])
+    rows = [
+        np.fromiter((number.get(name, -1) for name in report.names), np.int64, len(report.names)) for report in columns
+    ]
+    topic = np.concatenate([*rows, np.empty(0, np.int64)])
+    values = np.concatenate([*(report.values for report in columns), np.empty((0, len(FIGURES) + 2 * DIMENSIONS))])
+    topic, values = topic[topic >= 0], values[topic >= 0]
+    field = {name: values[:, n] for n, name in enumerate(FIGURES)}
+    deviation, latency = np.zeros(count), np.zeros(count)
+    centroids = []
+    for n, role in enumerate(("producer", "consumer")):
+        first = len(FIGURES) + n * DIMENSIONS
+        own = values[:, first : first + DIMENSIONS]
+        centroid, away, leg = _combined(
+            topic, count, field[f"{role}s"], own, field[f"{role}_deviation"], field[f"{role}_leg"]
+        )
+        centroids.append(centroid)
+        deviation += away
+        latency += leg
+    latency[managing.sum(axis=1) == 0] = 0.0
+    return TopicColumns(
+        tuple(number),
+        tuple(records),
+        managing,
+        bound.reshape(count),
+        rate=np.bincount(topic, field["messages_out"] + field["messages_in"], count).astype(float),
+        published=np.bincount(topic, field["messages_out"], count).astype(float),
+        producer_centroid=centroids[0],
+        consumer_centroid=centroids[1],
+        deviation=deviation,
+        latency=latency,
+    )
+
+
+def _channel_rates(subscriptions: tuple[str, ...], columns: Sequence[ReportColumns]) -> np.ndarray:
+    """Results per second of each subscription: the mean of its channel, because reports have one row per channel."""
+    received: defaultdict[str, float] = defaultdict(float)
+    consumers: defaultdict[str, float] = defaultdict(float)
+    for report in columns:
+        for part in report.channels:
+            received[part.topic] += part.messages_in
+            consumers[part.topic] += part.consumers
+    rows = [channel_row(name.partition(".")[0]) for name in subscriptions]
+    return np.array([received[row] / consumers[row] if consumers[row] else 0.0 for row in rows], dtype=float)
+
+
+def _combined(
+    topic: np.ndarray, count: int, clients: np.ndarray, own: np.ndarray, away: np.ndarray, leg: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Centroid, deviation and leg of each topic's producers (or consumers), combined from the sites' reports.
+
+    The deviation from the common centroid is at most the deviation from a site's own centroid plus the distance between
+    the two. So W(t) is exact when all clients of a topic are at one site, and an upper bound otherwise.
+    """
+    known = np.isfinite(own).all(axis=1) & (clients > 0)
+    rows, weight = topic[known], clients[known]
+    total = np.bincount(rows, weight, count)
+    centroid = np.full((count, DIMENSIONS), np.nan)
+    for axis in range(DIMENSIONS):
+        summed = np.bincount(rows, weight * own[known, axis], count)
+        centroid[:, axis] = np.divide(summed, total, out=np.full(count, np.nan), where=total > 0)
+    deviation, legs = np.zeros(count), np.zeros(count)
+    apart = np.linalg.norm(own[known] - centroid[rows], axis=1)
+    np.maximum.at(deviation, rows, apart + away[known])
+    np.maximum.at(legs, rows, leg[known])
+    return centroid, deviation, legs
+
+
+def _workers(
+    records: Sequence[TopicRecord], row_of: Mapping[str, int], reports: Mapping[str, SiteReport]
+) -> WorkerColumns:
+    number = {record.spec.name: row for row, record in enumerate(records)}
+    figures = {
+        (WorkerId(site, worker.worker), topic.topic): topic
+        for site, report in reports.items()
+        for worker in report.workers
+        for topic in worker.topics
+    }
+    busy = {WorkerId(site, w.worker): w.busy for site, report in reports.items() for w in report.workers}
+    names = tuple(sorted({name for record in records for name in record.members} | set(busy)))
+    names = tuple(name for name in names if name.site in row_of)
+    worker_of = {name: row for row, name in enumerate(names)}
+    rows = [
+        (number[record.spec.name], worker_of[name], figures.get((name, record.spec.name)))
+        for record in records
+        for name in record.members
+        if name in worker_of
+    ]
+    return WorkerColumns(
+        names,
+        site=np.array([row_of[name.site] for name in names], dtype=np.int64),
+        busy=np.array([busy.get(name, 0.0) for name in names]),
+        topic=np.array([topic for topic, _, _ in rows], dtype=np.int64),
+        worker=np.array([worker for _, worker, _ in rows], dtype=np.int64),
+        rate=np.array([found.rate if found else 0.0 for _, _, found in rows]),
+        processing_ms=np.array([found.processing_ms if found else 0.0 for _, _, found in rows]),
+        p90_ms=np.array([found.p90_ms if found else 0.0 for _, _, found in rows]),
+        waiting=np.array([found.waiting if found else 0 for _, _, found in rows], dtype=np.int64),
+    )
