@@ -29,10 +29,9 @@ async def test_a_replica_moves_with_its_past_while_messages_flow(city):
                     await asyncio.sleep(0.005)
 
             task = asyncio.create_task(publish())
-            leader = control.leader
             assert await moved(control, "tokyo") == Finish("done")
-            assert leader.registry.topics["log"].spec.replicas == ("tokyo",)
-            await until(lambda: c.sites["osaka"].agent.topic_host.revision == leader.registry.revision)
+            assert control.leader.registry.topics["log"].spec.replicas == ("tokyo",)
+            await until(lambda: c.sites["osaka"].agent.topic_host.revision == control.leader.registry.revision)
             await asyncio.sleep(0.3)
             going = False
             await task
@@ -43,14 +42,15 @@ async def test_a_replica_moves_with_its_past_while_messages_flow(city):
 
 async def test_a_replica_that_comes_back_has_what_it_missed(city):
     async with city(TopicSpec("log", (), ("osaka",), 1), report_seconds=0.2) as c, coordinator(c) as control:
-        leader = control.leader
         async with nearcast.connect(c.url("cloud")) as client:
             for n, store in enumerate(("tokyo", "osaka")):
                 for k in range(50):
                     await client.publish("log", {"n": 50 * n + k})
                 assert await moved(control, store) == Finish("done")
                 await until(
-                    lambda: all(s.agent.topic_host.revision == leader.registry.revision for s in c.sites.values())
+                    lambda: all(
+                        s.agent.topic_host.revision == control.leader.registry.revision for s in c.sites.values()
+                    )
                 )
                 await interest_settled()
 
@@ -139,8 +139,9 @@ async def test_a_topic_that_is_removed_is_stored_no_more_and_comes_back_with_its
 
 
 def move(control, *stores):
-    leader = control.leader
-    return leader.executor.copy(ReplicaMove(control.coordinator.term.next_move_id(), "log", kept_by(control), stores))
+    return control.leader.executor.copy(
+        ReplicaMove(control.coordinator.term.next_move_id(), "log", kept_by(control), stores)
+    )
 
 
 async def moved(control, *stores):
