@@ -1,4 +1,4 @@
-"""`nearcast lab wan …`: a wide area on this machine, up until it is taken down."""
+"""`nearcast lab wan …`: a wide area on this machine, up until it is taken down; `lab run …` is in `scenarios`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table as Screen
 
+from nearcast.cli import scenarios
 from nearcast.errors import InputError
 from nearcast.lab import wan
 from nearcast.lab.wan.topology import MS_PER_KM
@@ -32,6 +33,8 @@ app.add_typer(
     no_args_is_help=True,
     help="A network namespace per node, with the delays of a wide area between them.",
 )
+
+app.add_typer(scenarios.app, name="run", no_args_is_help=True, help="Whole scenarios on an emulated wide area.")
 
 Name = Annotated[str, typer.Option("--name", help="The area, when more than one is up.")]
 DEFAULT_NAME = "wan"

@@ -1,0 +1,102 @@
+"""`nearcast lab run …`: a whole scenario on an emulated wide area, under one policy after the other."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from nearcast.cli.progress import progress
+from nearcast.errors import InputError
+
+if TYPE_CHECKING:
+    from nearcast.lab.scenarios.policies import Policy
+    from nearcast.lab.scenarios.report import JudgedRun
+    from nearcast.lab.scenarios.scenario import Scenario
+
+__all__ = ["app"]
+
+app = typer.Typer()
+
+Seconds = Annotated[float, typer.Option(min=5.0, help="The measured time of each policy.")]
+Policies = Annotated[str, typer.Option(help="Which, separated by commas, one after the other; all: every one.")]
+Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same changes, for every policy.")]
+Out = Annotated[Path, typer.Option(help="The folder for the CSV tables, the plot and the logs of all processes.")]
+
+
+@app.callback()
+def root() -> None:
+    """Run the experiments of Fig. 8 and Fig. 9 of ePulsar, with real processes. Needs root."""
+
+
+@app.command()
+def swarms(
+    seconds: Seconds = 600.0,
+    swarms: Annotated[int, typer.Option(min=1)] = 8,
+    drones: Annotated[int, typer.Option(min=1, help="Of each swarm.")] = 8,
+    policies: Policies = "all",
+    seed: Seed = 1,
+    out: Out = Path("swarms"),
+) -> None:
+    """Swarms of drones that change zone every 20 to 60 s; bound 40 ms."""
+    from nearcast.lab.scenarios.swarms import SwarmParameters
+    from nearcast.lab.scenarios.swarms import swarms as make_swarms
+
+    parameters = SwarmParameters(seconds=seconds, swarms=swarms, drones=drones, seed=seed)
+    _run(make_swarms(parameters), policies, out)
+
+
+def _run(scenario: Scenario, policies: str, out: Path) -> None:
+    from nearcast.lab.scenarios.report import BUSY_LAG_MS, judge, summary_table, write_tables
+    from nearcast.lab.scenarios.runner import DRAIN, WARM_UP, run_scenario
+    from nearcast.lab.wan import missing_right
+
+    chosen = _chosen(policies)
+    if reason := missing_right():
+        raise InputError(reason)
+    console = Console()
+    console = console if console.is_terminal else Console(width=200)
+    participants, changes = len(scenario.participants), len(scenario.changes)
+    console.print(
+        f"{scenario.name}: {participants} clients, {len(scenario.topics)} topics, {changes} changes in "
+        f"{scenario.seconds:g} s, bound {scenario.bound_ms:g} ms, seed {scenario.seed}; {scenario.note}."
+    )
+    judged: list[JudgedRun] = []
+    for n, policy in enumerate(chosen):
+        with progress(f"{policy} ({n + 1} of {len(chosen)})") as advance:
+            judged.append(judge(asyncio.run(run_scenario(scenario, policy, out / "logs" / policy, advance))))
+        write_tables(judged, out)  # after each: what was measured is kept, whatever comes next
+    console.print(summary_table(judged))
+    console.print(
+        f"Judged: {scenario.seconds:g} s after {WARM_UP:g} s of warm-up; messages may come up to {DRAIN:g} s after "
+        "the end. Lost deliveries count as above the bound."
+    )
+    for run in judged:
+        if run.ledger.lag_ms > BUSY_LAG_MS:
+            console.print(
+                f"Note: with {run.run.policy}, publications were made up to {run.ledger.lag_ms:.0f} ms (p99) after "
+                "they were due: the machine was too busy, and latencies are too long."
+            )
+        if run.ledger.failed:
+            console.print(f"Note: with {run.run.policy}, {run.ledger.failed} publications raised an error.")
+    console.print(f"Written to {out}: summary.csv, deliveries.csv, changes.csv, moves.csv, logs/")
+
+
+def _chosen(names: str) -> list[Policy]:
+    """The policies of an option, without those that this version cannot run."""
+    from nearcast.lab.scenarios.policies import POLICIES, missing
+
+    wanted = list(POLICIES) if names == "all" else [name.strip() for name in names.split(",")]
+    if unknown := [name for name in wanted if name not in POLICIES]:
+        raise InputError(f"--policies: {unknown[0]!r} is none; allowed: all, {', '.join(POLICIES)}")
+    chosen = [policy for policy in POLICIES if policy in wanted]
+    for policy in list(chosen):
+        if reason := missing(policy):
+            typer.echo(f"Left out: {reason}.", err=True)
+            chosen.remove(policy)
+    if not chosen:
+        raise InputError("--policies: none of those can be run")
+    return chosen

@@ -1,0 +1,93 @@
+"""Which topics and clients moved, and when: as the coordinator tells, or by looking at where they are."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from nearcast.nats.coordinator_rpc import CoordinatorError, call_coordinator
+
+if TYPE_CHECKING:
+    from nearcast.nats.connection import Connection
+
+__all__ = ["MoveObserver", "ObservedMove"]
+
+_LOOK_EVERY = 0.5
+_READ_EVERY = 5.0  # the coordinator keeps its last 1,000 moves
+
+
+@dataclass(frozen=True)
+class ObservedMove:
+    """A topic or client that went from one place to another. at: Unix seconds."""
+
+    at: float
+    kind: str
+    subject: str
+    source: str
+    target: str
+    reason: str = ""
+
+
+class MoveObserver:
+    """Collects moves while it runs."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._places: dict[tuple[str, str], str] = {}
+        self._moves: dict[tuple[float, str, str], ObservedMove] = {}
+
+    @property
+    def moves(self) -> list[ObservedMove]:
+        """Those seen so far, in order of time."""
+        return sorted(self._moves.values(), key=lambda move: move.at)
+
+    async def run(self) -> None:
+        """Observe until cancelled."""
+        told = await self._coordinator_tells()
+        while True:
+            with contextlib.suppress(CoordinatorError):  # it may be down on purpose, and come back
+                await (self.read() if told else self._look())
+            await asyncio.sleep(_READ_EVERY if told else _LOOK_EVERY)
+
+    async def _coordinator_tells(self) -> bool:
+        try:
+            await self._call("move")
+        except CoordinatorError:
+            await self._call("topic")  # or there is no coordinator at all
+            return False
+        return True
+
+    async def read(self) -> None:
+        """The finished moves that the coordinator remembers; without that, how things are now."""
+        try:
+            rows = await self._call("move")
+        except CoordinatorError:
+            await self._look()
+            return
+        for row in rows:
+            if row["outcome"] == "done":
+                source, target = _text(row["from"]), _text(row["to"])
+                self._add(ObservedMove(row["time"], row["kind"], row["subject"], source, target, row["reason"]))
+
+    async def _look(self) -> None:
+        for kind, place in (("topic", "members"), ("client", "home")):
+            for row in await self._call(kind):
+                target = _text(row[place])
+                source = self._places.get((kind, row[kind]), target)
+                self._places[kind, row[kind]] = target
+                if source != target:
+                    self._add(ObservedMove(time.time(), kind, row[kind], source, target))
+
+    def _add(self, move: ObservedMove) -> None:
+        self._moves[move.at, move.kind, move.subject] = move
+
+    async def _call(self, noun: str) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = await call_coordinator(self._connection, noun, "ls", {}, list, 5.0)
+        return rows
+
+
+def _text(place: Any) -> str:
+    return ", ".join(map(str, place)) if isinstance(place, list) else str(place)

@@ -1,0 +1,113 @@
+"""Processes at the nodes of a wide area: started, watched, and ended together, each with a log of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nearcast.errors import NearcastError
+
+if TYPE_CHECKING:
+    from nearcast.lab.wan import Area
+
+__all__ = ["NodeProcess", "NodeProcesses", "node_processes"]
+
+_END_LIMIT = 10.0
+_NICENESS = "-10"  # latency is measured, not what else runs on this machine
+
+
+class NodeProcess:
+    """A program that runs at a node. Its standard output can be awaited, its errors go to a file."""
+
+    def __init__(self, name: str, process: asyncio.subprocess.Process, log: Path) -> None:
+        self.name, self._process, self._log = name, process, log
+
+    async def said(self, text: str, limit: float) -> None:
+        """Wait until it has printed a line that begins with this."""
+        assert self._process.stdout is not None
+        try:
+            async with asyncio.timeout(limit):
+                while line := await self._process.stdout.readline():
+                    if line.decode().startswith(text):
+                        return
+        except TimeoutError:
+            raise NearcastError(f"{self.name} did not say {text!r} within {limit:g} s; its log: {self._log}") from None
+        raise NearcastError(f"{self.name} ended: {self.last_words()}")
+
+    async def tell(self, line: bytes) -> None:
+        """Give it a line on its standard input."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(line + b"\n")
+        await self._process.stdin.drain()
+
+    async def finished(self, limit: float) -> None:
+        """Wait until it has ended by itself, without an error."""
+        try:
+            await asyncio.wait_for(self._process.communicate(), limit)
+        except TimeoutError:
+            raise NearcastError(f"{self.name} did not end within {limit:g} s; its log: {self._log}") from None
+        if self._process.returncode:
+            raise NearcastError(f"{self.name} ended with code {self._process.returncode}: {self.last_words()}")
+
+    async def end(self) -> None:
+        """Terminate it, or kill it when it takes too long."""
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.terminate()
+        try:
+            await asyncio.wait_for(self._process.communicate(), _END_LIMIT)
+        except TimeoutError:
+            self._process.kill()
+            await self._process.communicate()
+
+    def last_words(self) -> str:
+        """The last line of its log."""
+        lines = self._log.read_text(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "it said nothing"
+
+
+class NodeProcesses:
+    """All processes of one run. They get no signal of the terminal: who runs them ends them."""
+
+    def __init__(self, area: Area, logs: Path) -> None:
+        logs.mkdir(parents=True, exist_ok=True)
+        self._area, self._logs = area, logs
+        self._running: list[NodeProcess] = []
+
+    async def nearcast(self, node: str, name: str, *arguments: str) -> NodeProcess:
+        """Run a command of `nearcast` at a node."""
+        return await self.python(node, name, "-c", "from nearcast.cli import main; main()", *arguments)
+
+    async def python(self, node: str, name: str, *arguments: str) -> NodeProcess:
+        """Run Python at a node."""
+        log = self._logs / f"{name}.log"
+        command = ["nice", "-n", _NICENESS, sys.executable, *arguments]
+        with log.open("wb") as errors:
+            process = await asyncio.create_subprocess_exec(
+                *self._area.command(node, *command),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,
+            )
+        started = NodeProcess(name, process, log)
+        self._running.append(started)
+        return started
+
+    async def end(self) -> None:
+        """End all of them at once."""
+        await asyncio.gather(*(process.end() for process in self._running))
+
+
+@contextlib.asynccontextmanager
+async def node_processes(area: Area, logs: Path) -> AsyncIterator[NodeProcesses]:
+    """Processes that end with the block."""
+    processes = NodeProcesses(area, logs)
+    try:
+        yield processes
+    finally:
+        await processes.end()

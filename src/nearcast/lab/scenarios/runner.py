@@ -1,0 +1,181 @@
+"""One scenario under one policy: sites, coordinator and clients as processes of their own at emulated nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from nearcast.config.deployment_file import read_configuration
+from nearcast.errors import NearcastError
+from nearcast.lab.scenarios.clients import READY, ClientJob, ClientResults, NodeJob
+from nearcast.lab.scenarios.conductor import Conductor
+from nearcast.lab.scenarios.policies import Oracle, coordinator_settings, starting_places
+from nearcast.lab.scenarios.processes import node_processes
+from nearcast.lab.scenarios.scenario import CLOUD, FOREVER
+from nearcast.lab.wan import call_at, wide_area
+from nearcast.nats.connection import open_connection
+from nearcast.nats.coordinator_rpc import CoordinatorError, call_coordinator
+from nearcast.site.site import Site
+
+if TYPE_CHECKING:
+    from nearcast.lab.scenarios.moves import ObservedMove
+    from nearcast.lab.scenarios.policies import Policy, StartingPlaces
+    from nearcast.lab.scenarios.processes import NodeProcess, NodeProcesses
+    from nearcast.lab.scenarios.scenario import Scenario
+    from nearcast.lab.wan import Area
+
+__all__ = ["DRAIN", "WARM_UP", "ScenarioRun", "run_scenario"]
+
+WARM_UP = 15.0  # s; three report periods: what happens in them is played, but not judged
+DRAIN = 5.0  # s; after the last publication, for messages that are late
+_PORT = 4222
+_START_LIMIT = 60.0
+
+
+@dataclass(frozen=True)
+class ScenarioRun:
+    """What came of a run. start: the Unix time at which the measured time began."""
+
+    scenario: Scenario
+    policy: Policy
+    start: float
+    results: list[ClientResults]
+    moves: list[ObservedMove]
+
+
+async def run_scenario(
+    scenario: Scenario,
+    policy: Policy,
+    logs: Path,
+    tick: Callable[[float], None] = lambda share: None,
+    *,
+    warm_up: float = WARM_UP,
+) -> ScenarioRun:
+    """Run it; `tick` is told the share that is done. Processes leave their logs, and nothing else."""
+    places, settings = starting_places(policy, scenario), coordinator_settings(policy)
+    oracle = Oracle(scenario, places) if policy == "oracle" else None
+    with tempfile.TemporaryDirectory(prefix="nearcast-") as temporary:
+        folder = Path(temporary)
+        async with wide_area(scenario.topology(), seed=scenario.seed) as area, node_processes(area, logs) as processes:
+            urls = {site: f"nats://{area.address(site)}:{_PORT}" for site in scenario.sites}
+            await _start_sites(scenario, places, area, processes, folder)
+            if settings is not None:
+                await _start_coordinator(scenario, settings, urls[CLOUD], area, processes, folder)
+            jobs = node_jobs(scenario, places, urls, folder, warm_up)
+            clients = await asyncio.gather(*(_start_clients(node, job, processes) for node, job in jobs.items()))
+            start = time.time() + warm_up
+            await asyncio.gather(*(process.tell(str(start).encode()) for process in clients))
+            conductor = Conductor(scenario, area, None if settings is None else urls[CLOUD], oracle)
+            moves = await call_at(area, CLOUD, partial(conductor.run, start, warm_up, tick))
+            await asyncio.gather(*(process.finished(DRAIN + _START_LIMIT) for process in clients))
+            files = [Path(job.results) for job in jobs.values()]
+            results = [msgspec.msgpack.decode(file.read_bytes(), type=ClientResults) for file in files]
+            return ScenarioRun(scenario, policy, start, results, moves)
+
+
+async def _start_sites(
+    scenario: Scenario, places: StartingPlaces, area: Area, processes: NodeProcesses, folder: Path
+) -> None:
+    """Start every site, and wait until each can send to each other."""
+    (folder / "store").mkdir()
+    configuration = folder / "nearcast.toml"
+    configuration.write_text(deployment_text(scenario, places, area.address))
+    deployment = read_configuration(configuration)
+    sites = [
+        await processes.nearcast(site, site, "site", "run", "--config", str(configuration), "--name", site)
+        for site in scenario.sites
+    ]
+    await asyncio.gather(*(site.said("Ready", _START_LIMIT) for site in sites))
+    joined = {site: partial(Site(deployment, site, folder).wait_for_gateways, scenario.sites) for site in scenario.sites}
+    await asyncio.gather(*(call_at(area, site, wait) for site, wait in joined.items()))
+
+
+def deployment_text(scenario: Scenario, places: StartingPlaces, address: Callable[[str], str]) -> str:
+    """`nearcast.toml`: default settings, a store at the cloud only."""
+    lines = ['processors = ["nearcast.lab.scenarios.echo"]']
+    for site in scenario.sites:
+        kind = "cloud" if site == CLOUD else "edge"
+        lines += ["[[site]]", *_fields(name=site, kind=kind, host=address(site), port=_PORT)]
+        if site == CLOUD:
+            lines += ["[site.store]", *_fields(directory="store")]
+    for topic, site in places.topics.items():
+        lines += ["[[topic]]", *_fields(name=topic, managed_by=[site], bound_ms=scenario.bound_ms)]
+    return "\n".join(lines) + "\n"
+
+
+def _fields(**fields: Any) -> list[str]:
+    # Text, numbers, booleans and lists of text are written in TOML as in JSON.
+    return [f"{name} = {json.dumps(value)}" for name, value in fields.items()]
+
+
+async def _start_coordinator(
+    scenario: Scenario, settings: dict[str, Any], url: str, area: Area, processes: NodeProcesses, folder: Path
+) -> None:
+    """Start it in the cloud, and wait until all sites have registered (and it says that it is ready, if it does)."""
+    file = folder / "coordinator.toml"
+    file.write_text("\n".join(_fields(**settings)) + "\n")
+    process = await processes.nearcast(
+        CLOUD, "coordinator", "coordinator", "run", "--url", url, "--settings", str(file)
+    )
+    await process.said("Ready", _START_LIMIT)
+
+    async def ready() -> None:
+        connection = await open_connection([url], name="runner", timeout=10)
+        status: dict[str, Any] = {}
+        try:
+            async with asyncio.timeout(_START_LIMIT):
+                while status.get("sites") != len(scenario.sites) or not status.get("ready", True):
+                    await asyncio.sleep(0.2)
+                    try:
+                        status = await call_coordinator(connection, "coordinator", "status", {}, dict)
+                    except CoordinatorError:
+                        status = {}
+        except TimeoutError:
+            raise NearcastError(f"the coordinator is not ready after {_START_LIMIT:g} s: {status}") from None
+        finally:
+            await connection.close()
+
+    await call_at(area, CLOUD, ready)
+
+
+def node_jobs(
+    scenario: Scenario, places: StartingPlaces, urls: dict[str, str], folder: Path, warm_up: float
+) -> dict[str, NodeJob]:
+    """What the clients of each node do. Clients with a coordinator know the address of the cloud only."""
+    rng = np.random.default_rng(scenario.seed)
+    clients: dict[str, list[ClientJob]] = {node: [] for node in scenario.nodes}
+    for number, each in enumerate(scenario.participants):
+        home = CLOUD if places.homes is None else places.homes[each.name]
+        spans = [(span.topic, _finite(span.start), _finite(span.end)) for span in each.subscribes]
+        coordinated, phase = places.homes is None, float(rng.random())
+        clients[each.node].append(
+            ClientJob(number, each.name, [urls[home]], coordinated, each.mobile, each.topic, phase, spans)
+        )
+    return {
+        node: NodeJob(
+            here, scenario.rate, scenario.size, warm_up, scenario.seconds, DRAIN, str(folder / f"{node}.results")
+        )
+        for node, here in clients.items()
+        if here
+    }
+
+
+def _finite(at: float) -> float | None:
+    return None if abs(at) == FOREVER else at
+
+
+async def _start_clients(node: str, job: NodeJob, processes: NodeProcesses) -> NodeProcess:
+    process = await processes.python(node, node, "-m", "nearcast.lab.scenarios.clients")
+    await process.tell(msgspec.json.encode(job))
+    await process.said(READY.decode().strip(), _START_LIMIT)
+    return process
