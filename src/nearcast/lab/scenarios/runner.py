@@ -96,7 +96,9 @@ async def _start_sites(
         for site in scenario.sites
     ]
     await asyncio.gather(*(site.said("Ready", _START_LIMIT) for site in sites))
-    joined = {site: partial(Site(deployment, site, folder).wait_for_gateways, scenario.sites) for site in scenario.sites}
+    joined = {
+        site: partial(Site(deployment, site, folder).wait_for_gateways, scenario.sites) for site in scenario.sites
+    }
     await asyncio.gather(*(call_at(area, site, wait) for site, wait in joined.items()))
 
 
