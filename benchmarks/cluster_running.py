@@ -72,7 +72,7 @@ def latency(spark: SparkSession) -> Iterator[Figure]:
                 for start in range(0, 10_000, 500):
                     some = values[start : start + 500]
                     waiting = [client.subscribe(channel="of_kind_in_area", params=v, callback=took) for v in some]
-                    await asyncio.gather(*(subscription._start() for subscription in waiting))
+                    await asyncio.gather(*waiting)
                 by_rate: dict[int, tuple[list[float], str]] = {}
                 with cluster_process(deployment, folder) as (_, port):
                     await latency_at(devices, 1000, 60, inbox, rng)  # warm the compilers

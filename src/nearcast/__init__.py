@@ -4,23 +4,42 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nearcast.client import Client, HistoryError, QuorumError, Receipt, SlowConsumerError, Subscription, connect
+    from nearcast import sync
+    from nearcast.client import (
+        Client,
+        History,
+        HistoryError,
+        QuorumError,
+        Receipt,
+        SlowConsumerError,
+        Subscription,
+        connect,
+    )
+    from nearcast.codec import Codec
+    from nearcast.coordinates import Coordinate
     from nearcast.domain.topic import TopicError
     from nearcast.errors import InputError, NearcastError
-    from nearcast.filters import field
+    from nearcast.filters import Condition, field
     from nearcast.message import Message, PayloadError
     from nearcast.nats.connection import ConnectionLostError, PayloadTooLargeError
-    from nearcast.processors import SpoolView, processor
+    from nearcast.nats.coordinator_rpc import CoordinatorError
+    from nearcast.processors import ProcessorError, SpoolView, processor
 
 __all__ = [
     "Client",
+    "Codec",
+    "Condition",
     "ConnectionLostError",
+    "Coordinate",
+    "CoordinatorError",
+    "History",
     "HistoryError",
     "InputError",
     "Message",
     "NearcastError",
     "PayloadError",
     "PayloadTooLargeError",
+    "ProcessorError",
     "QuorumError",
     "Receipt",
     "SlowConsumerError",
@@ -30,25 +49,32 @@ __all__ = [
     "connect",
     "field",
     "processor",
+    "sync",
 ]
 
 # Where each public name lives. They are loaded when first used: a process that only runs a processor does not pay
 # for the network client.
 _HOMES = {
     "nearcast.client": (
-        "Client", "HistoryError", "QuorumError", "Receipt", "SlowConsumerError", "Subscription", "connect",
+        "Client", "History", "HistoryError", "QuorumError", "Receipt", "SlowConsumerError", "Subscription", "connect",
     ),
-    "nearcast.errors": ("InputError", "NearcastError"),
+    "nearcast.codec": ("Codec",),
+    "nearcast.coordinates": ("Coordinate",),
     "nearcast.domain.topic": ("TopicError",),
-    "nearcast.processors": ("SpoolView", "processor"),
-    "nearcast.nats.connection": ("ConnectionLostError", "PayloadTooLargeError"),
+    "nearcast.errors": ("InputError", "NearcastError"),
+    "nearcast.filters": ("Condition", "field"),
     "nearcast.message": ("Message", "PayloadError"),
-    "nearcast.filters": ("field",),
+    "nearcast.nats.connection": ("ConnectionLostError", "PayloadTooLargeError"),
+    "nearcast.nats.coordinator_rpc": ("CoordinatorError",),
+    "nearcast.processors": ("ProcessorError", "SpoolView", "processor"),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _HOMES.items() for name in names}
+_MODULES = ("sync",)
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"nearcast.{name}")
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'nearcast' has no attribute {name!r}")
     return getattr(import_module(_MODULE_OF[name]), name)

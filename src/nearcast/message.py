@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from nearcast.codec import JSON
 from nearcast.errors import NearcastError
@@ -12,15 +12,28 @@ from nearcast.nats.stamp import Stamp, parse_stamp, reason_of, stamp_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Message", "PayloadError"]
+    import typing_extensions
+
+    T_co = typing_extensions.TypeVar("T_co", covariant=True, default=Any)
+else:
+    T_co = TypeVar("T_co", covariant=True)  # its default is for type checkers
+
+__all__ = ["Message", "PayloadError", "T_co"]
 
 
 class PayloadError(NearcastError, ValueError):
-    """A payload that the codec cannot read. `message.payload` still has the bytes."""
+    """A payload that the codec cannot read, or that is not of the type asked for.
+
+    message: the one it came with; its `payload` has the bytes.
+    """
+
+    def __init__(self, message: Message, reason: Exception) -> None:
+        super().__init__(f"message {message.id or '(no id)'} of topic {message.topic}: {reason}")
+        self.message = message
 
 
-class Message:
-    """A publication or a notification.
+class Message(Generic[T_co]):
+    """A publication or a notification. `Message[Reading]`: one whose data was decoded and validated as that type.
 
     topic:   what it was published to
     payload: the bytes as they came
@@ -38,16 +51,16 @@ class Message:
         self._stamp: Stamp | None = None
 
     @property
-    def data(self) -> Any:
+    def data(self) -> T_co:
         """The payload read by the codec, once; JSON by default."""
         try:
             return self._data
         except AttributeError:
             pass
         try:
-            self._data: Any = self._decode(self.payload)
+            self._data: T_co = self._decode(self.payload)
         except Exception as error:
-            raise PayloadError(f"message {self.id or '(no id)'} of topic {self.topic}: {error}") from error
+            raise PayloadError(self, error) from error
         return self._data
 
     @property

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import Counter
 
+import pytest
 from tests.system.conftest import until
 from tests.system.control import coordinator
 
@@ -69,3 +70,25 @@ async def test_a_client_that_moves_misses_no_result_and_the_coordinator_lists_it
             await until(rated)
         await until(lambda: not control.leader.registry.clients)
         assert await control.ask("channel", "subscriptions") == []
+
+
+async def test_subscribe_channel_takes_the_parameters_as_keywords_and_leaves_when_closed(city):
+    async with city(names=("cloud",)) as c, nearcast.connect(c.url("cloud"), name="phone") as phone:
+        registry = Catalog(phone.connection, "cloud")
+        await registry.prepare()
+        await registry.add_channel(ChannelSpec("alerts", "SELECT 1", (Parameter("type", "string"),)))
+        key = subscription_key({"type": "fire"})
+        async with phone.subscribe_channel("alerts", type="fire") as alerts:
+            subject = subjects.channel_results("alerts", key)
+            phone.connection.send(subject, header_block(b"alerts:cloud:1:1"), b'{"severity": 4}')
+            assert (await anext(alerts)).data == {"severity": 4}
+            assert await registry.held_by("cloud") == [f"alerts.{key}"]
+
+        async def left():
+            return not await registry.held_by("cloud")
+
+        await until(left, limit=3)  # told, not forgotten
+        with pytest.raises(nearcast.InputError, match="there is no channel 'alarms'"):
+            await phone.subscribe_channel("alarms")
+        with pytest.raises(nearcast.InputError, match="takes a topic or a channel"):
+            phone.subscribe("alerts", channel="alerts")

@@ -118,6 +118,51 @@ async def test_bad_input_is_refused_before_anything_is_sent(bare: str) -> None:
         await client.publish("x", 1)
 
 
+class Reading(msgspec.Struct):
+    sensor: str
+    celsius: float
+
+
+async def test_typed_payloads_are_validated_and_the_others_counted_and_reported(bare: str) -> None:
+    errors: list[nearcast.PayloadError] = []
+    async with nearcast.connect(bare) as client:
+        subscription = await client.subscribe("readings", type=Reading, on_error=errors.append)
+        called: list[Reading] = []
+        by_callback = await client.subscribe(
+            "readings", type=Reading, callback=lambda message: called.append(message.data)
+        )
+        bad = [b"", b"{", b"null", b'{"sensor": "a"}', b'{"sensor": 7, "celsius": 1}']
+        for payload in bad:
+            await client.publish("readings", payload)
+        await client.publish("readings", Reading("a", 20.5))
+        await client.publish("readings", b"[1]")
+        await client.publish("readings", {"sensor": "b", "celsius": 3, "unknown": "fields are left out"})
+        assert [(await anext(subscription)).data for _ in range(2)] == [Reading("a", 20.5), Reading("b", 3.0)]
+        assert (subscription.received, subscription.invalid) == (8, 6)
+        assert [error.message.payload for error in errors] == [*bad, b"[1]"]
+        assert "of topic readings: Expected `str`, got `int` - at `$.sensor`" in str(errors[4])
+        await until(lambda: called == [Reading("a", 20.5), Reading("b", 3.0)])
+        assert by_callback.invalid == 6
+        with pytest.raises(nearcast.InputError, match="on_error needs a type"):
+            client.subscribe("readings", on_error=errors.append)
+
+
+async def test_typed_payloads_with_another_codec_and_an_on_error_that_fails(bare: str) -> None:
+    class MessagePack:
+        encode = staticmethod(msgspec.msgpack.encode)
+        decode = staticmethod(msgspec.msgpack.decode)
+
+    async def fail(error: nearcast.PayloadError) -> None:
+        raise RuntimeError("on purpose")
+
+    async with nearcast.connect(bare, codec=MessagePack()) as client:
+        subscription = await client.subscribe("readings", type=Reading, on_error=fail)
+        await client.publish("readings", b"\xc1")
+        await client.publish("readings", {"sensor": "a", "celsius": 1.0})
+        assert (await anext(subscription)).data == Reading("a", 1.0)
+        assert subscription.invalid == 1
+
+
 async def test_closed_subscriptions_are_forgotten(bare: str) -> None:
     async with nearcast.connect(bare) as client:
         kept = await client.subscribe("x")

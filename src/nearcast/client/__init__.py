@@ -2,7 +2,16 @@
 
 from nearcast.client.acknowledgements import QuorumError, Receipt
 from nearcast.client.client import Client, connect
-from nearcast.client.history import HistoryError
+from nearcast.client.history import History, HistoryError
 from nearcast.client.subscription import SlowConsumerError, Subscription
 
-__all__ = ["Client", "HistoryError", "QuorumError", "Receipt", "SlowConsumerError", "Subscription", "connect"]
+__all__ = [
+    "Client",
+    "History",
+    "HistoryError",
+    "QuorumError",
+    "Receipt",
+    "SlowConsumerError",
+    "Subscription",
+    "connect",
+]

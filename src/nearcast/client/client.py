@@ -6,7 +6,7 @@ import random
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import msgspec
 
@@ -14,9 +14,9 @@ from nearcast.client.history import History, HistoryQuery, StoreFinder, conditio
 from nearcast.client.publishing import Publisher
 from nearcast.client.session import Sessions
 from nearcast.client.subscribing import begin_channel, begin_dead_letters, begin_topic
-from nearcast.client.subscription import Callback, Overflow, Subscription
+from nearcast.client.subscription import Callback, OnError, Overflow, Subscription
 from nearcast.client.topic_lookup import look_up_topics
-from nearcast.codec import JSON, Codec
+from nearcast.codec import JSON, Codec, typed_decoder
 from nearcast.domain.site import check_name
 from nearcast.domain.topic import TopicSpec, check_pattern, covers
 from nearcast.errors import InputError
@@ -30,12 +30,14 @@ if TYPE_CHECKING:
     from nearcast.client.replay import Replay
     from nearcast.coordinates import Coordinate
     from nearcast.filters import Condition
+    from nearcast.message import Message
     from nearcast.nats.connection import Connection
 
 __all__ = ["Client", "connect"]
 
 _BUFFER = 65_536
 _LOCAL_BROKER = "nats://127.0.0.1:4222"
+T = TypeVar("T")
 
 
 class Client:
@@ -111,6 +113,22 @@ class Client:
         """Give a record to a dataset. Returns when the cloud's store has it; it is then kept once, or quarantined."""
         return await self._publisher.feed(dataset, record, timeout)
 
+    @overload
+    def subscribe(
+        self,
+        topic: str | None = None,
+        *,
+        type: type[T],
+        channel: str | None = None,
+        params: Mapping[str, Any] | None = None,
+        callback: Callable[[Message[T]], Awaitable[None] | None] | None = None,
+        on_error: OnError | None = None,
+        replay: Replay = None,
+        buffer: int = _BUFFER,
+        on_overflow: Overflow = "drop_oldest",
+    ) -> Subscription[T]: ...
+
+    @overload
     def subscribe(
         self,
         topic: str | None = None,
@@ -121,6 +139,20 @@ class Client:
         replay: Replay = None,
         buffer: int = _BUFFER,
         on_overflow: Overflow = "drop_oldest",
+    ) -> Subscription: ...
+
+    def subscribe(
+        self,
+        topic: str | None = None,
+        *,
+        type: type[Any] | None = None,  # noqa: A002
+        channel: str | None = None,
+        params: Mapping[str, Any] | None = None,
+        callback: Callback | None = None,
+        on_error: OnError | None = None,
+        replay: Replay = None,
+        buffer: int = _BUFFER,
+        on_overflow: Overflow = "drop_oldest",
     ) -> Subscription:
         """Messages of a topic, or of all topics a pattern stands for (`*` one level, a last `>` all further ones).
 
@@ -128,33 +160,55 @@ class Client:
         enter it or iterate it to begin. replay: past messages first; True for all that is kept, a number for the last
         so many, a time or a time span for those since.
 
+        type: what the data of each message is decoded and validated as, by msgspec. A message that is not of the type
+        is counted (`subscription.invalid`) and given to `on_error` as a PayloadError, not to the reader.
+
         With `channel` and `params` instead of a topic: the results of a channel for these values of its parameters.
         """
-        if topic is not None and channel is not None:
-            raise InputError(f"subscribe takes a topic or a channel, not both: {topic!r} and {channel!r}")
-        if channel is not None:
+        if (topic is None) == (channel is None):
+            raise InputError(f"subscribe takes a topic or a channel: topic is {topic!r}, channel is {channel!r}")
+        if on_error is not None and type is None:
+            raise InputError("on_error needs a type: without one, a payload is decoded when its data is read")
+        if topic is not None:
+            check_pattern(topic)
 
-            async def begin(subscription: Subscription) -> None:
+        async def begin(subscription: Subscription) -> None:
+            self._subscriptions.add(subscription)  # from now on it moves with the client
+            subscription.on_close(lambda: self._subscriptions.discard(subscription))
+            if self.coordination is not None:
+                self.coordination.observe(subscription)
+            if channel is not None:
                 await begin_channel(subscription, self._sessions, channel, params or {}, replay)
+            else:
+                await begin_topic(subscription, self._sessions, replay, self._choice)
 
-            return self._subscription(channel, begin, callback, buffer, on_overflow, of_channel=True)
-        if topic is None:
-            raise InputError("subscribe needs a topic or a channel")
-        check_pattern(topic)
+        decode = self._codec.decode if type is None else typed_decoder(type, self._codec)
+        return Subscription(
+            topic or channel or "",
+            begin,
+            decode,
+            callback,
+            buffer,
+            on_overflow,
+            of_channel=channel is not None,
+            typed=type is not None,
+            on_error=on_error,
+        )
 
-        async def begin_at_topic(subscription: Subscription) -> None:
-            await begin_topic(subscription, self._sessions, replay, self._choice)
-
-        return self._subscription(topic, begin_at_topic, callback, buffer, on_overflow)
+    def subscribe_channel(self, name: str, /, **params: Any) -> Subscription:
+        """The results of a channel for these values of its parameters; `subscribe(channel=…)` takes options, too."""
+        return self.subscribe(channel=name, params=params)
 
     def dead_letters(self, topic: str) -> Subscription:
         """Publications that a processor could not handle, as they are given up; `message.reason` says why."""
         check_pattern(topic)
 
         async def begin(subscription: Subscription) -> None:
+            self._subscriptions.add(subscription)
+            subscription.on_close(lambda: self._subscriptions.discard(subscription))
             await begin_dead_letters(subscription, self._sessions)
 
-        return self._subscription(topic, begin, None, _BUFFER, "drop_oldest")
+        return Subscription(topic, begin, self._codec.decode, None, _BUFFER, "drop_oldest")
 
     def history(
         self,
@@ -197,27 +251,6 @@ class Client:
     async def flush(self) -> None:
         """Wait until the broker has taken all that was published so far."""
         await self._sessions.connection().flush()
-
-    def _subscription(
-        self,
-        topic: str,
-        begin: Callable[[Subscription], Awaitable[None]],
-        callback: Callback | None,
-        buffer: int,
-        on_overflow: Overflow,
-        *,
-        of_channel: bool = False,
-    ) -> Subscription:
-        async def begin_known(subscription: Subscription) -> None:
-            self._subscriptions.add(subscription)  # from now on it moves with the client
-            subscription.on_close(lambda: self._subscriptions.discard(subscription))
-            if self.coordination is not None:
-                self.coordination.observe(subscription)
-            await begin(subscription)
-
-        subscription = Subscription(topic, begin_known, self._codec.decode, callback, buffer, on_overflow)
-        subscription.of_channel = of_channel
-        return subscription
 
 
 def connect(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from datetime import datetime
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -148,7 +148,7 @@ class HistoryQuery:
             self._request, cursor=self.end + 1, since_us=None, last=None, before=None
         )
 
-    async def __aiter__(self) -> AsyncIterator[Message]:
+    async def __aiter__(self) -> AsyncGenerator[Message, None]:
         left = self._limit
         async for page in self.pages():
             for stored in page.messages:
@@ -221,7 +221,7 @@ class History:
         """What crossed the network so far."""
         return self._query.bytes_received if self._query else 0
 
-    async def __aiter__(self) -> AsyncIterator[Message]:
+    async def __aiter__(self) -> AsyncGenerator[Message, None]:
         self._query = await self._prepare()
         async for message in self._query:
             yield message

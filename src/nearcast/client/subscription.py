@@ -7,11 +7,11 @@ import inspect
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal
 
 from nearcast.domain.topic import TopicSpec, matches
 from nearcast.errors import NearcastError
-from nearcast.message import Message
+from nearcast.message import Message, PayloadError, T_co
 from nearcast.nats import subjects
 from nearcast.nats.deduplication import RecentIds
 from nearcast.nats.stamp import stamp_of
@@ -20,7 +20,7 @@ from nearcast.nats.tasks import TaskSet
 if TYPE_CHECKING:
     from nearcast.nats.connection import Connection
 
-__all__ = ["Callback", "Overflow", "SlowConsumerError", "Subscription", "publications_of"]
+__all__ = ["Callback", "OnError", "Overflow", "SlowConsumerError", "Subscription", "publications_of"]
 
 _log = logging.getLogger(__name__)
 
@@ -28,6 +28,7 @@ _OVERLAP_SECONDS = 5.0  # a message that came on one connection may still be on 
 
 Overflow = Literal["drop_oldest", "raise"]
 Callback = Callable[[Message], Awaitable[None] | None]
+OnError = Callable[[PayloadError], Awaitable[None] | None]
 
 
 class SlowConsumerError(NearcastError, BufferError):
@@ -38,10 +39,10 @@ class SlowConsumerError(NearcastError, BufferError):
         self.topic, self.dropped, self.buffer = topic, dropped, buffer
 
 
-class Subscription:
+class Subscription(Generic[T_co]):
     """Messages of a topic or pattern. `await` it (or enter it, or iterate) to begin; leave or `close` it to end.
 
-    received, dropped, duplicates: counts since it began. pending: messages in the buffer.
+    received, dropped, duplicates, invalid: counts since it began; invalid ones are not of the type asked for.
     """
 
     def __init__(
@@ -52,13 +53,19 @@ class Subscription:
         callback: Callback | None,
         buffer: int,
         on_overflow: Overflow,
+        *,
+        of_channel: bool = False,
+        typed: bool = False,
+        on_error: OnError | None = None,
     ) -> None:
+        """typed: messages that cannot be decoded are not given to the reader but to `on_error`."""
         if buffer < 1:
             raise NearcastError(f"subscription to {topic}: buffer is {buffer}; at least 1 is needed")
         if on_overflow not in ("drop_oldest", "raise"):
             raise NearcastError(f"subscription to {topic}: on_overflow is {on_overflow!r}; allowed: drop_oldest, raise")
         self.topic, self.buffer = topic, buffer
-        self.received = self.dropped = self.duplicates = 0
+        self.received = self.dropped = self.duplicates = self.invalid = 0
+        self.of_channel, self._typed, self._on_error = of_channel, typed, on_error
         self._begin, self.decode, self._callback, self._on_overflow = begin, decode, callback, on_overflow
         self._messages: deque[Message] = deque()
         self._deliver: Callable[[Message], None] = self.put
@@ -73,42 +80,45 @@ class Subscription:
         self._on_close: list[Callable[[], object]] = []
         self._begun = self._closed = self._always_unique = False
         self._overlaps = 0
-        self.of_channel = False
         self.sampler: Callable[[bytes, bytes], None] | None = None  # gets payload and headers of one message in 16
         self._overflowed = 0
 
     @property
     def pending(self) -> int:
+        """Messages in the buffer."""
         return len(self._messages)
 
-    def __await__(self) -> Generator[Any, None, Subscription]:
+    def __await__(self) -> Generator[Any, None, Subscription[T_co]]:
         return self._start().__await__()
 
-    async def __aenter__(self) -> Subscription:
+    async def __aenter__(self) -> Subscription[T_co]:
         return await self._start()
 
     async def __aexit__(self, *exc_info: object) -> None:
         await self.close()
 
-    def __aiter__(self) -> Subscription:
+    def __aiter__(self) -> Subscription[T_co]:
         return self
 
-    async def __anext__(self) -> Message:
+    async def __anext__(self) -> Message[T_co]:
         if not self._begun:
             await self._start()
-        while not self._messages:
+        while True:
+            while not self._messages:
+                if self._overflowed:
+                    self._raise_overflow()
+                if self._failure is not None:
+                    raise self._failure
+                if self._closed:
+                    raise StopAsyncIteration
+                self._waiter = asyncio.get_running_loop().create_future()
+                await self._waiter
             if self._overflowed:
                 self._raise_overflow()
-            if self._failure is not None:
-                raise self._failure
-            if self._closed:
-                raise StopAsyncIteration
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
-        if self._overflowed:
-            self._raise_overflow()
-        self._has_room.set()
-        return self._messages.popleft()
+            self._has_room.set()
+            message = self._messages.popleft()
+            if not self._typed or await self._is_valid(message):
+                return message
 
     async def close(self) -> None:
         """End it. What is in the buffer can still be read."""
@@ -126,7 +136,7 @@ class Subscription:
         """Have a function called when it is closed."""
         self._on_close.append(callback)
 
-    async def _start(self) -> Subscription:
+    async def _start(self) -> Subscription[T_co]:
         if not self._begun:
             self._begun = True
             try:
@@ -236,6 +246,27 @@ class Subscription:
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
+    async def _is_valid(self, message: Message) -> bool:
+        try:
+            _ = message.data
+        except PayloadError as error:
+            self.invalid += 1
+            if self._on_error is not None:
+                await self._call(self._on_error, error, message)
+            else:  # one line is enough: whoever publishes one publishes more
+                _log.log(logging.WARNING if self.invalid == 1 else logging.DEBUG, "dropped an invalid %s", error)
+            return False
+        return True
+
+    async def _call(self, function: Callable[[Any], Awaitable[None] | None], argument: object, of: Message) -> None:
+        """Call a user's function; what it raises is logged."""
+        try:
+            outcome = function(argument)
+            if inspect.isawaitable(outcome):
+                await outcome
+        except Exception:
+            _log.exception("callback for %s failed on message %s", self.topic, of.id)
+
     def _raise_overflow(self) -> None:
         dropped, self._overflowed = self._overflowed, 0
         raise SlowConsumerError(self.topic, dropped, self.buffer)
@@ -249,12 +280,7 @@ class Subscription:
         while True:
             try:
                 async for message in self:
-                    try:
-                        outcome = callback(message)
-                        if inspect.isawaitable(outcome):
-                            await outcome
-                    except Exception:
-                        _log.exception("callback for %s failed on message %s", self.topic, message.id)
+                    await self._call(callback, message, message)
                 return
             except SlowConsumerError as error:
                 _log.error("%s", error)

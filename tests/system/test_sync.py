@@ -1,0 +1,95 @@
+"""The synchronous client, against real sites that run in the event loop of the test."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+import nearcast
+from nearcast.domain.topic import TopicSpec
+
+
+class Reading(msgspec.Struct):
+    n: int
+
+
+async def in_thread(work: Callable[[], Any]) -> Any:
+    """Run what waits in a thread of its own, as a script does; the sites go on in this one."""
+    async with asyncio.timeout(60):
+        return await asyncio.to_thread(work)
+
+
+async def test_publish_subscribe_and_history(city) -> None:
+    async with city(TopicSpec("log", (), ("tokyo",), 1), names=("tokyo",)) as c:
+
+        def script() -> None:
+            with nearcast.sync.connect(c.url("tokyo"), name="script") as client:
+                assert (client.name, client.home) == ("script", "tokyo")
+                messages = client.subscribe("log", type=Reading, timeout=1)
+                for n in range(3):
+                    assert client.publish("log", {"n": n}).stores == ("tokyo",)
+                client.publish("log", "no reading")
+                assert [message.data.n for message in messages] == [0, 1, 2]
+                assert (messages.received, messages.dropped, messages.invalid) == (4, 0, 1)
+                with pytest.raises(TimeoutError):
+                    messages.get(timeout=0.1)
+                assert [message.data for message in client.history("log", last=2)] == [{"n": 2}, "no reading"]
+                assert next(client.history("log")).data == {"n": 0}
+                replayed = client.subscribe("log", replay=True)
+                assert replayed.get(timeout=20).data == {"n": 0}
+                messages.close()
+                with pytest.raises(EOFError):
+                    messages.get()
+                assert list(messages) == []
+
+        threads = threading.active_count()
+        await in_thread(script)
+        assert threading.active_count() <= threads + 1  # the one `to_thread` keeps
+
+
+async def test_history_longer_than_what_crosses_threads_at_once(city) -> None:
+    async with city(TopicSpec("log", (), ("tokyo",), 1), names=("tokyo",)) as c:
+        async with nearcast.connect(c.url("tokyo")) as client:
+            for receipt in [await client.publish_nowait("log", n, timeout=30) for n in range(1200)]:
+                await receipt
+
+        def script() -> list[int]:
+            with nearcast.sync.connect(c.url("tokyo")) as client:
+                return [message.data for message in client.history("log")]
+
+        assert await in_thread(script) == list(range(1200))
+
+
+async def test_mistakes_are_the_same_errors_and_a_closed_client_says_so(city) -> None:
+    async with city(names=("tokyo",)) as c:
+
+        def script() -> None:
+            with pytest.raises(nearcast.ConnectionLostError):
+                nearcast.sync.connect("nats://127.0.0.1:1", timeout=0.5)
+            with nearcast.sync.connect(c.url("tokyo")) as client:
+                with pytest.raises(nearcast.TopicError):
+                    client.publish("a b", 1)
+                with pytest.raises(nearcast.TopicError):
+                    client.subscribe("a b")
+                errors: list[BaseException] = []
+
+                def publish_again(error: nearcast.PayloadError) -> None:
+                    try:
+                        client.publish("errors", str(error))
+                    except nearcast.NearcastError as refused:
+                        errors.append(refused)
+
+                readings = client.subscribe("x", type=Reading, on_error=publish_again, timeout=1)
+                client.publish("x", "no reading")
+                assert list(readings) == []
+                assert "cannot be used in its own callback" in str(errors[0])
+            client.close()
+            with pytest.raises(nearcast.ConnectionLostError, match="the client is closed"):
+                client.publish("x", 1)
+
+        await in_thread(script)
