@@ -17,7 +17,7 @@ from nearcast.client.subscribing import begin_channel, begin_dead_letters, begin
 from nearcast.client.subscription import Callback, OnError, Overflow, Subscription
 from nearcast.client.topic_lookup import look_up_topics
 from nearcast.codec import JSON, Codec, typed_decoder
-from nearcast.domain.site import check_name
+from nearcast.domain.names import check_name
 from nearcast.domain.topic import TopicSpec, check_pattern, covers
 from nearcast.errors import InputError
 from nearcast.protocol.services import HistoryRequest

@@ -1,1 +1,1 @@
-"""The nouns of Nearcast: sites, topics, clients, channels, plans. Frozen values, no I/O."""
+"""Sites, topics, channels, datasets and deployments: frozen values, no I/O."""

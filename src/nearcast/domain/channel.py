@@ -5,17 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from nearcast.domain.names import check_identifier
 from nearcast.errors import InputError
 
 __all__ = ["PARAMETER_TYPES", "ChannelSpec", "Parameter", "check_channel", "check_values", "subscription_key"]
 
 PARAMETER_TYPES = ("string", "int", "bigint", "double", "boolean")
-_NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _WHOLE = {"int": 31, "bigint": 63}
 
 
@@ -32,9 +31,9 @@ class ChannelSpec:
     """A channel.
 
     period: seconds between executions; None means continuous: as soon as records come.
-    new: the dataset of which each record is looked at once, by the execution after it came; empty when every execution
-    looks at all that is kept. keep_seconds: how long results can be asked for again. created: when
-    it was added, which tells it from one before it of the same name.
+    new: the dataset of which each record is read once, by the execution after it came; empty when every execution
+    reads all that is kept. keep_seconds: how long results are kept. created: when it was added; it distinguishes a
+    channel from an earlier one of the same name.
     """
 
     name: str
@@ -53,15 +52,11 @@ class ChannelSpec:
 
 def check_channel(channel: ChannelSpec) -> ChannelSpec:
     """Return the channel if its names, types and times can be right; the query is checked by Spark."""
-    if not _NAME.fullmatch(channel.name):
-        raise InputError(
-            f"channel name {channel.name!r}: small letters, digits and _ are allowed, starting with a letter"
-        )
+    check_identifier(channel.name, "channel name")
     seen = set()
     for parameter in channel.parameters:
+        check_identifier(parameter.name, f"channel {channel.name}, parameter")
         at = f"channel {channel.name}, parameter {parameter.name!r}"
-        if not _NAME.fullmatch(parameter.name):
-            raise InputError(f"{at}: small letters, digits and _ are allowed, starting with a letter")
         if parameter.type not in PARAMETER_TYPES:
             raise InputError(f"{at}: type is {parameter.type!r}; allowed: {', '.join(PARAMETER_TYPES)}")
         if parameter.name in seen:
@@ -84,9 +79,10 @@ def check_values(channel: ChannelSpec, values: Mapping[str, Any]) -> dict[str, A
         if name not in values:
             raise InputError(f"channel {channel.name}: parameter {name!r} is missing")
     return {
-        parameter.name: _value(f"channel {channel.name}, parameter {parameter.name}", parameter.type, values[name])
+        parameter.name: _value(
+            f"channel {channel.name}, parameter {parameter.name}", parameter.type, values[parameter.name]
+        )
         for parameter in channel.parameters
-        for name in (parameter.name,)
     }
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
+from nearcast.domain.names import check_identifier
 from nearcast.errors import InputError
 
 __all__ = ["DatasetSpec", "check_dataset"]
-
-_NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
 
 @dataclass(frozen=True)
@@ -19,8 +17,8 @@ class DatasetSpec:
     schema: its columns, as Spark DDL. source: `fed.<name>` or `pub.<topic>`; nothing for a static dataset.
     key: with one, queries see the latest record of each key. time: the column that says when a record happened; without
     one it is the time of arrival. late_after: records this many seconds behind the latest one are refused.
-    version: counts the loads of a static dataset. created: when it was added, which tells it from one before it of the
-    same name.
+    version: counts the loads of a static dataset. created: when it was added; it distinguishes a dataset from an
+    earlier one of the same name.
     """
 
     name: str
@@ -41,8 +39,7 @@ class DatasetSpec:
 
 def check_dataset(spec: DatasetSpec) -> DatasetSpec:
     """Return the dataset if its name, source and numbers can be right; the schema is checked by Spark."""
-    if not _NAME.fullmatch(spec.name):
-        raise InputError(f"dataset name {spec.name!r}: small letters, digits and _ are allowed, starting with a letter")
+    check_identifier(spec.name, "dataset name")
     if spec.source and spec.source != f"fed.{spec.name}" and not spec.source.startswith("pub."):
         raise InputError(f"dataset {spec.name}: source is {spec.source!r}; allowed: fed.{spec.name} or pub.<topic>")
     for field in ("keep_seconds", "late_after"):

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
-from nearcast.errors import InputError
+from nearcast.domain.names import NAME_PATTERN, NAME_RULE
 
-__all__ = ["Limits", "SiteSpec", "StoreSpec", "check_name"]
+__all__ = ["Limits", "SiteSpec", "StoreSpec"]
 
-_NAME = "[A-Za-z0-9][A-Za-z0-9_-]{0,62}"
-_NAME_RULE = "letters, digits, - and _, 63 at most, a letter or digit first"
 _Latitude = Annotated[float, Meta(ge=-90, le=90, description="a latitude, -90 to 90 degrees")]
 _Longitude = Annotated[float, Meta(ge=-180, le=180, description="a longitude, -180 to 180 degrees")]
-
-
-def check_name(name: str, what: str) -> str:
-    """Return a site's, client's or worker's name if it can travel in a subject; raise InputError otherwise."""
-    if not isinstance(name, str) or not re.fullmatch(_NAME, name):
-        raise InputError(f"{what} name is {name!r}; allowed: {_NAME_RULE}")
-    return name
 
 
 class StoreSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -49,7 +39,7 @@ class SiteSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     network is not monitored.
     """
 
-    name: Annotated[str, Meta(pattern=f"^{_NAME}$", description=_NAME_RULE)]
+    name: Annotated[str, Meta(pattern=f"^{NAME_PATTERN}$", description=NAME_RULE)]
     kind: Literal["edge", "cloud"] = "edge"
     position: tuple[_Latitude, _Longitude] | None = None
     host: str = "127.0.0.1"

@@ -143,8 +143,8 @@ def report(site: str) -> str:
 
 
 def site_coordinates(site: str) -> str:
-    """Request: where are you, and which other sites are there? Answered by the agent of a site."""
-    return f"api.places.{site}"
+    """Request: the coordinates of a site and of the other sites it knows, answered by its agent."""
+    return f"api.coordinates.{site}"
 
 
 def coordinator(noun: str, verb: str) -> str:

@@ -73,6 +73,6 @@ class SiteCoordinate(msgspec.Struct, frozen=True):
 
 
 class SiteCoordinates(msgspec.Struct, frozen=True):
-    """Where an agent is, and the other sites it knows."""
+    """The coordinate of an agent's site, first, and of the other sites it knows."""
 
-    places: list[SiteCoordinate]
+    sites: list[SiteCoordinate]

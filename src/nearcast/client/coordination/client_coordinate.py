@@ -49,7 +49,7 @@ class ClientCoordinate:
             return
         try:
             subject = subjects.site_coordinates(connection.server_name)
-            places = (await call(connection, subject, None, SiteCoordinates, timeout=2)).places[:_SITES]
+            places = (await call(connection, subject, None, SiteCoordinates, timeout=2)).sites[:_SITES]
         except NearcastError:
             return
         for _ in range(rounds):

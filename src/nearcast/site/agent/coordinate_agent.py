@@ -81,7 +81,7 @@ class CoordinateAgent:
     async def _measure_peer(self, name: str, peer: SiteSpec) -> None:
         round_trip = await connect_ms(peer.host, peer.port)
         answer = await call(self._connection, subjects.site_coordinates(name), None, SiteCoordinates, timeout=2)
-        for other in answer.places:
+        for other in answer.sites:
             if other.site in self._addresses and other.site != self._site.name:
                 self.known[other.site] = other.coordinate
         self.round_trips[name] = round_trip
