@@ -32,7 +32,7 @@ def server_binary() -> str:
 
 
 def broker_config(site: SiteSpec, peers: Iterable[SiteSpec], run_directory: Path) -> str:
-    """The broker: clients, gateways to every other site, a door for the store, MQTT when asked for."""
+    """The broker: clients, gateways to every other site, leaf nodes for the store, MQTT if configured."""
     gateways = "\n".join(
         f'    {{ name: "{peer.name}", urls: ["nats://{peer.host}:{peer.gateway_port}"] }}' for peer in peers
     )

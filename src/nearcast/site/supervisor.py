@@ -35,15 +35,13 @@ def die_with_parent() -> None:
 class SupervisedProcess:
     """A child process that is kept running.
 
-    ready: awaited after every start; raises when the process does not become ready. on_restart: called with the reason
-    after each restart. stdin: written to every new process.
+    ready: awaited after every start; raises when the process does not become ready. stdin: given to each new process.
     """
 
     name: str
     command: Sequence[str]
     log_file: Path
     ready: Callable[[], Awaitable[None]]
-    on_restart: Callable[[str], None] = lambda reason: None
     stdin: bytes = b""
     restarts: int = 0
     _process: asyncio.subprocess.Process | None = field(default=None, init=False)
@@ -117,7 +115,6 @@ class SupervisedProcess:
                 else:
                     break
             self.restarts += 1
-            self.on_restart(reason)
 
     async def _end(self, grace: float) -> None:
         process = self._process

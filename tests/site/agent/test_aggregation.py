@@ -53,9 +53,9 @@ def test_size_does_not_depend_on_the_number_of_clients() -> None:
     assert len(sizes) == 1
 
 
-def test_patterns_count_for_every_topic_they_meet() -> None:
-    said = [ClientReport("c", 1.0, SITE, [ClientTopic("gps.*", False, True, 0, 0, 10), ClientTopic("gps.x", True)])]
-    found = {topic.topic: topic for topic in aggregate(said, ["gps.x", "gps.y", "air"], {})}
+def test_patterns_count_for_every_topic_they_match() -> None:
+    reported = [ClientReport("c", 1.0, SITE, [ClientTopic("gps.*", False, True, 0, 0, 10), ClientTopic("gps.x", True)])]
+    found = {topic.topic: topic for topic in aggregate(reported, ["gps.x", "gps.y", "air"], {})}
     assert set(found) == {"gps.x", "gps.y"}
     assert found["gps.x"].consumers == found["gps.y"].consumers == found["gps.x"].producers == 1
     assert found["gps.y"].producers == 0
@@ -73,9 +73,9 @@ def test_a_histogram_gives_percentiles_within_a_bucket() -> None:
 
 
 def test_a_channel_has_one_row_whatever_its_parameters_and_is_no_topic() -> None:
-    said = [
+    reported = [
         ClientReport(f"c{n}", 1.0, SITE, [ClientTopic(channel_row("alerts"), False, True, messages_in=3) for _ in "ab"])
         for n in range(4)
     ]
-    (row,) = aggregate(said, [">"], {">": SITE})
+    (row,) = aggregate(reported, [">"], {">": SITE})
     assert (row.topic, row.consumers, row.messages_in) == ("channel alerts", 8.0, 24.0)

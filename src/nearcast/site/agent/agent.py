@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 from nearcast.nats.coordinator_rpc import CoordinatorError
 from nearcast.nats.tasks import retry
 from nearcast.site.agent.assignments import configured_records
-from nearcast.site.agent.client_reports import ClientReports
 from nearcast.site.agent.client_services import ClientServices
 from nearcast.site.agent.coordinate_agent import CoordinateAgent
-from nearcast.site.agent.measurement import SiteMeasurement
+from nearcast.site.agent.measurement import ClientReports, SiteMeasurement
 from nearcast.site.agent.site_loop import SiteLoop
 from nearcast.site.agent.topic_host import TopicHost
 from nearcast.site.agent.worker_processes import WorkerProcesses

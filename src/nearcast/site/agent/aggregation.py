@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["aggregate"]
 
 
-class _Gathered:
-    """All that the clients of one topic said."""
+class _Sums:
+    """The sums over the clients of one topic."""
 
     def __init__(self) -> None:
         self.producers: list[Coordinate] = []
@@ -29,14 +29,12 @@ class _Gathered:
         self.latency = [0] * BUCKETS
 
     def add(self, client: ClientReport, part: ClientTopic, share: float) -> None:
-        where = client.coordinate
-        for role, (takes_part, places) in enumerate(
-            ((part.publishes, self.producers), (part.subscribes, self.consumers))
-        ):
+        roles = ((part.publishes, self.producers), (part.subscribes, self.consumers))
+        for role, (takes_part, coordinates) in enumerate(roles):
             if takes_part:
                 self.count[role] += 1
-                if where is not None:
-                    places.append(where)
+                if client.coordinate is not None:
+                    coordinates.append(client.coordinate)
         amounts = (part.messages_out, part.bytes_out, part.messages_in * share, part.bytes_in * share)
         for n, amount in enumerate(amounts):
             self.rates[n] += amount / client.seconds
@@ -54,7 +52,7 @@ def aggregate(
 
     topics: names and patterns of the registered topics. managing: where each topic's managing site is.
     """
-    gathered: defaultdict[str, _Gathered] = defaultdict(_Gathered)
+    sums: defaultdict[str, _Sums] = defaultdict(_Sums)
     # Registered topics do not overlap: one of exactly this name is the only one. Others are looked for once.
     families: dict[str, list[str]] = {name: [name] for name in topics if "*" not in name and ">" not in name}
     for client in clients:
@@ -66,11 +64,11 @@ def aggregate(
                 fits = overlaps if part.subscribes else matches
                 names = families[part.topic] = [name for name in topics if fits(name, part.topic)] or [part.topic]
             for name in names:
-                gathered[name].add(client, part, 1 / len(names))
-    return [_report(name, found, managing.get(name), dimensions) for name, found in sorted(gathered.items())]
+                sums[name].add(client, part, 1 / len(names))
+    return [_report(name, found, managing.get(name), dimensions) for name, found in sorted(sums.items())]
 
 
-def _report(name: str, found: _Gathered, managing: Coordinate | None, dimensions: int) -> TopicReport:
+def _report(name: str, found: _Sums, managing: Coordinate | None, dimensions: int) -> TopicReport:
     producer_centroid = _centroid(found.producers, dimensions)
     consumer_centroid = _centroid(found.consumers, dimensions)
     samples = sum(found.latency)
@@ -94,12 +92,12 @@ def _report(name: str, found: _Gathered, managing: Coordinate | None, dimensions
     )
 
 
-def _centroid(places: Sequence[Coordinate], dimensions: int) -> tuple[float, ...]:
-    if not places:
+def _centroid(nodes: Sequence[Coordinate], dimensions: int) -> tuple[float, ...]:
+    if not nodes:
         return (math.nan,) * dimensions
-    return tuple(sum(axis) / len(places) for axis in zip(*(place.position for place in places), strict=True))
+    return tuple(sum(axis) / len(nodes) for axis in zip(*(node.position for node in nodes), strict=True))
 
 
-def _farthest(places: Sequence[Coordinate], point: tuple[float, ...], height: float) -> float:
-    """Each node's height counts once; a centroid is a place and no node, and has none."""
-    return max((math.dist(place.position, point) + place.height + height for place in places), default=0.0)
+def _farthest(nodes: Sequence[Coordinate], point: tuple[float, ...], height: float) -> float:
+    """Each node's height counts once; a centroid is a point, not a node, and has none."""
+    return max((math.dist(node.position, point) + node.height + height for node in nodes), default=0.0)

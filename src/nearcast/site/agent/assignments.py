@@ -1,4 +1,4 @@
-"""What a site has to change so that it runs what the registry says. Pure functions."""
+"""What a site has to change so that it runs what the registry assigns. Pure functions."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from nats.errors import Error as NatsError
 
 from nearcast.domain.latency_histogram import percentile
 from nearcast.nats import subjects
-from nearcast.protocol.reports import BrokerFigures, SiteReport, WorkerFigures, WorkerTopic
+from nearcast.protocol.reports import BrokerFigures, ClientReport, SiteReport, WorkerFigures, WorkerTopic
 from nearcast.site.agent.aggregation import aggregate
 from nearcast.site.servers import fetch_monitoring
 
@@ -23,15 +24,47 @@ if TYPE_CHECKING:
     from nearcast.nats.connection import Connection
     from nearcast.protocol.control import TopicRecord
     from nearcast.protocol.worker import TopicWork, WorkerStats
-    from nearcast.site.agent.client_reports import ClientReports
     from nearcast.site.agent.coordinate_agent import CoordinateAgent
     from nearcast.site.agent.worker_processes import WorkerProcesses
 
-__all__ = ["SiteMeasurement", "broker_figures", "network_share", "worker_figures"]
+__all__ = ["ClientReports", "SiteMeasurement", "broker_figures", "network_share", "worker_figures"]
+
+
+_log = logging.getLogger(__name__)
+
+
+class ClientReports:
+    """Receives the reports of one site's clients. A client that is silent for `expire_after` seconds is gone."""
+
+    def __init__(self, site: str, connection: Connection, expire_after: float) -> None:
+        self._site, self._connection, self._expire_after = site, connection, expire_after
+        self._received: dict[str, tuple[float, ClientReport]] = {}
+        self._decode = msgspec.msgpack.Decoder(ClientReport).decode
+
+    async def start(self) -> None:
+        """Receive from now on."""
+        await self._connection.subscribe_raw(subjects.client_reports(self._site), self._receive)
+
+    def current(self) -> dict[str, ClientReport]:
+        """The last report of each client that is present."""
+        oldest = asyncio.get_running_loop().time() - self._expire_after
+        self._received = {name: entry for name, entry in self._received.items() if entry[0] >= oldest}
+        return {name: report for name, (_, report) in self._received.items()}
+
+    def _receive(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
+        try:
+            report = self._decode(payload)
+        except msgspec.DecodeError as error:
+            _log.warning("a client's report is unreadable: %s", error)
+            return
+        if report.seconds <= 0:  # its last one
+            self._received.pop(report.client, None)
+        else:
+            self._received[report.client] = (asyncio.get_running_loop().time(), report)
 
 
 class SiteMeasurement:
-    """Measures one site; it changes nothing. utilisation: replaces what the broker says, for tests and maintenance."""
+    """Measures one site; it changes nothing. utilisation: replaces the broker's figures, for tests and maintenance."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The site's control loop: register, report each period, and run what the coordinator's registry says.
+"""The site's control loop: register, report each period, and run what the registry assigns.
 
 While no coordinator answers nothing changes: the site continues with what it has.
 """
@@ -83,6 +83,8 @@ class SiteLoop:
                 await self._send_report()
             except _TRANSIENT as error:
                 _log.debug("%s: no report: %s", self._site.name, error)
+            except Exception:  # an odd report of a client must not end those of the site
+                _log.exception("%s: no report", self._site.name)
 
     async def _send_report(self) -> None:
         """The answer is not awaited: there is none while no coordinator leads, and a site must not fall silent."""
@@ -101,7 +103,7 @@ class SiteLoop:
             self._reconciling = asyncio.create_task(self._reconcile(answer), name=f"{self._site.name}: reconcile")
 
     async def _reconcile(self, answer: ReportAnswer) -> None:
-        """Run what the registry says, beside the reports: a worker may take long to start."""
+        """Run what the registry assigns, concurrently with the reports: a worker may take long to start."""
         host = self._topic_host
         try:
             if not answer.registered:

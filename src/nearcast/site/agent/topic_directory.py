@@ -11,7 +11,7 @@ __all__ = ["TopicDirectory"]
 
 
 class TopicDirectory:
-    """The topics of `nearcast.toml`, later those of the registry: whoever learns of them sets `topics`."""
+    """The topics of `nearcast.toml`, later those of the registry: `topics` is set when they change."""
 
     def __init__(self, site: str, topics: tuple[TopicSpec, ...]) -> None:
         self._site, self.topics = site, topics

@@ -1,4 +1,4 @@
-"""The topics that a site's workers run: as the registry says, or as `nearcast.toml` does while there is no registry.
+"""The topics that a site's workers run: those that the registry assigns, or `nearcast.toml` without one.
 
 Commands come from the leading coordinator; one with a lower term than any seen is refused. The registry's last
 assignments are kept in a file, so that a site that starts while no coordinator answers continues with them.
@@ -87,7 +87,7 @@ class TopicHost:
         return list(self._records.values())
 
     async def start(self, assignments: Assignments | None) -> None:
-        """Start what the registry says; else what it said last; else what the configuration says."""
+        """Start the given assignments of the registry; else the saved ones; else those of the configuration."""
         if assignments is None and self.has_saved_assignments:
             assignments = msgspec.json.decode(self._file.read_bytes(), type=Assignments)
         if assignments is not None:
@@ -109,7 +109,7 @@ class TopicHost:
         await self._workers.stop()
 
     async def apply(self, assignments: Assignments) -> None:
-        """Run what the registry says."""
+        """Run the topics that the registry assigns to this site."""
         if assignments.term < self.term:
             return
         if self.revision < 0:
