@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import secrets
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import msgspec
 
+from nearcast.client.acknowledgements import Receipt
 from nearcast.client.history import History, HistoryQuery, StoreFinder, condition_tree, microseconds
 from nearcast.client.publishing import Publisher
 from nearcast.client.session import Sessions
@@ -23,9 +25,6 @@ from nearcast.errors import InputError
 from nearcast.protocol.services import HistoryRequest
 
 if TYPE_CHECKING:
-    import asyncio
-
-    from nearcast.client.acknowledgements import Receipt
     from nearcast.client.coordination import Coordination
     from nearcast.client.replay import Replay
     from nearcast.coordinates import Coordinate
@@ -93,25 +92,34 @@ class Client:
         """The NATS connection to the broker of the home, for what NATS does and Nearcast has no method for."""
         return self._sessions.connection()
 
-    def publish(
-        self, topic: str, data: Any, *, quorum: int | None = None, timeout: float = 5.0
-    ) -> Coroutine[Any, Any, Receipt]:
-        """Publish: `await` it. Bytes go as they are, everything else through the codec.
+    async def publish(self, topic: str, data: Any, *, quorum: int | None = None, timeout: float = 5.0) -> Receipt:
+        """Publish. Bytes go as they are, everything else through the codec.
 
         Returns when the message is on its way; for a topic with a write quorum (its own or `quorum`), when that many
         stores have it, and raises QuorumError when they do not say so in time.
         """
-        return self._publisher.publish(topic, data, quorum, timeout)
+        publisher = self._publisher
+        route = publisher.routes.get(topic) or await publisher.topic_route(topic)
+        sent = await publisher.send(topic, route, data, quorum, timeout)
+        return sent if isinstance(sent, Receipt) else await sent
 
     async def publish_nowait(
         self, topic: str, data: Any, *, quorum: int | None = None, timeout: float = 5.0
     ) -> asyncio.Future[Receipt]:
         """Publish without waiting for the stores: many may be under way. Await what it returns for the receipt."""
-        return await self._publisher.publish_nowait(topic, data, quorum, timeout)
+        route = self._publisher.routes.get(topic) or await self._publisher.topic_route(topic)
+        sent = await self._publisher.send(topic, route, data, quorum, timeout)
+        if not isinstance(sent, Receipt):
+            return sent
+        done: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+        done.set_result(sent)
+        return done
 
     async def feed(self, dataset: str, record: Any, *, timeout: float = 5.0) -> Receipt:
         """Give a record to a dataset. Returns when the cloud's store has it; it is then kept once, or quarantined."""
-        return await self._publisher.feed(dataset, record, timeout)
+        route = await self._publisher.dataset_route(dataset)
+        sent = await self._publisher.send(dataset, route, record, None, timeout)
+        return sent if isinstance(sent, Receipt) else await sent
 
     @overload
     def subscribe(

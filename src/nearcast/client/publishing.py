@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 from nearcast.client.acknowledgements import Receipt
@@ -14,6 +13,8 @@ from nearcast.nats.connection import PayloadTooLargeError
 from nearcast.nats.stamp import header_block
 
 if TYPE_CHECKING:
+    import asyncio
+
     from nearcast.client.session import Sessions
     from nearcast.codec import Codec
 
@@ -38,31 +39,24 @@ class Publisher:
         self.routes: dict[str, Route] = {}
         self._dataset_routes: dict[str, Route] = {}
 
-    async def publish(self, topic: str, data: Any, quorum: int | None, timeout: float) -> Receipt:
-        """Send a publication; wait for the stores if there is a quorum."""
-        route = self.routes.get(topic) or await self._find_route(topic)
-        sent = await self._send(topic, route, data, quorum, timeout)
-        return sent if isinstance(sent, Receipt) else await sent
+    async def topic_route(self, topic: str) -> Route:
+        """The route of a topic that was not published to before."""
+        check_topic(topic)
+        specs = await look_up_topics(self._sessions.connection, topic)
+        replicas, quorum = (specs[0].replicas, specs[0].quorum) if specs else ((), 0)
+        route = self.routes[topic] = Route(subjects.publications(topic), replicas, quorum)
+        return route
 
-    async def publish_nowait(
-        self, topic: str, data: Any, quorum: int | None, timeout: float
-    ) -> asyncio.Future[Receipt]:
-        """Send a publication; the future is for the receipt."""
-        route = self.routes.get(topic) or await self._find_route(topic)
-        sent = await self._send(topic, route, data, quorum, timeout)
-        if not isinstance(sent, Receipt):
-            return sent
-        done: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
-        done.set_result(sent)
-        return done
+    async def dataset_route(self, dataset: str) -> Route:
+        """The route of a dataset; an InputError when it takes no records."""
+        route = self._dataset_routes.get(dataset)
+        if route is None:
+            check_topic(dataset)
+            store = await self._sessions.current.channels.find_dataset(dataset)
+            route = self._dataset_routes[dataset] = Route(subjects.feed(dataset), (store,), 1)
+        return route
 
-    async def feed(self, dataset: str, record: Any, timeout: float) -> Receipt:
-        """Send a record; wait for the store that keeps the dataset's records."""
-        route = self._dataset_routes.get(dataset) or await self._find_dataset_route(dataset)
-        sent = await self._send(dataset, route, record, None, timeout)
-        return sent if isinstance(sent, Receipt) else await sent
-
-    async def _send(
+    async def send(
         self, name: str, route: Route, data: Any, quorum: int | None, timeout: float
     ) -> Receipt | asyncio.Future[Receipt]:
         """Encode, check, number and send. With a quorum the receipt is in the future."""
@@ -93,16 +87,3 @@ class Publisher:
             return self._codec.encode(data)
         except Exception as error:
             raise InputError(f"topic {name}: {type(data).__name__} cannot be encoded: {error}") from error
-
-    async def _find_route(self, topic: str) -> Route:
-        check_topic(topic)
-        specs = await look_up_topics(self._sessions.connection, topic)
-        replicas, quorum = (specs[0].replicas, specs[0].quorum) if specs else ((), 0)
-        route = self.routes[topic] = Route(subjects.publications(topic), replicas, quorum)
-        return route
-
-    async def _find_dataset_route(self, dataset: str) -> Route:
-        check_topic(dataset)
-        store = await self._sessions.current.channels.find_dataset(dataset)
-        route = self._dataset_routes[dataset] = Route(subjects.feed(dataset), (store,), 1)
-        return route

@@ -1,6 +1,6 @@
 """The stamp: one header that is a message's unique id and carries who published it, where and when.
 
-Headers are dear (three of them halve what NATS delivers), so all is packed into the one header that
+Headers are expensive (three of them halve what NATS delivers), so all is packed into the one header that
 stores need anyway to drop duplicates:
 
     Nats-Msg-Id: <publisher>:<home>:<microseconds since 1970>:<number>[;<n>]
