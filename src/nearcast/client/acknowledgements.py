@@ -8,6 +8,7 @@ keeps once.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -49,17 +50,25 @@ class _Ack(msgspec.Struct):
     error: dict[str, object] | None = None
 
 
+@dataclass(slots=True)
 class _Waiting:
-    __slots__ = ("answered", "deadline", "future", "headers", "needed", "payload", "refused", "send_again", "topic")
+    topic: str
+    subject: str
+    message_id: str
+    headers: bytes
+    payload: bytes
+    needed: int
+    deadline: float
+    send_again_at: float
+    future: asyncio.Future[Receipt]
+    answered: tuple[str, ...] = ()
+    refused: list[str] = field(default_factory=list)
 
-    def __init__(
-        self, topic: str, needed: int, deadline: float, send_again: float, headers: bytes, payload: bytes
-    ) -> None:
-        self.topic, self.needed, self.deadline, self.send_again = topic, needed, deadline, send_again
-        self.headers, self.payload = headers, payload
-        self.future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
-        self.answered: tuple[str, ...] = ()
-        self.refused: list[str] = []
+    def fail(self, *reasons: str) -> None:
+        """Raise QuorumError to whoever waits."""
+        if not self.future.done():
+            refused = [*self.refused, *reasons]
+            self.future.set_exception(QuorumError(self.topic, self.message_id, self.needed, self.answered, refused))
 
 
 class Acknowledgements:
@@ -69,7 +78,7 @@ class Acknowledgements:
         self._connection = connection
         self._inbox = connection.new_inbox()
         self._prefix = len(self._inbox) + 1
-        self._waiting: dict[str, tuple[str, str, _Waiting]] = {}
+        self._waiting: dict[str, _Waiting] = {}
         self._count = 0
         self._room = asyncio.Event()
         self._stopped = False
@@ -91,11 +100,9 @@ class Acknowledgements:
         """Give up what is still waiting."""
         self._stopped = True
         await cancel_and_wait(self._timer)
-        for _, message_id, entry in self._waiting.values():
-            if not entry.future.done():
-                entry.future.set_exception(
-                    QuorumError(entry.topic, message_id, entry.needed, entry.answered, ["the client was closed"])
-                )
+        for entry in self._waiting.values():
+            entry.fail("the client was closed")
+            if not entry.future.cancelled():
                 entry.future.exception()  # nobody may be waiting any more
         self._waiting.clear()
         self._room.set()
@@ -109,22 +116,23 @@ class Acknowledgements:
             await self._room.wait()
         if self._stopped:
             raise ConnectionLostError("the connection is closed")
-        now = asyncio.get_running_loop().time()
+        loop = asyncio.get_running_loop()
+        now, future = loop.time(), loop.create_future()
         self._count += 1
         token = str(self._count)
-        entry = _Waiting(topic, needed, now + timeout, now + _SEND_AGAIN_AFTER, headers, payload)
-        self._waiting[token] = (subject, message_id, entry)
+        self._waiting[token] = _Waiting(
+            topic, subject, message_id, headers, payload, needed, now + timeout, now + _SEND_AGAIN_AFTER, future
+        )
         self._connection.send(subject, headers, payload, f"{self._inbox}.{token}")
         if self._connection.backlogged:
             await self._connection.wait_writable()
-        return entry.future
+        return future
 
     def _arrived(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
         token = subject[self._prefix :]
-        found = self._waiting.get(token)
-        if found is None or not payload:  # answered already; or no store listens (yet)
+        entry = self._waiting.get(token)
+        if entry is None or not payload:  # answered already; or no store listens (yet)
             return
-        _, message_id, entry = found
         ack = self._decode(payload)
         if ack.error is not None:
             entry.refused.append(f"{ack.domain or ack.stream or 'a store'}: {ack.error.get('description')}")
@@ -136,25 +144,22 @@ class Acknowledgements:
             del self._waiting[token]
             self._room.set()
             if not entry.future.done():
-                entry.future.set_result(Receipt(message_id, entry.answered))
+                entry.future.set_result(Receipt(entry.message_id, entry.answered))
 
     async def _watch(self) -> None:
         clock = asyncio.get_running_loop().time
         while True:
             await asyncio.sleep(_LOOK_EVERY)
             now = clock()
-            for token, (subject, message_id, entry) in list(self._waiting.items()):
+            for token, entry in list(self._waiting.items()):
                 if entry.future.done() or now > entry.deadline:
                     del self._waiting[token]
                     self._room.set()
-                    if not entry.future.done():
-                        entry.future.set_exception(
-                            QuorumError(entry.topic, message_id, entry.needed, entry.answered, entry.refused)
-                        )
-                elif now > entry.send_again and self._connection.is_connected:
-                    entry.send_again = now + _SEND_AGAIN_AFTER
+                    entry.fail()
+                elif now > entry.send_again_at and self._connection.is_connected:
+                    entry.send_again_at = now + _SEND_AGAIN_AFTER
                     entry.refused.clear()
                     try:
-                        self._connection.send(subject, entry.headers, entry.payload, f"{self._inbox}.{token}")
+                        self._connection.send(entry.subject, entry.headers, entry.payload, f"{self._inbox}.{token}")
                     except ConnectionLostError:
                         break

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import msgspec
 
 from nearcast.client.acknowledgements import Receipt
-from nearcast.client.history import History, HistoryQuery, StoreFinder, condition_tree, microseconds
+from nearcast.client.history import History, HistoryQuery, StoreFinder, history_request
 from nearcast.client.publishing import Publisher
 from nearcast.client.session import Sessions
 from nearcast.client.subscribing import begin_channel, begin_dead_letters, begin_topic
@@ -22,7 +22,6 @@ from nearcast.codec import JSON, Codec, typed_decoder
 from nearcast.domain.names import check_name
 from nearcast.domain.topic import TopicSpec, check_pattern, covers
 from nearcast.errors import InputError
-from nearcast.protocol.services import HistoryRequest
 
 if TYPE_CHECKING:
     from nearcast.client.coordination import Coordination
@@ -233,16 +232,7 @@ class Client:
         Only messages that pass the whole filter cross the network. Times are those at which the store received a
         message. A processed topic gives its notifications, unless its `publications` are asked for.
         """
-        check_pattern(topic)
-        if last is not None and (not isinstance(last, int) or last < 1):
-            raise InputError(f"last is {last!r}; a whole number, at least 1, is needed")
-        request = HistoryRequest(
-            topic=topic,
-            since_us=microseconds(since, "since"),
-            until_us=microseconds(until, "until"),
-            last=last,
-            where=condition_tree(where),
-        )
+        request = history_request(topic, since, until, last, where)
 
         async def prepare() -> HistoryQuery:
             processed = any(spec.processed and covers(spec.name, topic) for spec in await self.topics(topic))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from nearcast.domain.topic import check_pattern
 from nearcast.errors import InputError, NearcastError
 from nearcast.filters import Condition, compile_condition
 from nearcast.message import Message
@@ -32,6 +33,7 @@ __all__ = [
     "HistoryQuery",
     "StoreFinder",
     "condition_tree",
+    "history_request",
     "microseconds",
     "rank_stores",
 ]
@@ -233,6 +235,21 @@ def _next(request: HistoryRequest, page: HistoryPage) -> HistoryRequest | None:
     if page.cursor is None:
         return None
     return msgspec.structs.replace(request, cursor=page.cursor)
+
+
+def history_request(
+    topic: str,
+    since: datetime | float | None,
+    until: datetime | float | None,
+    last: int | None,
+    where: Condition | None,
+) -> HistoryRequest:
+    """The request for a query, checked."""
+    check_pattern(topic)
+    if last is not None and (not isinstance(last, int) or last < 1):
+        raise InputError(f"last is {last!r}; a whole number, at least 1, is needed")
+    times = microseconds(since, "since"), microseconds(until, "until")
+    return HistoryRequest(topic, False, *times, last, condition_tree(where))
 
 
 def microseconds(when: datetime | float | None, name: str) -> int | None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from nearcast.client.history import Finder, FixedStore, HistoryQuery, StoreFinder
 from nearcast.client.replay import Replay, replay_range, replay_then_live
-from nearcast.client.subscription import publications_of
 from nearcast.client.topic_lookup import look_up_topics
-from nearcast.domain.topic import covers
+from nearcast.domain.topic import TopicSpec, covers, matches
 from nearcast.errors import InputError
 from nearcast.nats import subjects
 from nearcast.protocol.services import HistoryRequest
@@ -35,7 +34,7 @@ async def begin_topic(subscription: Subscription, sessions: Sessions, replay: Re
     if not any(covers(spec.name, pattern) for spec in processed):
         wanted.append(subjects.publications(pattern))
         if processed:
-            subscription.exclude(publications_of(processed))
+            subscription.exclude(_publications_of(processed))
     if replay is None or replay is False:
         await _attach(subscription, sessions, *wanted)
         return
@@ -80,3 +79,18 @@ async def _replay(
 ) -> None:
     query = HistoryQuery(sessions.connection, finder, request, subscription.decode, None)
     await replay_then_live(subscription, sessions.connection(), subject, query)
+
+
+def _publications_of(processed: list[TopicSpec]) -> Callable[[str], bool]:
+    """Holds for the publications of processed topics; remembers the answer for each subject."""
+    known: dict[str, bool] = {}
+
+    def excluded(subject: str) -> bool:
+        answer = known.get(subject)
+        if answer is None:
+            topic = subjects.topic_of(subject)
+            answer = not subjects.is_notification(subject) and any(matches(spec.name, topic) for spec in processed)
+            known[subject] = answer
+        return answer
+
+    return excluded

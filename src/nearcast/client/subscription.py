@@ -9,10 +9,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Generic, Literal
 
-from nearcast.domain.topic import TopicSpec, matches
 from nearcast.errors import NearcastError
 from nearcast.message import Message, PayloadError, T_co
-from nearcast.nats import subjects
 from nearcast.nats.deduplication import RecentIds
 from nearcast.nats.stamp import stamp_of
 from nearcast.nats.tasks import TaskSet
@@ -20,7 +18,7 @@ from nearcast.nats.tasks import TaskSet
 if TYPE_CHECKING:
     from nearcast.nats.connection import Connection
 
-__all__ = ["Callback", "OnError", "Overflow", "SlowConsumerError", "Subscription", "publications_of"]
+__all__ = ["Callback", "OnError", "Overflow", "SlowConsumerError", "Subscription"]
 
 _log = logging.getLogger(__name__)
 
@@ -284,18 +282,3 @@ class Subscription(Generic[T_co]):
                 return
             except SlowConsumerError as error:
                 _log.error("%s", error)
-
-
-def publications_of(processed: list[TopicSpec]) -> Callable[[str], bool]:
-    """Holds for the publications of processed topics; remembers the answer for each subject."""
-    known: dict[str, bool] = {}
-
-    def excluded(subject: str) -> bool:
-        answer = known.get(subject)
-        if answer is None:
-            topic = subjects.topic_of(subject)
-            answer = not subjects.is_notification(subject) and any(matches(spec.name, topic) for spec in processed)
-            known[subject] = answer
-        return answer
-
-    return excluded
