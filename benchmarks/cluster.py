@@ -20,9 +20,9 @@ from benchmarks.measure import Figure, print_table, timed
 from nats.js.api import AckPolicy, ConsumerConfig
 
 import nearcast
-from nearcast.cluster.fetch import link_to
+from nearcast.cluster.nats_source.blocking_connection import connection_to
+from nearcast.cluster.nats_source.source import NatsSource
 from nearcast.cluster.session import spark_session
-from nearcast.cluster.source import NatsSource
 from nearcast.nats.connection import open_connection
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def source(spark: SparkSession) -> Iterator[Figure]:
         connection = await open_connection([url], name="fill")
         await connection.jetstream().add_stream(name="bench", subjects=["bench"], allow_direct=True)
         # With acknowledgements: a store drops what it is sent faster than it can write.
-        await asyncio.to_thread(link_to([url]).publish, [("bench", "", body)] * MESSAGES)
+        await asyncio.to_thread(connection_to([url]).publish, [("bench", "", body)] * MESSAGES)
         await connection.close()
 
     async def run() -> tuple[float, float]:

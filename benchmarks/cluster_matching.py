@@ -13,10 +13,10 @@ import pyarrow as pa
 from benchmarks.cluster_workload import KIND_AND_AREA, NEAR, REPORTS, SHELTERS, reports
 from benchmarks.measure import Figure, median_seconds
 
-from nearcast.cluster.check import check_query, dataset_ddl
-from nearcast.cluster.matching import Matcher, RunningChannel
-from nearcast.cluster.producers import Views
-from nearcast.cluster.records import parse_ddl
+from nearcast.cluster.channels.matching import Matcher, RunningChannel
+from nearcast.cluster.channels.query_validation import validate_query
+from nearcast.cluster.datasets.schema import dataset_ddl, parse_ddl
+from nearcast.cluster.datasets.views import DatasetViews
 from nearcast.domain.dataset import DatasetSpec
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def matching(spark: SparkSession) -> Iterator[Figure]:
     import duckdb
 
     rng = random.Random(1)
-    matcher, views = Matcher(spark), Views(spark)
+    matcher, views = Matcher(spark), DatasetViews(spark)
     batch = pa.Table.from_pylist(reports(10_000, rng))
     batch = batch.append_column("_sequence", pa.array(range(10_000), pa.int64()))
     batch = batch.append_column("_arrived", pa.array([0] * 10_000, pa.timestamp("us", "UTC")))
@@ -82,7 +82,7 @@ def matching(spark: SparkSession) -> Iterator[Figure]:
     )
     for spec, wanted, text, columns, fields in cases:
         what = "a radius" if spec is NEAR else "two equalities"
-        channel = RunningChannel(check_query(spark, spec, datasets))
+        channel = RunningChannel(validate_query(spark, spec, datasets))
         match = partial(matcher.match_new, [channel], table, batch, views)
         by_count = {}
         for count in (25_000, 50_000, 100_000):

@@ -59,12 +59,12 @@ async def add_channel(deployment: Deployment, folder: Path, spark: SparkSession)
     """The datasets, a shelter for each area, and the channel with two equalities."""
 
     def add() -> None:
-        office = Admin(deployment)
+        admin = Admin(deployment)
         for dataset in (REPORTS, SHELTERS):
-            office.add_dataset(dataset, spark)
+            admin.add_dataset(dataset, spark)
         (folder / "s.csv").write_text("area,shelter\n" + "".join(f"a{n},s{n}\n" for n in range(100)))
-        office.load_dataset("shelters", folder / "s.csv", spark)
-        office.add_channel(KIND_AND_AREA, spark)
+        admin.load_dataset("shelters", folder / "s.csv", spark)
+        admin.add_channel(KIND_AND_AREA, spark)
 
     await asyncio.to_thread(add)
 

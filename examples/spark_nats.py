@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import col, concat_ws, lit, to_json
 
 import nats
-from nearcast.cluster.source import NatsSource
+from nearcast.cluster.nats_source.source import NatsSource
 
 SCHEMA = "sensor STRING NOT NULL, value DOUBLE"
 

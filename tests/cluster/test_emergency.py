@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from tests.cluster.emergency import CHANNELS, DATASETS, counted, expected, make_world
-from tests.cluster.running import Inbox, feed_all, subscribe_all, two_sites, until
+from tests.cluster.harness import Inbox, feed_all, subscribe_all, two_sites, until
 
 import nearcast
 from nearcast.cluster.admin import Admin
-from nearcast.cluster.background import running_engine
+from nearcast.cluster.driver import running_driver
 from nearcast.errors import InputError
 from nearcast.site.site import run_sites
 
@@ -33,14 +33,14 @@ async def test_no_notification_is_missing_extra_or_twice(spark: SparkSession, tm
     world = make_world(seed=4, reports=300, now=now, old=old)
     (tmp_path / "shelters.jsonl").write_text("\n".join(json.dumps(shelter) for shelter in world.shelters))
     async with run_sites(deployment, tmp_path / "run"):
-        office = await asyncio.to_thread(Admin, deployment)
+        admin = await asyncio.to_thread(Admin, deployment)
         for dataset in DATASETS:
-            await asyncio.to_thread(office.add_dataset, dataset, spark)
-        await asyncio.to_thread(office.load_dataset, "shelters", tmp_path / "shelters.jsonl", spark)
+            await asyncio.to_thread(admin.add_dataset, dataset, spark)
+        await asyncio.to_thread(admin.load_dataset, "shelters", tmp_path / "shelters.jsonl", spark)
         for channel in CHANNELS:
-            await asyncio.to_thread(office.add_channel, channel, spark)
+            await asyncio.to_thread(admin.add_channel, channel, spark)
         edge, cloud = (site.url for site in deployment.sites)
-        async with running_engine(spark, deployment) as running, nearcast.connect(edge) as client:
+        async with running_driver(spark, deployment) as running, nearcast.connect(edge) as client:
             # The same subscriptions twice at one site and once at another: each gets all results, the table one row.
             inboxes = await subscribe_all(client, world.subscriptions)
             inboxes += await subscribe_all(client, world.subscriptions[:8])
@@ -73,7 +73,7 @@ async def test_no_notification_is_missing_extra_or_twice(spark: SparkSession, tm
             while len(again) < len(expected(world, "of_kind", {"kind": "fire"})):
                 again += (await asyncio.wait_for(anext(late), 20)).data["rows"]
             assert by_id(again) == by_id(expected(world, "of_kind", {"kind": "fire"}))
-            await refusals(client, office)
+            await refusals(client, admin)
             # The other client has left: its rows stay only where ours hold them, too; then ours leave.
             await late.close()
         quarantined = pq.read_table(tmp_path / "warehouse/datasets/reports/quarantine").to_pylist()
@@ -88,7 +88,7 @@ def latest(inbox: Inbox) -> dict[str, int]:
     return {row["kind"]: row["n"] for row in inbox.results[-1]["rows"]}
 
 
-async def refusals(client: nearcast.Client, office: Admin) -> None:
+async def refusals(client: nearcast.Client, admin: Admin) -> None:
     """What users get wrong is refused in one clear sentence, and nothing is disturbed."""
     with pytest.raises(InputError, match="there is no channel 'nowhere'; there are: by_period, counts"):
         await client.subscribe(channel="nowhere", params={})
@@ -99,4 +99,4 @@ async def refusals(client: nearcast.Client, office: Admin) -> None:
     with pytest.raises(InputError, match="dataset 'shelters' is loaded as a whole"):
         await client.feed("shelters", {})
     with pytest.raises(InputError, match="dataset 'reports' is read by channel"):
-        await asyncio.to_thread(office.drop_dataset, "reports")
+        await asyncio.to_thread(admin.remove_dataset, "reports")

@@ -32,7 +32,7 @@ def test_without_java_one_sentence_says_what_to_install(monkeypatch: pytest.Monk
 
 def test_a_java_home_without_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(NearcastError, match="has no bin/java"):
+    with pytest.raises(NearcastError, match="which has no bin/java; install a Java runtime, 17 or later"):
         require_java()
 
 

@@ -18,7 +18,7 @@ from nearcast.cli.serve import ConfigOption
 from nearcast.errors import InputError
 
 if TYPE_CHECKING:
-    from nearcast.cluster.progress import Progress
+    from nearcast.cluster.driver_progress import DriverProgress
 
 app = typer.Typer()
 _log = logging.getLogger("nearcast.cluster")
@@ -36,8 +36,8 @@ def run(
     metrics_port: Annotated[int | None, typer.Option(help="Serve metrics for Prometheus at this port.")] = None,
 ) -> None:
     """Keep datasets and answer channels until Ctrl-C."""
-    from nearcast.cluster.engine import Engine
-    from nearcast.cluster.lease import DriverLease
+    from nearcast.cluster.driver import Driver
+    from nearcast.cluster.driver_lease import DriverLease
     from nearcast.cluster.session import spark_session
     from nearcast.config.deployment_file import read_configuration
 
@@ -54,18 +54,18 @@ def run(
     for number in (signal.SIGINT, signal.SIGTERM):  # after Spark is there: it takes Ctrl-C for itself
         signal.signal(number, lambda *_: stop.set())
     try:
-        with Engine(spark, spec, deployment, lease) as engine:
+        with Driver(spark, spec, deployment, lease) as driver:
             if metrics_port is not None:
-                _serve_metrics(engine.progress, metrics_port)
+                _serve_metrics(driver.progress, metrics_port)
             _log.info("the data cluster is running")
-            threading.Thread(target=_tell, args=(engine.progress, stop), daemon=True).start()
-            engine.run(stop)
+            threading.Thread(target=_tell, args=(driver.progress, stop), daemon=True).start()
+            driver.run(stop)
             _log.info("stopping")
     finally:
         spark.stop()
 
 
-def _tell(progress: Progress, stop: threading.Event) -> None:
+def _tell(progress: DriverProgress, stop: threading.Event) -> None:
     """A table that is drawn again on a terminal; a line now and then elsewhere."""
     if sys.stdout.isatty():
         with Live(refresh_per_second=2) as live:
@@ -81,7 +81,7 @@ def _tell(progress: Progress, stop: threading.Event) -> None:
             )  # fmt: skip
 
 
-def _table(progress: Progress) -> Table:
+def _table(progress: DriverProgress) -> Table:
     table = Table("producer", "rows in", "refused", "results out", "lag", "last batch, ms", "")
     for name, count in progress.snapshot().items():
         numbers = (count.rows, count.refused, count.results, count.lag, round(count.seconds * 1000))
@@ -89,7 +89,7 @@ def _table(progress: Progress) -> Table:
     return table
 
 
-def _serve_metrics(progress: Progress, port: int) -> None:
+def _serve_metrics(progress: DriverProgress, port: int) -> None:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             body = progress.metrics().encode()

@@ -35,7 +35,7 @@ def add(
     config: ConfigOption = Path("nearcast.toml"),
 ) -> None:
     """Add a dataset."""
-    from nearcast.cluster.schema import read_schema
+    from nearcast.cluster.datasets.schema import read_schema
 
     ddl = read_schema(schema, f"dataset {name}")
     _admin(config).add_dataset(DatasetSpec(name, ddl, source, key, time, keep, late_after))

@@ -25,7 +25,7 @@ def command(
 
 
 async def _feed(dataset: str, file: Path, url: str) -> int:
-    from nearcast.cluster.admin import read_records
+    from nearcast.cluster.datasets.record_files import read_records
 
     records, fed = read_records(file), 0
     async with nearcast.connect(url) as client:

@@ -1,4 +1,4 @@
-"""A SparkSession tuned for short micro-batches, and a clear word when Java is not there."""
+"""A SparkSession configured for short micro-batches, and a clear error when Java is missing."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["LOCAL_CHECKPOINTS", "JavaError", "local_cores", "require_java", "spark_session", "stop_spark"]
 
-_OLDEST = 17
-_HOW = "install a Java runtime, 17 or later (Debian: apt install openjdk-17-jre-headless), or set JAVA_HOME"
+_MIN_JAVA = 17
+_INSTALL_JAVA = "install a Java runtime, 17 or later (Debian: apt install openjdk-17-jre-headless), or set JAVA_HOME"
 
 LOCAL_CHECKPOINTS = {
     # An almost empty micro-batch takes half the time with these. They are safe on a local disk only: a plain rename
@@ -48,7 +48,7 @@ _SHORT_BATCHES = {
     "spark.python.authenticate.socketTimeout": "60s",  # a busy machine starts a worker slowly
 }
 
-# Hadoop starts a `chmod` for every file that it writes, two in each micro-batch; so that costs half.
+# Hadoop starts a `chmod` process for every file that it writes, two in each micro-batch; vfork halves the cost.
 _JAVA = "-Djdk.lang.Process.launchMechanism=VFORK"
 
 
@@ -62,15 +62,15 @@ def require_java() -> int:
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None or not os.access(java, os.X_OK):
         where = f"JAVA_HOME is {home}, which has no bin/java" if home else "there is no java on the path"
-        raise JavaError(f"Spark needs Java, and {where}; {_HOW}")
+        raise JavaError(f"Spark needs Java, and {where}; {_INSTALL_JAVA}")
     answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False)
     text = answer.stderr + answer.stdout
     found = re.search(r'version "(?:1\.)?(\d+)', text)
     if found is None:
-        raise JavaError(f"{java} -version says {text.strip()[:80]!r}; {_HOW}")
+        raise JavaError(f"{java} -version says {text.strip()[:80]!r}; {_INSTALL_JAVA}")
     version = int(found[1])
-    if version < _OLDEST:
-        raise JavaError(f"{java} is Java {version}; Spark needs {_OLDEST} or later; {_HOW}")
+    if version < _MIN_JAVA:
+        raise JavaError(f"{java} is Java {version}; Spark needs {_MIN_JAVA} or later; {_INSTALL_JAVA}")
     return version
 
 
@@ -86,22 +86,23 @@ def spark_session(
 
     memory: of the one JVM of a local master.
     local_checkpoints: use the fast file handling that only a local disk allows; by default when the master is local.
-    settings: Spark settings of the user, which win over ours.
+    settings: Spark settings of the user, which override these.
     """
     local = master.startswith("local")
     if local and "SPARK_REMOTE" not in os.environ:
         require_java()
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers need what we need; the path may say otherwise
+        # Workers need this environment, not the first python on the path.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
 
-    # It prints a stack trace, as JSON, for each query that fails; we tell that in one line.
+    # It prints a stack trace, as JSON, for each query that fails; Nearcast reports that in one line.
     PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
     cores = local_cores(master)
-    quiet = Path(__file__).with_name("log4j2.properties")
-    options = _SHORT_BATCHES | {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={quiet} {_JAVA}"}
-    if cores is not None:  # on a cluster the user's own defaults stand
+    logging = Path(__file__).with_name("log4j2.properties")
+    options = _SHORT_BATCHES | {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={logging} {_JAVA}"}
+    if cores is not None:  # a cluster has the user's own defaults
         options |= {"spark.sql.shuffle.partitions": str(cores), "spark.default.parallelism": str(cores)}
         options |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
         options |= {"spark.driver.memory": memory}
@@ -114,7 +115,7 @@ def spark_session(
 
 
 def stop_spark() -> None:
-    """Stop this process's session, if there is one. Executors that are not told report how they were killed."""
+    """Stop this process's session, if there is one; else executors log that they were killed."""
     from pyspark.sql import SparkSession
 
     session = SparkSession.getActiveSession()

@@ -1,4 +1,4 @@
-"""The data cluster in the demo: emergencies are reported, and everybody near is told with the nearest shelter."""
+"""The data cluster in the demo: emergencies are reported, subscribers near are notified with the nearest shelter."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import nearcast
 from nearcast.cluster.admin import Admin
-from nearcast.cluster.background import running_engine
+from nearcast.cluster.driver import running_driver
 from nearcast.cluster.session import spark_session
 from nearcast.domain.channel import ChannelSpec, Parameter
 from nearcast.domain.cluster import ClusterSpec
@@ -67,7 +67,7 @@ async def run_channel_demo(
     tick: Callable[[float], None],
     session: SparkSession | None = None,
 ) -> ChannelDemoResult:
-    """Two sites and a data cluster in this process; every notification is counted. session: one that runs already."""
+    """Two sites and a data cluster in this process; every notification is counted. session: a running one to use."""
     spark = session if session is not None else await asyncio.to_thread(spark_session, "nearcast demo")
     deployment, rng = _deployment(folder, first_port), random.Random(seed)
     wanted = [(rng.choice(_KINDS), rng.randrange(_AREAS)) for _ in range(subscribers)]
@@ -75,17 +75,17 @@ async def run_channel_demo(
     try:
         async with run_sites(deployment, folder / "run"):
             await asyncio.to_thread(_prepare, deployment, folder, spark)
-            async with running_engine(spark, deployment) as engine, contextlib.AsyncExitStack() as stack:
+            async with running_driver(spark, deployment) as driver, contextlib.AsyncExitStack() as stack:
                 homes = [await stack.enter_async_context(nearcast.connect(site.url)) for site in deployment.sites]
                 for n, (kind, area) in enumerate(wanted):
                     await homes[n % 2].subscribe(
                         channel="emergencies", params={"kind": kind, "area": area}, callback=_taker(n, seen, result)
                     )
-                await _until(lambda: engine.subscribed().get("emergencies") == result.distinct, "subscriptions")
-                # Spark compiles as it goes: a few reports that concern nobody, so that those that count are not slowed.
+                await _until(lambda: driver.subscribed().get("emergencies") == result.distinct, "subscriptions")
+                # Spark compiles during its first batches: warm it up with reports that nobody subscribes to.
                 for n in range(1, 4):
                     await homes[0].feed("reports", {"id": f"warm{n}", "kind": "none", "area": 0, "sent": 0.0})
-                    await _until(lambda n=n: engine.position("reports") >= n, "first reports")  # type: ignore[misc]
+                    await _until(lambda n=n: driver.position("reports") >= n, "first reports")  # type: ignore[misc]
                 start = time.monotonic()
                 while (elapsed := time.monotonic() - start) < seconds:
                     kind, area = rng.choice(_KINDS), rng.randrange(_AREAS)

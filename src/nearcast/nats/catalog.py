@@ -1,4 +1,4 @@
-"""The registry of datasets, channels and subscriptions: key-value buckets in the cloud's store."""
+"""The catalog of datasets, channels and subscriptions: key-value buckets in the cloud's store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nearcast.domain.channel import ChannelSpec
 from nearcast.domain.dataset import DatasetSpec
 from nearcast.errors import InputError, NearcastError
 from nearcast.nats import subjects
-from nearcast.nats.kv import Bucket, BucketNotFoundError
+from nearcast.nats.kv import Bucket, BucketFollower, BucketNotFoundError
 
 if TYPE_CHECKING:
     from nearcast.nats.connection import Connection
@@ -28,12 +28,12 @@ __all__ = ["CHANNELS", "DATASETS", "REPORTS_STREAM", "SUBSCRIPTIONS", "Catalog"]
 DATASETS, CHANNELS, SUBSCRIPTIONS = "nearcast-datasets", "nearcast-channels", "nearcast-subscriptions"
 REPORTS_STREAM = "nearcast-reports"
 _HOUR = 3600.0
-_NOTHING_ADDED = "no datasets and channels were ever added here; begin with: nearcast dataset add"
+_EMPTY = "no datasets and channels were ever added here; begin with: nearcast dataset add"
 T = TypeVar("T", DatasetSpec, ChannelSpec)
 
 
 class Catalog:
-    """Reads and changes the registry through any broker. store: the site whose store keeps it."""
+    """Reads and changes the catalog through any broker. store: the site whose store holds it."""
 
     def __init__(self, connection: Connection, store: str, timeout: float = 10.0) -> None:
         self._js = connection.jetstream(domain=store, timeout=timeout)
@@ -42,16 +42,20 @@ class Catalog:
         self._buckets = {name: Bucket(connection, store, name, timeout=timeout) for name in names}
 
     async def prepare(self) -> None:
-        """Make the buckets that are not there yet."""
+        """Create the buckets that do not exist yet."""
         for bucket in (DATASETS, CHANNELS, SUBSCRIPTIONS):
             await self._buckets[bucket].create()
 
+    def follow(self, bucket: str) -> BucketFollower:
+        """Follows the changes of one of the buckets, from its beginning."""
+        return BucketFollower(self._buckets[bucket])
+
     async def keep_reports(self) -> None:
-        """Keep the last hour of the sites' reports. The store does not answer them: that is the coordinator's part."""
-        await self._make_stream(REPORTS_STREAM, subjects.REPORTS, _HOUR, no_ack=True)
+        """Store the last hour of the sites' reports. The store does not acknowledge them; the coordinator answers."""
+        await self._create_stream(REPORTS_STREAM, subjects.REPORTS, _HOUR, no_ack=True)
 
     async def knows_clients(self) -> bool:
-        """Whether a coordinator keeps a registry of clients in this store."""
+        """Whether a coordinator has its registry of clients in this store."""
         return await self._buckets[subjects.STATE_BUCKET].exists()
 
     async def datasets(self) -> dict[str, DatasetSpec]:
@@ -63,56 +67,56 @@ class Catalog:
         return await self._all(CHANNELS, ChannelSpec)
 
     async def dataset(self, name: str) -> DatasetSpec | None:
-        """A dataset, or nothing."""
+        """A dataset, or None."""
         return await self._one(DATASETS, name, DatasetSpec)
 
     async def channel(self, name: str) -> ChannelSpec | None:
-        """A channel, or nothing."""
+        """A channel, or None."""
         return await self._one(CHANNELS, name, ChannelSpec)
 
     async def add_dataset(self, spec: DatasetSpec) -> None:
-        """Add a dataset; one that is fed gets a stream that takes its records from now on."""
+        """Add a dataset; one that is fed gets a stream for its records."""
         if await self.dataset(spec.name) is not None:
-            raise InputError(f"dataset {spec.name!r} is there already; drop it first, or choose another name")
+            raise InputError(f"dataset {spec.name!r} exists already; remove it first, or choose another name")
         if spec.source == subjects.feed(spec.name):
-            await self._make_stream(subjects.feed_stream(spec.name), subjects.feed(spec.name), spec.keep_seconds)
+            await self._create_stream(subjects.feed_stream(spec.name), subjects.feed(spec.name), spec.keep_seconds)
         await self._put(DATASETS, replace(spec, created=time.time_ns() // 1000))
 
     async def replace_dataset(self, spec: DatasetSpec) -> None:
-        """Change a dataset's entry, for example to its next version."""
+        """Replace a dataset's entry, for example by its next version."""
         await self._put(DATASETS, spec)
 
-    async def drop_dataset(self, name: str) -> None:
-        """Drop a dataset that no channel reads."""
+    async def remove_dataset(self, name: str) -> None:
+        """Remove a dataset that no channel reads."""
         if await self.dataset(name) is None:
             raise InputError(f"there is no dataset {name!r}; there are: {', '.join(await self.datasets()) or 'none'}")
         users = [c.name for c in (await self.channels()).values() if re.search(rf"\b{name}\b", c.query, re.IGNORECASE)]
         if users:
-            raise InputError(f"dataset {name!r} is read by channel {', '.join(sorted(users))}; drop that first")
+            raise InputError(f"dataset {name!r} is read by channel {', '.join(sorted(users))}; remove that first")
         await self._buckets[DATASETS].remove(name)
-        await self._drop_stream(subjects.feed_stream(name))
+        await self._delete_stream(subjects.feed_stream(name))
 
     async def add_channel(self, spec: ChannelSpec) -> None:
-        """Add a channel; its results are kept from now on."""
+        """Add a channel, and a stream for its results."""
         if await self.channel(spec.name) is not None:
-            raise InputError(f"channel {spec.name!r} is there already; drop it first, or choose another name")
+            raise InputError(f"channel {spec.name!r} exists already; remove it first, or choose another name")
         pattern = subjects.channel_results(spec.name, "*")
-        await self._make_stream(subjects.channel_stream(spec.name), pattern, spec.keep_seconds)
+        await self._create_stream(subjects.channel_stream(spec.name), pattern, spec.keep_seconds)
         await self._put(CHANNELS, replace(spec, created=time.time_ns() // 1000))
 
-    async def drop_channel(self, name: str) -> None:
-        """Drop a channel with its results; its subscribers get no more."""
+    async def remove_channel(self, name: str) -> None:
+        """Remove a channel with its results; its subscribers get no more."""
         if await self.channel(name) is None:
             raise InputError(f"there is no channel {name!r}; there are: {', '.join(await self.channels()) or 'none'}")
         await self._buckets[CHANNELS].remove(name)
-        await self._drop_stream(subjects.channel_stream(name))
+        await self._delete_stream(subjects.channel_stream(name))
 
     async def subscribe(self, channel: str, key: str, site: str, values: Mapping[str, Any]) -> None:
-        """A site has subscribers for these values."""
+        """Note that a site has subscribers for these values."""
         await self._buckets[SUBSCRIPTIONS].put(f"{channel}.{key}.{site}", msgspec.json.encode(values))
 
     async def unsubscribe(self, channel: str, key: str, site: str) -> None:
-        """A site has no more subscribers for these values."""
+        """Note that a site has no more subscribers for these values."""
         await self._buckets[SUBSCRIPTIONS].remove(f"{channel}.{key}.{site}")
 
     async def held_by(self, site: str) -> list[str]:
@@ -121,18 +125,17 @@ class Catalog:
             keys = await self._entries(SUBSCRIPTIONS)
         except InputError:  # nothing was ever added
             return []
-        # A site's lease ends with its name, too.
         return [key.removesuffix(f".{site}") for key in keys if key.endswith(f".{site}") and key.count(".") == 2]
 
     async def renew(self, site: str) -> None:
-        """A site is there and answers for its subscriptions."""
+        """Renew the lease of a site on its subscriptions."""
         await self._buckets[SUBSCRIPTIONS].put(f"lease.{site}", b"")
 
     async def _entries(self, bucket: str) -> dict[str, StoredEntry]:
         try:
             return await self._buckets[bucket].read_all()
         except BucketNotFoundError:
-            raise InputError(_NOTHING_ADDED) from None
+            raise InputError(_EMPTY) from None
 
     async def _all(self, bucket: str, kind: type[T]) -> dict[str, T]:
         entries = await self._entries(bucket)
@@ -143,13 +146,13 @@ class Catalog:
         try:
             entry = await self._buckets[bucket].get(name)
         except BucketNotFoundError:
-            raise InputError(_NOTHING_ADDED) from None
+            raise InputError(_EMPTY) from None
         return None if entry is None else msgspec.json.decode(entry.payload, type=kind)
 
     async def _put(self, bucket: str, spec: DatasetSpec | ChannelSpec) -> None:
         await self._buckets[bucket].put(spec.name, msgspec.json.encode(spec))
 
-    async def _make_stream(self, name: str, pattern: str, keep: float | None, no_ack: bool = False) -> None:
+    async def _create_stream(self, name: str, pattern: str, keep: float | None, no_ack: bool = False) -> None:
         config = StreamConfig(
             name=name,
             subjects=[pattern],
@@ -163,12 +166,14 @@ class Catalog:
         try:
             await self._js.add_stream(config)
         except (NatsError, TimeoutError) as error:
-            raise NearcastError(f"the store of {self._store} made no stream {name}: {error or 'timed out'}") from error
+            reason = error or "timed out"
+            raise NearcastError(f"site {self._store}: stream {name} cannot be created: {reason}") from error
 
-    async def _drop_stream(self, name: str) -> None:
+    async def _delete_stream(self, name: str) -> None:
         try:
             await self._js.delete_stream(name)
         except NotFoundError:
             pass
         except (NatsError, TimeoutError) as error:
-            raise NearcastError(f"the store of {self._store} kept stream {name}: {error or 'timed out'}") from error
+            reason = error or "timed out"
+            raise NearcastError(f"site {self._store}: stream {name} cannot be deleted: {reason}") from error

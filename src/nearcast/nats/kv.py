@@ -21,7 +21,7 @@ from nearcast.nats.tasks import retry
 if TYPE_CHECKING:
     from nearcast.nats.connection import Connection
 
-__all__ = ["Bucket", "BucketError", "BucketNotFoundError", "ConflictError", "bucket_stream"]
+__all__ = ["Bucket", "BucketError", "BucketFollower", "BucketNotFoundError", "ConflictError", "bucket_stream"]
 
 _PAGE = 1000
 _WRONG_LAST_SEQUENCE = 10071
@@ -54,7 +54,7 @@ class Bucket:
         prefix = subjects.store_api(site)
         self._js = connection.jetstream(domain=site, timeout=timeout)
         self._jsm = connection.jsm(prefix=prefix, timeout=timeout)
-        self._reader = StreamReader(connection, prefix)
+        self._reader = StreamReader(connection, prefix, timeout)
         self._subject, self._publish_to = f"$KV.{name}.", f"{prefix}.$KV.{name}."
 
     async def create(self, *, within: float = 0.0) -> Bucket:
@@ -87,21 +87,33 @@ class Bucket:
     async def read_all(self) -> dict[str, StoredEntry]:
         """All keys with their values; `sequence` is the revision."""
         found: dict[str, StoredEntry] = {}
-        start, exhausted = 1, False
+        for key, entry in await self.changes(0):
+            if entry.payload:
+                found[key] = entry
+            else:
+                found.pop(key, None)
+        return found
+
+    async def last_revision(self) -> int:
+        """The number of the last change."""
+        try:
+            return (await self._reader.bounds(bucket_stream(self.name))).last
+        except StreamError as error:
+            raise self._error(error) from error
+
+    async def changes(self, after: int) -> list[tuple[str, StoredEntry]]:
+        """(key, entry) of the changes after a revision, in order; an entry without payload marks a removal."""
+        found: list[tuple[str, StoredEntry]] = []
+        exhausted = False
         while not exhausted:
             try:
-                batch = await self._reader.read(bucket_stream(self.name), f"{self._subject}>", start, _PAGE)
+                batch = await self._reader.read(bucket_stream(self.name), f"{self._subject}>", after + 1, _PAGE)
             except StreamError as error:
                 await self._require()
                 raise self._error(error) from error
-            for entry in batch.entries:
-                key = entry.subject.removeprefix(self._subject)
-                if entry.payload:
-                    found[key] = entry
-                else:  # the marker of a removal
-                    found.pop(key, None)
+            found += [(entry.subject.removeprefix(self._subject), entry) for entry in batch.entries]
             exhausted = batch.exhausted
-            start = batch.entries[-1].sequence + 1 if batch.entries else start
+            after = batch.entries[-1].sequence if batch.entries else after
         return found
 
     async def get(self, key: str) -> StoredEntry | None:
@@ -148,3 +160,22 @@ class Bucket:
 
     def _error(self, error: Exception) -> BucketError:
         return BucketError(f"bucket {self.name} of site {self._site}: {error or 'timed out'}")
+
+
+class BucketFollower:
+    """Gives what changed in a bucket since the last call."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        self._bucket = bucket
+        self._revision = 0
+
+    async def changes(self) -> list[tuple[str, bytes | None]]:
+        """(key, value) of each change, in order; no value means that the key was removed."""
+        last = await self._bucket.last_revision()
+        if last == self._revision:
+            return []
+        if last < self._revision:  # the bucket was created again
+            self._revision = 0
+        found = await self._bucket.changes(self._revision)
+        self._revision = max((entry.sequence for _, entry in found), default=last)
+        return [(key, entry.payload or None) for key, entry in found]

@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from nats.errors import Error as NatsError
 from nats.js.errors import NotFoundError
@@ -21,13 +21,31 @@ from nearcast.nats.stamp import stamp_of
 if TYPE_CHECKING:
     from nearcast.nats.connection import Connection
 
-__all__ = ["Batch", "DirectGet", "RawBatch", "StoredEntry", "StreamError", "StreamReader", "parse_entry"]
+__all__ = [
+    "Batch",
+    "DirectGet",
+    "RawBatch",
+    "StoredEntry",
+    "StreamBounds",
+    "StreamError",
+    "StreamReader",
+    "parse_entry",
+]
 
 _TIMEOUT = 5.0
+# Messages of one request: enough to keep the connection busy, few enough for the server's send buffer.
+_PAGE = 5_000
 
 
 class StreamError(NearcastError, OSError):
     """A stream cannot be read or written."""
+
+
+class StreamBounds(NamedTuple):
+    """The first and last sequence of a stream; an empty stream has the first above the last."""
+
+    first: int
+    last: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,24 +137,32 @@ class Batch:
 class StreamReader:
     """Reads streams of a store: the one that a connection leads to, or the one with this prefix of its API."""
 
-    def __init__(self, connection: Connection, prefix: str = "$JS.API") -> None:
+    def __init__(self, connection: Connection, prefix: str = "$JS.API", timeout: float = _TIMEOUT) -> None:
         self._connection, self._prefix = connection, prefix
-        self._direct = DirectGet(connection)
+        self._jsm = connection.jsm(prefix=prefix, timeout=timeout)
+        self._direct = DirectGet(connection, timeout)
 
     @property
     def is_connected(self) -> bool:
         """Whether the store can be asked just now."""
         return self._connection.is_connected
 
-    async def bounds(self, stream: str) -> tuple[int, int]:
-        """First and last sequence of a stream; an empty one has the first above the last."""
+    async def bounds(self, stream: str) -> StreamBounds:
+        """What the stream holds now."""
         try:
-            state = (await self._connection.jsm(prefix=self._prefix, timeout=_TIMEOUT).stream_info(stream)).state
+            state = (await self._jsm.stream_info(stream)).state
         except NotFoundError:
             raise StreamError(f"stream {stream} does not exist") from None
         except (NatsError, TimeoutError) as error:
             raise StreamError(f"stream {stream}: {error or 'timed out'}") from error
-        return state.first_seq, state.last_seq
+        return StreamBounds(state.first_seq, state.last_seq)
+
+    async def read_raw(self, stream: str, start: int, limit: int, subject: str = "") -> RawBatch:
+        """Up to `limit` messages from a sequence on, not parsed; at most 5,000, whatever the limit."""
+        request: dict[str, object] = {"seq": start, "batch": min(limit, _PAGE)}
+        if subject:
+            request["next_by_subj"] = subject
+        return await self._direct.fetch(stream, self._prefix, request)
 
     async def read(self, stream: str, subject: str, start: int, limit: int, *, since_us: int | None = None) -> Batch:
         """Up to `limit` messages of a subject, from a sequence or a time on."""
@@ -153,7 +179,7 @@ class StreamReader:
         """All messages of a subject with low <= sequence < high."""
         found: list[StoredEntry] = []
         while low < high:
-            batch = await self.read(stream, subject, low, high - low)
+            batch = await self.read(stream, subject, low, min(high - low, _PAGE))
             found.extend(entry for entry in batch.entries if entry.sequence < high)
             if batch.exhausted or batch.entries[-1].sequence >= high - 1:
                 break

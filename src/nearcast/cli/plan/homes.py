@@ -109,7 +109,7 @@ def _plan_by_spark(
 ) -> planners.HomesPlan:
     if method is not Method.reloc:
         raise InputError(f"--engine spark is for --method reloc; --method is {method.value}")
-    from nearcast.cluster.planning import reloc
+    from nearcast.cluster.analytics.parallel_planners import reloc
     from nearcast.cluster.session import spark_session
 
     return reloc(spark_session("nearcast plan homes"), problem, parameters)

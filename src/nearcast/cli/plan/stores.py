@@ -124,7 +124,7 @@ def stores(
 def _plan_by_spark(assign: Assign, problem: storage.StorageProblem) -> storage.StoragePlan:
     if assign not in (Assign.sequential, Assign.wrr):
         raise InputError(f"--engine spark is for --assign sequential and wrr; --assign is {assign.value}")
-    from nearcast.cluster.planning import stores
+    from nearcast.cluster.analytics.parallel_planners import stores
     from nearcast.cluster.session import spark_session
 
     return stores(spark_session("nearcast plan stores"), problem, assign.value)

@@ -1,0 +1,85 @@
+"""The channels that run: those of the catalog whose queries are valid."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from nearcast.cluster.channels.matching import RunningChannel
+from nearcast.cluster.channels.query_validation import validate_query
+from nearcast.cluster.channels.scheduled_channel import ScheduledChannel
+from nearcast.domain.channel import ChannelSpec
+from nearcast.errors import NearcastError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from nearcast.cluster.driver_progress import DriverProgress
+    from nearcast.domain.dataset import DatasetSpec
+
+__all__ = ["ChannelSet"]
+
+_log = logging.getLogger(__name__)
+
+
+class ChannelSet:
+    """schedule: makes the ScheduledChannel of a channel with a period."""
+
+    def __init__(
+        self, spark: SparkSession, progress: DriverProgress, schedule: Callable[[RunningChannel], ScheduledChannel]
+    ) -> None:
+        self._spark, self._progress, self._schedule = spark, progress, schedule
+        self._specs: dict[str, ChannelSpec] = {}
+        self._refused: dict[str, ChannelSpec] = {}
+        self.running: dict[str, RunningChannel] = {}
+        self.scheduled: dict[str, ScheduledChannel] = {}
+
+    def apply(self, changes: Iterable[tuple[str, bytes | None]]) -> None:
+        """Take changes of the catalog; `update` makes them effective."""
+        for name, value in changes:
+            self._specs.pop(name, None)
+            if value is not None:
+                self._specs[name] = msgspec.json.decode(value, type=ChannelSpec)
+
+    def update(self, datasets: Mapping[str, DatasetSpec]) -> set[str]:
+        """Run the channels that the catalog has, and no others; returns the names of new ones."""
+        changed = [n for n, channel in self.running.items() if self._specs.get(n) != channel.validated.spec]
+        for name in changed:
+            del self.running[name]
+            if scheduled := self.scheduled.pop(name, None):
+                scheduled.stop()
+                self._progress.forget(name)
+        new = set()
+        for name, spec in self._specs.items():
+            if name in self.running or self._refused.get(name) == spec:
+                continue
+            try:
+                validated = validate_query(self._spark, spec, datasets)
+            except NearcastError as error:  # it was valid when it was added; a dataset must have changed since
+                self._refused[name] = spec
+                _log.error("%s", error)
+                self._progress.note(name, problem=str(error).splitlines()[0])
+                continue
+            self.running[name] = RunningChannel(validated)
+            new.add(name)
+            if not spec.continuous:
+                self.scheduled[name] = self._schedule(self.running[name])
+        return new
+
+    def continuous(self, dataset: str) -> list[RunningChannel]:
+        """The continuous channels that take the new records of a dataset."""
+        specs = ((channel, channel.validated.spec) for channel in self.running.values())
+        return [channel for channel, spec in specs if spec.continuous and spec.new == dataset]
+
+    def start(self) -> None:
+        """Start the scheduled channels that are not started yet."""
+        for scheduled in self.scheduled.values():
+            scheduled.start()
+
+    def stop(self) -> None:
+        """Stop the scheduled channels."""
+        for scheduled in self.scheduled.values():
+            scheduled.stop()

@@ -1,0 +1,63 @@
+"""Records from files: CSV, Parquet, or a JSON object per line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.json as pajson
+import pyarrow.parquet as pq
+
+from nearcast.errors import InputError
+
+__all__ = ["read_records", "read_table"]
+
+_JSON = (".json", ".jsonl", ".ndjson")
+
+
+def read_records(path: Path) -> Iterator[bytes | dict[str, Any]]:
+    """The records of a file, to be fed one by one."""
+    if path.suffix not in _JSON:
+        for batch in _load(path, None).to_batches(max_chunksize=1000):
+            yield from batch.to_pylist()
+        return
+    try:
+        with path.open("rb") as stream:
+            yield from (line.strip() for line in stream if line.strip())
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+
+
+def read_table(path: Path, schema: pa.Schema, required: set[str]) -> pa.Table:
+    """A whole file as a table of this schema. required: columns that have no nulls."""
+    table = _load(path, schema)
+    missing = [name for name in schema.names if name not in table.column_names]
+    if missing:
+        raise InputError(f"{path}: column {missing[0]!r} is missing; the file has: {', '.join(table.column_names)}")
+    try:
+        table = table.select(schema.names).cast(schema)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise InputError(f"{path}: {str(error).splitlines()[0]}") from None
+    for name in schema.names:
+        if name in required and table[name].null_count:
+            raise InputError(f"{path}: column {name!r} has {table[name].null_count} empty values; it is NOT NULL")
+    return table
+
+
+def _load(path: Path, schema: pa.Schema | None) -> pa.Table:
+    try:
+        if path.suffix == ".parquet":
+            return pq.read_table(path)
+        if path.suffix in _JSON:
+            return pajson.read_json(path)
+        if path.suffix == ".csv":
+            types = {field.name: field.type for field in schema} if schema is not None else None
+            return pacsv.read_csv(path, convert_options=pacsv.ConvertOptions(column_types=types))
+    except FileNotFoundError:
+        raise InputError(f"{path}: there is no such file") from None
+    except (pa.ArrowInvalid, OSError) as error:
+        raise InputError(f"{path}: {str(error).splitlines()[0]}") from None
+    raise InputError(f"{path}: unknown file type; allowed: .csv, .parquet, .json, .jsonl, .ndjson")

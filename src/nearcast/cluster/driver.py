@@ -1,0 +1,195 @@
+"""The data cluster's driver: follows the catalog and keeps the right queries running."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from nearcast.cluster.analytics.workload_tables import workload_tables, write_tables
+from nearcast.cluster.channels.channel_set import ChannelSet
+from nearcast.cluster.channels.matching import Matcher, RunningChannel
+from nearcast.cluster.channels.results import ResultLog
+from nearcast.cluster.channels.scheduled_channel import ScheduledChannel
+from nearcast.cluster.channels.subscribers import Subscribers
+from nearcast.cluster.dataset_ingest import DatasetIngest
+from nearcast.cluster.dataset_queries import DatasetQueries
+from nearcast.cluster.datasets.views import DatasetViews
+from nearcast.cluster.datasets.warehouse import Warehouse
+from nearcast.cluster.driver_lease import DriverLease
+from nearcast.cluster.driver_progress import DriverProgress
+from nearcast.cluster.nats_source.blocking_connection import connection_to
+from nearcast.errors import InputError, NearcastError
+from nearcast.nats import subjects
+from nearcast.nats.catalog import CHANNELS, DATASETS, SUBSCRIPTIONS, Catalog
+from nearcast.nats.kv import BucketError
+from nearcast.nats.streams import StreamError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from nearcast.cluster.datasets.dataset_tables import StreamTable
+    from nearcast.domain.cluster import ClusterSpec
+    from nearcast.domain.deployment import Deployment
+
+__all__ = ["Driver", "running_driver"]
+
+_log = logging.getLogger(__name__)
+_STEP_SECONDS = 0.2
+_MAINTENANCE_SECONDS = 30.0
+_WORKLOAD_SECONDS = 3600.0
+
+
+class Driver:
+    """Use as a context manager; `run` calls `step` until it is told to stop."""
+
+    def __init__(
+        self, spark: SparkSession, spec: ClusterSpec, deployment: Deployment, lease: DriverLease | None = None
+    ) -> None:
+        self._spark, self._spec, self._deployment = spark, spec, deployment
+        cloud = deployment.cloud()
+        self._lease = lease or DriverLease(cloud)
+        self._prefix = subjects.store_api(cloud.name)
+        self._connection = connection_to([cloud.url])
+        self._warehouse = Warehouse(spec.warehouse)
+        self._catalog = Catalog(self._connection.connection, cloud.name)
+        self._connection.call(self._catalog.prepare())
+        self._connection.call(self._catalog.keep_reports())
+        self._followers = {name: self._catalog.follow(name) for name in (DATASETS, CHANNELS, SUBSCRIPTIONS)}
+        self._subscribers = Subscribers()
+        self.progress = DriverProgress()
+        self._matcher = Matcher(spark)
+        self._views = DatasetViews(spark)
+        self._datasets = DatasetQueries(
+            spark, spec, deployment, self._warehouse, self._views, self.progress, self._ingest, self._failed
+        )
+        self._channels = ChannelSet(spark, self.progress, self._schedule)
+        self._outdated = False  # datasets or channels have changed since the last update of the channels
+        self._maintained = self._analysed = time.monotonic()
+        self._maintenance: threading.Thread | None = None
+
+    def __enter__(self) -> Driver:
+        self._lease.take()
+        self.step()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._channels.stop()
+        self._datasets.stop()
+        self._lease.release()
+
+    def run(self, stop: threading.Event) -> None:
+        """Work until told to stop. While the catalog cannot be read, everything runs on unchanged."""
+        while not stop.wait(_STEP_SECONDS):
+            try:
+                self.step()
+            except (BucketError, StreamError) as error:
+                _log.warning("the catalog cannot be read: %s", error)
+
+    def step(self) -> None:
+        """Apply what changed in the catalog, restart queries that stopped, start maintenance when it is due."""
+        self._lease.check()
+        if datasets := self._changes(DATASETS):
+            self._outdated = True
+            self._datasets.apply(datasets)
+        if channels := self._changes(CHANNELS):
+            self._outdated = True
+            self._channels.apply(channels)
+        touched = self._subscribers.apply(self._changes(SUBSCRIPTIONS), time.monotonic())
+        if self._outdated:
+            self._outdated = False
+            touched |= self._channels.update(self._datasets.specs)
+            for name, ingest in self._datasets.ingests.items():
+                ingest.channels = self._channels.continuous(name)
+        for name in touched & self._channels.running.keys():
+            self._matcher.load(self._channels.running[name], self._subscribers.rows(name))
+        # Queries start last: a record read before the channels and their subscribers are known would not be matched.
+        self._datasets.start()
+        self._channels.start()
+        if time.monotonic() - self._maintained > _MAINTENANCE_SECONDS and not (
+            self._maintenance and self._maintenance.is_alive()
+        ):
+            self._maintained = time.monotonic()
+            self._maintenance = threading.Thread(target=self._maintain, name="maintenance", daemon=True)
+            self._maintenance.start()
+
+    def position(self, dataset: str) -> int:
+        """The last sequence of a dataset that is kept."""
+        return self._views.position(dataset)
+
+    def subscribed(self) -> dict[str, int]:
+        """The rows of each channel's subscription table."""
+        return {name: len(channel.rows) for name, channel in self._channels.running.items()}
+
+    def analyse(self) -> None:
+        """Write the workload tables of the last hour, for the planners."""
+        tables = workload_tables(
+            self._spark,
+            self._deployment,
+            self._warehouse,
+            self._subscribers.held(),
+            _WORKLOAD_SECONDS,
+            coordinated=self._connection.call(self._catalog.knows_clients()),
+        )
+        write_tables(self._warehouse, tables)
+
+    def _changes(self, bucket: str) -> list[tuple[str, bytes | None]]:
+        return self._connection.call(self._followers[bucket].changes())
+
+    def _ingest(self, table: StreamTable) -> DatasetIngest:
+        results = self._result_log(f"dataset-{table.spec.name}-{table.spec.created}")
+        return DatasetIngest(table, self._views, self._matcher, results, self.progress)
+
+    def _schedule(self, channel: RunningChannel) -> ScheduledChannel:
+        spec = channel.validated.spec
+        results = self._result_log(f"channel-{spec.name}-{spec.created}")
+        return ScheduledChannel(
+            channel, self._views, self._matcher, results, self._warehouse, self.progress, self._failed
+        )
+
+    def _result_log(self, producer: str) -> ResultLog:
+        return ResultLog(self._warehouse, self._connection, producer, self._prefix)
+
+    def _failed(self, name: str, problem: str) -> None:
+        _log.error("%s stopped: %s", name, problem)
+        self.progress.note(name, problem=problem)
+
+    def _maintain(self) -> None:
+        try:
+            self._datasets.tidy()
+            oldest = (datetime.now(UTC) - timedelta(seconds=self._spec.keep_results)).strftime("%Y-%m-%d")
+            logs = [ingest.results for ingest in list(self._datasets.ingests.values())]
+            logs += [scheduled.results for scheduled in list(self._channels.scheduled.values())]
+            for log in logs:
+                log.tidy(oldest)
+            if self._spec.analyse_every and time.monotonic() - self._analysed > self._spec.analyse_every:
+                self._analysed = time.monotonic()
+                self.analyse()
+        except NearcastError as error:
+            _log.warning("maintenance failed: %s", error)
+
+
+@contextlib.asynccontextmanager
+async def running_driver(spark: SparkSession, deployment: Deployment) -> AsyncIterator[Driver]:
+    """A driver in a thread, for asynchronous programs: the demo, a benchmark, a test."""
+    if deployment.cluster is None:
+        raise InputError("the deployment has no [cluster]")
+    driver = await asyncio.to_thread(Driver, spark, deployment.cluster, deployment)
+    stop = threading.Event()
+
+    def work() -> None:
+        with driver:
+            driver.run(stop)
+
+    thread = threading.Thread(target=work, name="data cluster")
+    thread.start()
+    try:
+        yield driver
+    finally:
+        stop.set()
+        await asyncio.to_thread(thread.join)

@@ -1,0 +1,79 @@
+"""One driver at a time: a lease in the cloud's store. A second driver is refused, a dead one is replaced.
+
+Two drivers would answer every channel twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import time
+from typing import TYPE_CHECKING
+
+from nearcast.cluster.nats_source.blocking_connection import connection_to
+from nearcast.errors import InputError, NearcastError
+from nearcast.nats.kv import Bucket
+from nearcast.nats.lease import LeaseKeeper, LeaseMachine
+from nearcast.nats.tasks import cancel_and_wait
+
+if TYPE_CHECKING:
+    from nearcast.domain.site import SiteSpec
+
+__all__ = ["DriverLease"]
+
+_BUCKET, _KEY = "nearcast-driver", "driver"
+
+
+class DriverLease:
+    """Reads the lease when made; `take` it before work, `check` it regularly, `release` it at the end.
+
+    Made before Spark starts, it has waited for a dead driver's lease to expire by the time Spark runs.
+    A driver that cannot reach the store goes on; it stops when it sees that another one holds the lease.
+    """
+
+    def __init__(self, cloud: SiteSpec, *, period: float = 7.0) -> None:
+        self._connection = connection_to([cloud.url])
+        self._name = f"{socket.gethostname()}, process {os.getpid()}, {os.urandom(2).hex()}"
+        bucket = Bucket(self._connection.connection, cloud.name, _BUCKET, timeout=10)
+        self._connection.call(bucket.create())
+        self._keeper = LeaseKeeper(bucket, LeaseMachine(self._name, period), _KEY)
+        self._connection.call(self._keeper.look())
+        self._renewal: asyncio.Task[None] | None = None
+
+    def take(self) -> None:
+        """Take the lease. InputError when another driver renews it; a lease that is not renewed is taken over."""
+        machine = self._keeper.machine
+        before = machine.lease
+        while (lease := machine.lease) is None or lease.holder != self._name:
+            if lease is not None and lease.holder and lease != before:
+                raise self._held_by_another()
+            self._connection.call(self._keeper.step())
+            time.sleep(machine.period / 16)
+        self._renewal = self._connection.call(self._start_renewal())
+
+    def check(self) -> None:
+        """InputError when another driver has taken over, for example while this machine slept."""
+        lease = self._keeper.machine.lease
+        if lease is not None and lease.holder != self._name:
+            raise self._held_by_another()
+
+    def release(self) -> None:
+        """Give the lease back: the next driver starts at once."""
+        if self._renewal is not None:
+            with contextlib.suppress(NearcastError, TimeoutError):  # then the next one waits for it to expire
+                self._connection.call(self._release())
+
+    async def _start_renewal(self) -> asyncio.Task[None]:
+        return asyncio.create_task(self._keeper.keep(lambda leads: None), name="driver lease")
+
+    async def _release(self) -> None:
+        await cancel_and_wait(self._renewal)
+        await self._keeper.look()  # the renewal that was cancelled may have been written
+        await self._keeper.release()
+
+    def _held_by_another(self) -> InputError:
+        lease = self._keeper.machine.lease
+        holder = lease.holder if lease is not None else ""
+        return InputError(f"the data cluster is run by another driver already ({holder}); stop that one first")

@@ -1,0 +1,55 @@
+"""Reads short micro-batches in the driver: for some hundred records a Spark job takes ten times as long.
+
+It is the same data source, run here instead of in a task. Spark decides which records belong to a batch: it writes the
+end offset of each batch to its checkpoint before the batch begins.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+from pyspark.sql.datasource import InputPartition
+
+from nearcast.cluster.datasets.schema import parse_ddl
+from nearcast.cluster.nats_source.range_read import SequenceRange
+from nearcast.cluster.nats_source.source import NatsSource
+
+__all__ = ["DriverReader"]
+
+# A batch of more messages is read by tasks.
+_MOST = 4_000
+
+
+class DriverReader:
+    """Reads batches of one query over one stream. options: of its source; checkpoint: its folder or URI."""
+
+    def __init__(self, options: Mapping[str, str], checkpoint: str) -> None:
+        source = NatsSource(dict(options))
+        self._stream, self._filtered = options["stream"], "subject" in options
+        self._reader = source.streamReader(parse_ddl(source.schema(), "nats"))
+        if "://" in checkpoint:
+            self._fs, self._folder = pafs.FileSystem.from_uri(checkpoint)
+        else:
+            self._fs, self._folder = pafs.LocalFileSystem(), checkpoint
+
+    def read(self, batch: int, after: int) -> pa.Table | None:
+        """The messages of a batch that starts after a sequence; None if it is long, or its end cannot be read."""
+        end = self._end(batch)
+        if end is None or not after < end <= after + _MOST:
+            return None
+        parts: Sequence[InputPartition] = [SequenceRange(self._stream, after + 1, end)]
+        if self._filtered:  # removed messages are only visible in the stream's bounds
+            parts = self._reader.partitions({self._stream: after}, {self._stream: end})
+        rows = [rows for part in parts for rows in self._reader.read(part)]
+        return pa.Table.from_batches(rows) if rows else None
+
+    def _end(self, batch: int) -> int | None:
+        """From Spark's offset log: a version, a line of metadata, and a line with the last sequence of each stream."""
+        try:
+            with self._fs.open_input_file(f"{self._folder}/offsets/{batch}") as file:
+                return int(json.loads(file.read().decode().splitlines()[-1])[self._stream])
+        except (OSError, ValueError, KeyError, TypeError):  # another format: the batch is read by tasks
+            return None

@@ -1,0 +1,121 @@
+"""Publishes to streams and waits for the acknowledgements, many messages at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from nearcast.nats.stamp import header_block
+from nearcast.nats.streams import StreamError
+
+if TYPE_CHECKING:
+    from nearcast.nats.connection import Connection
+
+__all__ = ["OutgoingMessage", "StreamPublisher"]
+
+OutgoingMessage = tuple[str, str, bytes]
+"""Subject, id and payload. An empty id is not sent."""
+
+_UNACKNOWLEDGED = 4_096
+
+
+class StreamPublisher:
+    """Publications through one inbox for acknowledgements."""
+
+    def __init__(self, connection: Connection, timeout: float = 5.0) -> None:
+        self._connection, self._timeout = connection, timeout
+        self._inbox = connection.new_inbox()
+        self._waiting: dict[str, _Acknowledgements] = {}
+        self._requests = 0
+        self._listening = False
+
+    async def publish(self, messages: Sequence[OutgoingMessage]) -> int:
+        """Store messages, each acknowledged; returns how many a stream had already under their ids."""
+        duplicates = 0
+        for start in range(0, len(messages), _UNACKNOWLEDGED):
+            duplicates += (await self._acknowledged(messages[start : start + _UNACKNOWLEDGED])).duplicates
+        return duplicates
+
+    async def publish_in_order(self, messages: Sequence[OutgoingMessage]) -> int:
+        """Store messages of one stream with one acknowledgement per some thousand; returns the last sequence.
+
+        The caller compares that sequence: a store that cannot keep up drops messages silently.
+        """
+        sequence = 0
+        for start in range(0, len(messages), _UNACKNOWLEDGED):
+            *unacknowledged, last = messages[start : start + _UNACKNOWLEDGED]
+            await self._send(unacknowledged)
+            sequence = (await self._acknowledged([last])).sequence
+        return sequence
+
+    async def _send(self, messages: Sequence[OutgoingMessage], reply: str = "") -> None:
+        for subject, message_id, payload in messages:
+            headers = header_block(message_id.encode()) if message_id else b""
+            self._connection.send(subject, headers, payload, reply)
+            if self._connection.backlogged:
+                await self._connection.wait_writable()
+
+    async def _acknowledged(self, messages: Sequence[OutgoingMessage]) -> _Acknowledgements:
+        if not self._listening:
+            self._listening = True
+            await self._connection.subscribe_raw(f"{self._inbox}.*", self._arrived)
+        self._requests += 1
+        token = str(self._requests)
+        acknowledgements = self._waiting[token] = _Acknowledgements(len(messages))
+        try:
+            async with asyncio.timeout(self._timeout):
+                await self._send(messages, f"{self._inbox}.{token}")
+                await acknowledgements.done.wait()
+        except TimeoutError:
+            missing, count = acknowledgements.missing, len(messages)
+            raise StreamError(f"{missing} of {count} messages were not acknowledged in {self._timeout:g} s") from None
+        finally:
+            del self._waiting[token]
+        if acknowledgements.problem:
+            raise StreamError(f"a message for {messages[0][0]} was refused: {acknowledgements.problem}")
+        return acknowledgements
+
+    def _arrived(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
+        acknowledgements = self._waiting.get(subject.rpartition(".")[2])
+        if acknowledgements is not None:
+            acknowledgements.take(payload, headers)
+
+
+class _ApiError(msgspec.Struct):
+    description: str = "unknown error"
+
+
+class _Acknowledgement(msgspec.Struct):
+    """What a stream answers to a publication."""
+
+    seq: int = 0
+    duplicate: bool = False
+    error: _ApiError | None = None
+
+
+_decode = msgspec.json.Decoder(_Acknowledgement).decode
+
+
+class _Acknowledgements:
+    """Of messages that were published together."""
+
+    __slots__ = ("done", "duplicates", "missing", "problem", "sequence")
+
+    def __init__(self, expected: int) -> None:
+        self.done, self.problem = asyncio.Event(), ""
+        self.missing, self.duplicates, self.sequence = expected, 0, 0
+
+    def take(self, payload: bytes, headers: bytes) -> None:
+        if headers.startswith(b"NATS/1.0 503"):
+            self.problem = "no stream keeps this subject"
+        else:
+            answer = _decode(payload)
+            self.sequence = answer.seq
+            self.duplicates += answer.duplicate
+            self.problem = answer.error.description if answer.error else self.problem
+        self.missing -= 1
+        if self.problem or self.missing <= 0:
+            self.done.set()

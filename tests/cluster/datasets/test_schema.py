@@ -1,0 +1,49 @@
+"""Schemas from JSON Schema."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nearcast.cluster.datasets.schema import ddl_of, read_schema, required_fields
+from nearcast.errors import InputError
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "string"},
+        "at": {"type": "string", "format": "date-time"},
+        "tags": {"type": "array", "items": {"type": "string"}},
+        "place": {"type": "object", "properties": {"lat": {"type": "number"}}},
+        "n": {"type": "integer"},
+    },
+    "required": ["id"],
+}
+
+
+def test_a_json_schema_becomes_ddl(tmp_path: Path) -> None:
+    path = tmp_path / "s.json"
+    path.write_text(json.dumps(SCHEMA))
+    ddl = read_schema(str(path), "dataset d")
+    assert (
+        ddl == "`id` STRING NOT NULL, `at` TIMESTAMP, `tags` ARRAY<STRING>, `place` STRUCT<`lat`: DOUBLE>, `n` BIGINT"
+    )
+    assert required_fields(ddl) == {"id"}
+    assert read_schema("id STRING", "x") == "id STRING"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"minimum": 1}, "keyword 'minimum' is not supported"),
+        ({"type": "null"}, "type is None"),
+        ({"type": "string", "format": "email"}, "format is 'email'; allowed: date-time, date"),
+    ],
+)
+def test_an_unsupported_keyword_is_refused(change: dict[str, object], words: str) -> None:
+    field = {"type": "number", **change} if "type" not in change else change
+    words = words.replace("None", "'null'")
+    with pytest.raises(InputError, match=words):
+        ddl_of({"type": "object", "properties": {"x": field}}, "dataset d")

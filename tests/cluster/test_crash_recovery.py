@@ -1,0 +1,79 @@
+"""The driver is killed under load, and every result is delivered exactly once.
+
+One kill by default, to keep the suite short; more with NEARCAST_KILLS=5.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from tests.cluster.harness import (
+    KINDS,
+    DriverProcess,
+    add_report_channels,
+    feed_all,
+    subscribe_all,
+    two_sites,
+    until,
+    write_configuration,
+)
+
+import nearcast
+from nearcast.nats.tasks import cancel_and_wait
+from nearcast.site.site import run_sites
+
+pytestmark = pytest.mark.xdist_group("spark")
+KILLS = int(os.environ.get("NEARCAST_KILLS", "1"))
+
+
+@pytest.mark.timeout(300 + 200 * KILLS)  # each kill costs a start of Spark
+async def test_every_result_comes_exactly_once(tmp_path: Path) -> None:
+    deployment, rng = two_sites(tmp_path), random.Random(11)
+    fed: list[dict[str, str]] = []
+    async with run_sites(deployment, tmp_path / "run"):
+        await add_report_channels(deployment)
+        driver = DriverProcess(write_configuration(deployment, tmp_path))
+        async with nearcast.connect(deployment.sites[0].url) as client:
+            wanted = [(name, {"kind": kind}) for name in ("of_kind", "by_period") for kind in KINDS]
+            inboxes = await subscribe_all(client, wanted)
+
+            async def load() -> None:
+                while True:
+                    # Not further ahead than a slow machine catches up with while the test waits.
+                    await until(lambda: len(fed) < delivered() / 2 + 1000, "results", 400)
+                    some = [{"id": f"r{len(fed) + n}", "kind": rng.choice(KINDS)} for n in range(20)]
+                    await feed_all(client, "reports", list(some))
+                    fed.extend(some)
+                    await asyncio.sleep(0.1)
+
+            def delivered() -> int:
+                return sum(len(inbox.rows) for inbox in inboxes)
+
+            driver.start()
+            try:
+                feeding = asyncio.create_task(load())
+                for _ in range(KILLS):
+                    before = delivered()
+                    await until(lambda before=before: delivered() > before, "results", 400)  # type: ignore[misc]
+                    await asyncio.sleep(rng.uniform(0.0, 3.0))
+                    driver.kill()
+                    driver.start()
+                await cancel_and_wait(feeding)
+                # Records in flight when feeding was cancelled are fed as well; a last record marks the end.
+                await client.feed("reports", {"id": "end", "kind": "none"}, timeout=30)
+                await until(lambda: delivered() >= 2 * len(fed), "the end", 400)
+                await asyncio.sleep(2)
+                assert await asyncio.to_thread(driver.stop) == 0
+            finally:
+                driver.kill()
+    for name in ("of_kind", "by_period"):
+        ids = Counter(i for inbox in inboxes if inbox.name == name for i in inbox.ids)
+        rows = Counter(row["id"] for inbox in inboxes if inbox.name == name for row in inbox.rows)
+        assert max(ids.values()) == 1, "a result was delivered twice"
+        assert max(rows.values()) == 1, "a record was reported twice"
+        assert {record["id"] for record in fed} <= rows.keys(), "a record was not reported"

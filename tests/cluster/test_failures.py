@@ -1,0 +1,92 @@
+"""A full disk and a damaged checkpoint: one clear sentence each, and no record lost or delivered twice."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.cluster.harness import Inbox, feed_all, subscribe_all, two_sites, until
+
+import nearcast
+from nearcast.cluster.admin import Admin
+from nearcast.cluster.driver import Driver, running_driver
+from nearcast.domain.channel import ChannelSpec, Parameter
+from nearcast.domain.cluster import ClusterSpec
+from nearcast.domain.dataset import DatasetSpec
+from nearcast.domain.deployment import Deployment
+from nearcast.site.site import run_sites
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of a few megabytes."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)], capture_output=True)
+    if made.returncode:
+        pytest.skip("a file system can be mounted by root only")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@contextlib.asynccontextmanager
+async def channel_of_ids(spark: SparkSession, deployment: Deployment) -> AsyncIterator[tuple[nearcast.Client, Inbox]]:
+    """A channel with one subscriber that gets all ids."""
+    admin = await asyncio.to_thread(Admin, deployment)
+    await asyncio.to_thread(admin.add_dataset, DatasetSpec("reports", "id STRING, kind STRING", "fed.reports"), spark)
+    query = "SELECT r.id FROM reports r WHERE r.kind = :kind"
+    channel = ChannelSpec("of_kind", query, (Parameter("kind", "string"),), None, "reports")
+    await asyncio.to_thread(admin.add_channel, channel, spark)
+    async with nearcast.connect(deployment.sites[0].url) as client:
+        yield client, (await subscribe_all(client, [("of_kind", {"kind": "fire"})]))[0]
+
+
+def problem(driver: Driver) -> str:
+    counts = driver.progress.snapshot()
+    return counts["reports"].problem if "reports" in counts else ""
+
+
+async def test_a_failure_is_reported_in_one_sentence_and_recovered_from(
+    spark: SparkSession, tmp_path: Path, small_disk: Path
+) -> None:
+    deployment = replace(two_sites(tmp_path), cluster=ClusterSpec(str(small_disk / "w"), analyse_every=0))
+    async with run_sites(deployment, tmp_path / "run"), channel_of_ids(spark, deployment) as (client, inbox):
+
+        async def feed(first: int, count: int) -> None:
+            await feed_all(client, "reports", [{"id": f"r{n}", "kind": "fire"} for n in range(first, first + count)])
+
+        async with running_driver(spark, deployment) as driver:
+            await feed(0, 10)
+            await until(lambda: len(inbox.rows) == 10, "results")
+            filler = small_disk / "filler"
+            with contextlib.suppress(OSError), filler.open("wb", buffering=0) as stream:
+                while stream.write(b"x" * 4096):
+                    pass
+            await feed(10, 10)
+            await until(lambda: problem(driver), "the full disk")
+            assert problem(driver).endswith("the disk is full")
+            assert "\n" not in problem(driver)
+            filler.unlink()
+            await until(lambda: len(inbox.rows) == 20, "results after the disk has room")
+        (checkpoint,) = (small_disk / "w/checkpoints").iterdir()
+        newest = max((checkpoint / "offsets").iterdir(), key=lambda path: int(path.name) if path.name.isdigit() else -1)
+        newest.write_bytes(b"no such thing")
+        async with running_driver(spark, deployment) as driver:
+            await until(lambda: problem(driver), "the damaged checkpoint")
+            assert problem(driver).startswith("its checkpoint is damaged: remove its folder below `checkpoints`")
+            await feed(20, 10)
+            for path in sorted(checkpoint.rglob("*"), reverse=True):
+                path.rmdir() if path.is_dir() else path.unlink()
+            await until(lambda: len(inbox.rows) == 30, "results after the checkpoint is gone")
+    assert sorted(row["id"] for row in inbox.rows) == sorted(f"r{n}" for n in range(30))
+    assert len(set(inbox.ids)) == len(inbox.ids)

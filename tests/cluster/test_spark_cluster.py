@@ -1,0 +1,92 @@
+"""The data cluster on a Spark cluster: a standalone master and worker on one machine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyspark
+import pytest
+from tests.cluster.harness import (
+    KINDS,
+    DriverProcess,
+    add_report_channels,
+    feed_all,
+    subscribe_all,
+    two_sites,
+    until,
+    write_configuration,
+)
+
+import nearcast
+from nearcast.site.ports import free_ports
+from nearcast.site.site import run_sites
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+
+@contextlib.contextmanager
+def spark_cluster(folder: Path) -> Iterator[str]:
+    """A master and a worker with two cores; yields the master's address."""
+    home = Path(pyspark.__file__).parent
+    port = free_ports()
+    settings = {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_WORKER_DIR": str(folder / "work")}
+    environment = {**os.environ, **settings, "PYSPARK_PYTHON": sys.executable}
+    url = f"spark://127.0.0.1:{port}"
+    master = ["Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", str(port + 1)]
+    worker = ["Worker", "--host", "127.0.0.1", "--webui-port", str(port + 2), "--cores", "2", "--memory", "1g", url]
+    with contextlib.ExitStack() as stack:
+        for kind, command in (("master", master), ("worker", worker)):
+            log = stack.enter_context((folder / f"{kind}.log").open("wb"))
+            command[0] = f"org.apache.spark.deploy.{kind}.{command[0]}"
+            process = subprocess.Popen(
+                [home / "bin" / "spark-class", *command], stdout=log, stderr=log, env=environment
+            )
+            stack.callback(process.wait)
+            stack.callback(process.terminate)
+            wait_for(
+                folder / f"{kind}.log", "I have been elected leader" if kind == "master" else "Successfully registered"
+            )
+        yield url
+
+
+def wait_for(log: Path, words: str) -> None:
+    deadline = time.monotonic() + 60
+    while words not in log.read_text():
+        assert time.monotonic() < deadline, log.read_text()[-2000:]
+        time.sleep(0.1)
+
+
+async def test_executors_of_a_spark_cluster_read_match_and_publish(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    deployment, rng = two_sites(tmp_path), random.Random(5)
+    with spark_cluster(tmp_path) as master:
+        async with run_sites(deployment, tmp_path / "run"):
+            await add_report_channels(deployment)
+            driver = DriverProcess(write_configuration(deployment, tmp_path, master, 4000))
+            async with nearcast.connect(deployment.sites[0].url) as client:
+                inboxes = await subscribe_all(
+                    client, [(name, {"kind": k}) for name in ("of_kind", "by_period") for k in KINDS]
+                )
+                driver.start()
+                try:
+                    # A large batch, read by tasks, then small ones.
+                    records = [{"id": f"r{n}", "kind": rng.choice(KINDS)} for n in range(6000)]
+                    for start in (0, *range(5000, 6000, 100)):
+                        await feed_all(client, "reports", list(records[start : start + (5000 if start == 0 else 100)]))
+                    await until(lambda: sum(len(i.rows) for i in inboxes) >= 12_000, "results", 200)
+                finally:
+                    driver.kill()
+    for name in ("of_kind", "by_period"):
+        rows = Counter(row["id"] for inbox in inboxes if inbox.name == name for row in inbox.rows)
+        assert rows == Counter(record["id"] for record in records)
