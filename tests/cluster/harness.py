@@ -13,7 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-
 import nearcast
 from nearcast.domain.channel import ChannelSpec, Parameter
 from nearcast.domain.cluster import ClusterSpec

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 
 import pytest
@@ -11,18 +12,25 @@ from tests.cluster.harness import two_sites
 from nearcast.cluster.driver_lease import DriverLease
 from nearcast.domain.site import SiteSpec
 from nearcast.errors import InputError
+from nearcast.nats.kv import Bucket, BucketError
+from nearcast.nats.tasks import cancel_and_wait
 from nearcast.site.site import run_sites
 
+PERIOD = 1.5
 
-async def test_a_second_driver_is_refused_and_a_dead_one_replaced(tmp_path: Path) -> None:
+
+async def test_a_second_driver_is_refused_and_a_dead_one_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     deployment = two_sites(tmp_path)
     async with run_sites(deployment, tmp_path / "run"):
         await asyncio.to_thread(take_turns, deployment.cloud())
+        await asyncio.to_thread(lose_the_store, deployment.cloud(), monkeypatch)
 
 
 def take_turns(cloud: SiteSpec) -> None:
     def lease() -> DriverLease:
-        return DriverLease(cloud, period=1.5)
+        return DriverLease(cloud, period=PERIOD)
 
     first = lease()
     first.take()
@@ -31,15 +39,47 @@ def take_turns(cloud: SiteSpec) -> None:
     first.check()  # it was not disturbed
     first.release()
     second = lease()
-    second.take()  # at once: it was given back
-    assert second._keeping is not None
-    second._keeping.cancel()  # as if it were killed: nothing is renewed, nothing given back
+    start = time.monotonic()
+    second.take()
+    assert time.monotonic() - start < PERIOD / 2, "a lease that was given back is taken at once"
+    # As if it were killed: nothing is renewed, nothing given back.
+    second._connection.call(cancel_and_wait(second._renewal))
     third = lease()
     third.take()
     third.check()
-    # The second one wakes up again and learns that it is not the driver any more.
+    # The second one runs again and sees that another driver has the lease.
     second._connection.call(second._keeper.look())
     with pytest.raises(InputError, match="run by another driver"):
         second.check()
+    second.release()  # it has nothing to give back
     third.check()
     third.release()
+
+
+def lose_the_store(cloud: SiteSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver goes on while the store does not answer, and renews its lease when the store is back."""
+    driver = DriverLease(cloud, period=PERIOD)
+    driver.take()
+
+    async def unreachable(*args: object, **kwargs: object) -> None:
+        raise BucketError("no answer")
+
+    with monkeypatch.context() as patch:
+        for method in ("get", "put"):
+            patch.setattr(Bucket, method, unreachable)
+        deadline = time.monotonic() + 1.5 * PERIOD
+        while time.monotonic() < deadline:
+            driver.check()
+            time.sleep(0.1)
+    deadline = time.monotonic() + 10 * PERIOD
+    while not driver._connection.call(leads(driver)):
+        assert time.monotonic() < deadline, "not renewed"
+        time.sleep(0.05)
+    driver.check()
+    with pytest.raises(InputError, match="run by another driver"):
+        DriverLease(cloud, period=PERIOD).take()
+    driver.release()
+
+
+async def leads(driver: DriverLease) -> bool:
+    return driver._keeper.machine.leads(asyncio.get_running_loop().time())

@@ -19,12 +19,12 @@ def _command(name: str, summary: str) -> LazyCommand:
 
 
 COMMANDS = {
-    "channel": _group("channel", "Parameterised queries over datasets: add, drop, list."),
+    "channel": _group("channel", "Parameterised queries over datasets: list, add, remove."),
     "client": _group("client", "Registered clients and their homes."),
     "cluster": _group("cluster", "Run the data cluster: datasets and channels on Spark."),
     "coordinates": _group("coordinates", "Network coordinates from measured round trips."),
     "coordinator": _group("coordinator", "Run a coordinator, or show the state of the leader."),
-    "dataset": _group("dataset", "Datasets of the data cluster: add, load, drop, list."),
+    "dataset": _group("dataset", "Datasets of the data cluster: list, add, load, remove."),
     "lab": _group("lab", "A wide area on one machine: network namespaces with delays between them."),
     "model": _group("model", "Train a model of the latency of topics that share a worker."),
     "plan": _group("plan", "Plan the placement of clients, topics, replicas and subscribers from tables."),
@@ -44,7 +44,7 @@ EXTRAS = {
     "matplotlib": "lab",
 }
 COMMAND_EXTRAS = {
-    **dict.fromkeys(("channel", "cluster", "dataset"), "cluster"),
+    **dict.fromkeys(("channel", "cluster", "dataset", "feed"), "cluster"),
     **dict.fromkeys(("demo", "lab", "profile", "workload"), "lab"),
 }
 

@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from nearcast.cli.coordinator_call import DEFAULT_URL, UrlOption, call_leader
-from nearcast.cli.dataset import _admin
-from nearcast.cli.output import JsonOption, print_rows
+from nearcast.cli.dataset import admin, fields
+from nearcast.cli.output import JsonOption, print_fields, print_rows
 from nearcast.cli.serve import ConfigOption
 from nearcast.domain.channel import PARAMETER_TYPES, ChannelSpec, Parameter
 from nearcast.errors import InputError
@@ -22,7 +20,28 @@ NameArgument = Annotated[str, typer.Argument(help="The channel.")]
 
 @app.callback()
 def root() -> None:
-    """Parameterised queries over datasets."""
+    """List, add and remove channels; list their subscriptions."""
+
+
+@app.command("ls")
+def list_channels(config: ConfigOption = Path("nearcast.toml"), as_json: JsonOption = False) -> None:
+    """All channels."""
+    rows = [
+        {
+            "name": spec.name,
+            "parameters": [f"{p.name}:{p.type}" for p in spec.parameters],
+            "runs": "continuously" if spec.continuous else f"every {spec.period:g} s",
+            "query": " ".join(spec.query.split()),
+        }
+        for spec in admin(config).channels().values()
+    ]
+    print_rows(rows, as_json, "There is no channel. Add one with: nearcast channel add")
+
+
+@app.command()
+def info(name: NameArgument, config: ConfigOption = Path("nearcast.toml"), as_json: JsonOption = False) -> None:
+    """One channel with all its settings."""
+    print_fields(fields(admin(config).channel(name)), as_json)
 
 
 @app.command()
@@ -31,45 +50,33 @@ def add(
     query: Annotated[str, typer.Option(help="One SELECT with parameters written :name, or a .sql file with it.")],
     param: Annotated[list[str] | None, typer.Option(help=f"name:type, with {', '.join(PARAMETER_TYPES)}.")] = None,
     period: Annotated[float | None, typer.Option(help="Seconds between executions.")] = None,
-    continuous: Annotated[bool, typer.Option("--continuous", help="As soon as records come.")] = False,
+    continuous: Annotated[bool, typer.Option("--continuous", help="Execute for every new record.")] = False,
     new: Annotated[str, typer.Option(help="The dataset whose records each execution sees once.")] = "",
-    keep: Annotated[float, typer.Option(help="Seconds for which results can be asked for again.")] = 3600.0,
+    keep: Annotated[float, typer.Option(help="Seconds for which results can be replayed.")] = 3600.0,
     config: ConfigOption = Path("nearcast.toml"),
 ) -> None:
-    """Check a query and add it as a channel."""
+    """Validate a query and add it as a channel."""
     if (period is None) != continuous:
         raise InputError(f"channel {name}: give either --period SECONDS or --continuous")
     parameters = tuple(_parameter(name, text) for text in param or [])
-    text = _read(query)
-    _admin(config).add_channel(ChannelSpec(name, text, parameters, period, new, keep))
-    typer.echo(f"channel {name} added")
+    admin(config).add_channel(ChannelSpec(name, _read(query), parameters, period, new, keep))
+    typer.echo(f"Channel {name} is added.")
 
 
-@app.command()
-def drop(name: NameArgument, config: ConfigOption = Path("nearcast.toml")) -> None:
-    """Drop a channel; its subscribers get no more results."""
-    _admin(config).drop_channel(name)
-    typer.echo(f"channel {name} dropped")
-
-
-@app.command("list")
-def list_(config: ConfigOption = Path("nearcast.toml")) -> None:
-    """All channels."""
-    table = Table("channel", "parameters", "runs", "query")
-    for spec in _admin(config).channels().values():
-        parameters = ", ".join(f"{p.name}:{p.type}" for p in spec.parameters)
-        runs = "continuously" if spec.period is None else f"every {spec.period:g} s"
-        table.add_row(spec.name, parameters, runs, " ".join(spec.query.split()))
-    Console().print(table)
+@app.command("rm")
+def remove(name: NameArgument, config: ConfigOption = Path("nearcast.toml")) -> None:
+    """Remove a channel with its results; its subscribers get no more."""
+    admin(config).remove_channel(name)
+    typer.echo(f"Channel {name} is removed.")
 
 
 @app.command()
 def subscriptions(
-    name: Annotated[str, typer.Argument(help="Only of this channel.")] = "",
+    name: Annotated[str, typer.Argument(help="Only this channel.")] = "",
     url: UrlOption = DEFAULT_URL,
     as_json: JsonOption = False,
 ) -> None:
-    """The subscriptions the coordinator knows: equal values are one, with its clients and their sites."""
+    """The subscriptions of registered clients: equal values are one, with its clients and their sites."""
     rows = call_leader(url, "channel", "subscriptions", name=name)
     print_rows(rows, as_json, "No client that registered with the coordinator subscribes to a channel.")
 
@@ -77,7 +84,7 @@ def subscriptions(
 def _parameter(channel: str, text: str) -> Parameter:
     name, colon, kind = text.partition(":")
     if not colon:
-        raise InputError(f"channel {channel}: --param {text!r}; name:type is needed, such as kind:string")
+        raise InputError(f"channel {channel}: --param {text!r}; allowed: name:type, such as kind:string")
     return Parameter(name, kind.lower())
 
 

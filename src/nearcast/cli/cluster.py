@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 _log = logging.getLogger("nearcast.cluster")
-_TELL_EVERY = 10.0
+_REPORT_SECONDS = 10.0
 
 
 @app.callback()
@@ -33,9 +33,9 @@ def root() -> None:
 @app.command()
 def run(
     config: ConfigOption = Path("nearcast.toml"),
-    metrics_port: Annotated[int | None, typer.Option(help="Serve metrics for Prometheus at this port.")] = None,
+    metrics_port: Annotated[int | None, typer.Option(help="Serve metrics for Prometheus on this port.")] = None,
 ) -> None:
-    """Keep datasets and answer channels until Ctrl-C."""
+    """Keep datasets and execute channels until Ctrl-C."""
     from nearcast.cluster.driver import Driver
     from nearcast.cluster.driver_lease import DriverLease
     from nearcast.cluster.session import spark_session
@@ -47,32 +47,32 @@ def run(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     logging.getLogger("py4j").setLevel(logging.ERROR)
     spec = deployment.cluster
-    sys.setswitchinterval(0.001)  # a batch goes through several threads; each handover may wait for as long
-    lease = DriverLease(deployment.cloud())  # a driver that was killed is known to be gone by the time Spark is there
+    sys.setswitchinterval(0.001)  # a batch passes through several threads, each switch may take this long
+    lease = DriverLease(deployment.cloud())  # the lease of a killed driver expires while Spark starts
     spark = spark_session("nearcast cluster", master=spec.master, settings=spec.spark)
     stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):  # after Spark is there: it takes Ctrl-C for itself
+    for number in (signal.SIGINT, signal.SIGTERM):  # after Spark has started: it installs its own handlers
         signal.signal(number, lambda *_: stop.set())
     try:
         with Driver(spark, spec, deployment, lease) as driver:
             if metrics_port is not None:
                 _serve_metrics(driver.progress, metrics_port)
             _log.info("the data cluster is running")
-            threading.Thread(target=_tell, args=(driver.progress, stop), daemon=True).start()
+            threading.Thread(target=_report, args=(driver.progress, stop), daemon=True).start()
             driver.run(stop)
             _log.info("stopping")
     finally:
         spark.stop()
 
 
-def _tell(progress: DriverProgress, stop: threading.Event) -> None:
-    """A table that is drawn again on a terminal; a line now and then elsewhere."""
+def _report(progress: DriverProgress, stop: threading.Event) -> None:
+    """A live table on a terminal; else a log line per producer every ten seconds."""
     if sys.stdout.isatty():
         with Live(refresh_per_second=2) as live:
             while not stop.wait(0.5):
                 live.update(_table(progress))
         return
-    while not stop.wait(_TELL_EVERY):
+    while not stop.wait(_REPORT_SECONDS):
         for name, count in progress.snapshot().items():
             _log.info(
                 "%s: %d rows in, %d refused, %d results out, lag %d, last batch %.0f ms%s",
@@ -100,7 +100,7 @@ def _serve_metrics(progress: DriverProgress, port: int) -> None:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-            """Requests for metrics are not worth a line."""
+            """Do not log requests for metrics."""
 
     try:
         server = ThreadingHTTPServer(("127.0.0.1", port), Handler)

@@ -1,16 +1,18 @@
-"""`nearcast dataset …`: what the data cluster keeps."""
+"""`nearcast dataset …`: the datasets of the data cluster."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
+from nearcast.cli.output import JsonOption, print_fields, print_rows
 from nearcast.cli.serve import ConfigOption
 from nearcast.domain.dataset import DatasetSpec
+
+if TYPE_CHECKING:
+    from nearcast.cluster.admin import Admin
 
 app = typer.Typer()
 NameArgument = Annotated[str, typer.Argument(help="The dataset.")]
@@ -18,7 +20,23 @@ NameArgument = Annotated[str, typer.Argument(help="The dataset.")]
 
 @app.callback()
 def root() -> None:
-    """What the data cluster keeps."""
+    """List, add, load and remove datasets."""
+
+
+@app.command("ls")
+def list_datasets(config: ConfigOption = Path("nearcast.toml"), as_json: JsonOption = False) -> None:
+    """All datasets."""
+    rows = [
+        {"name": spec.name, "source": spec.source, "key": spec.key, "version": spec.version, "schema": spec.schema}
+        for spec in admin(config).datasets().values()
+    ]
+    print_rows(rows, as_json, "There is no dataset. Add one with: nearcast dataset add")
+
+
+@app.command()
+def info(name: NameArgument, config: ConfigOption = Path("nearcast.toml"), as_json: JsonOption = False) -> None:
+    """One dataset with all its settings."""
+    print_fields(fields(admin(config).dataset(name)), as_json)
 
 
 @app.command()
@@ -27,19 +45,25 @@ def add(
     schema: Annotated[
         str, typer.Option(help="Columns as DDL ('id STRING NOT NULL, at TIMESTAMP'), or a file with it.")
     ],
-    source: Annotated[str, typer.Option("--from", help="fed.<name> or pub.<topic>; nothing: loaded as a whole.")] = "",
+    source: Annotated[
+        str, typer.Option("--from", help="fed.<name> or pub.<topic>; without it the dataset is static.")
+    ] = "",
     key: Annotated[str, typer.Option(help="Queries see the latest record of each value of this column.")] = "",
-    time: Annotated[str, typer.Option(help="The column that says when a record happened; else its arrival.")] = "",
+    time: Annotated[
+        str, typer.Option(help="The TIMESTAMP column with the time of a record; else its time of arrival.")
+    ] = "",
     keep: Annotated[float | None, typer.Option(help="Seconds to keep records.")] = None,
-    late_after: Annotated[float | None, typer.Option(help="Refuse records so many seconds behind the latest.")] = None,
+    late_after: Annotated[
+        float | None, typer.Option(help="Refuse records this many seconds behind the latest.")
+    ] = None,
     config: ConfigOption = Path("nearcast.toml"),
 ) -> None:
     """Add a dataset."""
     from nearcast.cluster.datasets.schema import read_schema
 
     ddl = read_schema(schema, f"dataset {name}")
-    _admin(config).add_dataset(DatasetSpec(name, ddl, source, key, time, keep, late_after))
-    typer.echo(f"dataset {name} added")
+    admin(config).add_dataset(DatasetSpec(name, ddl, source, key, time, keep, late_after))
+    typer.echo(f"Dataset {name} is added.")
 
 
 @app.command()
@@ -48,28 +72,27 @@ def load(
     file: Annotated[Path, typer.Argument(help="CSV with a header, Parquet, or one JSON object per line.")],
     config: ConfigOption = Path("nearcast.toml"),
 ) -> None:
-    """Replace a static dataset by a file, all at once."""
-    typer.echo(f"dataset {name}: {_admin(config).load_dataset(name, file)} rows")
+    """Replace the content of a static dataset by a file."""
+    typer.echo(f"Dataset {name} has {admin(config).load_dataset(name, file)} rows.")
 
 
-@app.command()
-def drop(name: NameArgument, config: ConfigOption = Path("nearcast.toml")) -> None:
-    """Drop a dataset that no channel reads. Its files stay in the warehouse."""
-    _admin(config).drop_dataset(name)
-    typer.echo(f"dataset {name} dropped")
+@app.command("rm")
+def remove(name: NameArgument, config: ConfigOption = Path("nearcast.toml")) -> None:
+    """Remove a dataset that no channel reads. Its files stay in the warehouse."""
+    admin(config).remove_dataset(name)
+    typer.echo(f"Dataset {name} is removed.")
 
 
-@app.command("list")
-def list_(config: ConfigOption = Path("nearcast.toml")) -> None:
-    """All datasets."""
-    table = Table("dataset", "from", "key", "schema")
-    for spec in _admin(config).datasets().values():
-        table.add_row(spec.name, spec.source or f"loaded, version {spec.version}", spec.key, spec.schema)
-    Console().print(table)
-
-
-def _admin(config: Path):  # type: ignore[no-untyped-def]
+def admin(config: Path) -> Admin:
+    """The catalog of a deployment."""
     from nearcast.cluster.admin import Admin
     from nearcast.config.deployment_file import read_configuration
 
     return Admin(read_configuration(config))
+
+
+def fields(spec: object) -> dict[str, Any]:
+    """The fields of a dataset or a channel for printing."""
+    import msgspec
+
+    return {name: value for name, value in msgspec.to_builtins(spec).items() if name != "created"}

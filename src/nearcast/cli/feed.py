@@ -1,4 +1,4 @@
-"""`nearcast feed`: the records of a file into a dataset."""
+"""`nearcast feed`: feeds the records of a file to a dataset."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import typer
 import uvloop
 
 import nearcast
+from nearcast.cli.coordinator_call import DEFAULT_URL
 
 _AT_ONCE = 1000
 
@@ -18,10 +19,10 @@ _AT_ONCE = 1000
 def command(
     dataset: Annotated[str, typer.Argument(help="The dataset.")],
     file: Annotated[Path, typer.Argument(help="A JSON object per line, CSV with a header, or Parquet.")],
-    url: Annotated[str, typer.Option(help="The broker to feed through.")] = "nats://127.0.0.1:4222",
+    url: Annotated[str, typer.Option(envvar="NEARCAST_URL", help="The broker to feed through.")] = DEFAULT_URL,
 ) -> None:
-    """Feed the records of a file; each is acknowledged by the cloud's store."""
-    typer.echo(f"{uvloop.run(_feed(dataset, file, url))} records fed to {dataset}")
+    """Feed the records of a file; the cloud's store acknowledges each."""
+    typer.echo(f"Dataset {dataset} was fed {uvloop.run(_feed(dataset, file, url))} records.")
 
 
 async def _feed(dataset: str, file: Path, url: str) -> int:
@@ -31,7 +32,7 @@ async def _feed(dataset: str, file: Path, url: str) -> int:
     async with nearcast.connect(url) as client:
         while some := list(islice(records, _AT_ONCE)):
             if not fed:
-                await client.feed(dataset, some[0])  # alone: if there is no such dataset, this one says so
+                await client.feed(dataset, some[0])  # alone: if there is no such dataset, one error is enough
             await asyncio.gather(*(client.feed(dataset, record) for record in some[0 if fed else 1 :]))
             fed += len(some)
     return fed
