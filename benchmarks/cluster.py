@@ -53,7 +53,7 @@ def source(spark: SparkSession) -> Iterator[Figure]:
     async def fill(url: str) -> None:
         connection = await open_connection([url], name="fill")
         await connection.jetstream().add_stream(name="bench", subjects=["bench"], allow_direct=True)
-        # With acknowledgements: a store drops what it is sent faster than it can write.
+        # With acknowledgements: a store drops messages that arrive faster than it writes.
         await asyncio.to_thread(connection_to([url]).publish, [("bench", "", body)] * MESSAGES)
         await connection.close()
 
@@ -79,7 +79,7 @@ def source(spark: SparkSession) -> Iterator[Figure]:
 
 
 def sharing(spark: SparkSession) -> Iterator[Figure]:
-    """Bytes from the cloud to a site while more and more of its clients ask for the same."""
+    """Bytes from the cloud to a site with more and more equal subscriptions."""
 
     def gateway_bytes(port: int) -> int:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/gatewayz") as answer:

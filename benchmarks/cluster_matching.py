@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Loaded:
-    """A dataset for the matcher that is there already."""
+    """A dataset whose frame is given."""
 
     def __init__(self, spec: DatasetSpec, spark: SparkSession, table: pa.Table) -> None:
         self.spec, self.schema = spec, parse_ddl(dataset_ddl(spec), spec.name)
@@ -88,7 +88,7 @@ def matching(spark: SparkSession) -> Iterator[Figure]:
         for count in (25_000, 50_000, 100_000):
             rows = {f"{n:06d}": row for n, row in enumerate(wanted[:count])}
             matcher.load(channel, rows)
-            for _ in range(10):  # the plan is kept from the third on; the compilers take longer
+            for _ in range(10):  # the plan is reused from the third on; the JVM compiles longer
                 found = match()
             by_count[count] = median_seconds(match, 9)
         subs = pa.Table.from_pylist([{"key": key, **row} for key, row in rows.items()])

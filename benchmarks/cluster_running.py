@@ -36,8 +36,7 @@ async def latency_at(
 ) -> list[float]:
     """Milliseconds from publication to notification at a rate.
 
-    Devices publish without waiting for the store's word, so that not they are what is measured; every report must
-    arrive all the same.
+    Devices publish without waiting for acknowledgements, so that they are not measured; every report must arrive.
     """
     inbox.clear()
     start, sent, run = time.perf_counter(), 0, rng.randrange(2**40)
@@ -65,7 +64,7 @@ def latency(spark: SparkSession) -> Iterator[Figure]:
         found = []
         async with two_sites() as (deployment, folder):
             await add_channel(deployment, folder, spark)
-            spark.stop()  # the data cluster has its own; two would only be in each other's way
+            spark.stop()  # the data cluster has its own session
             devices = await open_connection([deployment.sites[0].url], name="devices")
             async with nearcast.connect(deployment.sites[0].url) as client:
                 values = [{"kind": f"k{n % 100}", "area": f"a{n // 100}"} for n in range(10_000)]
@@ -75,7 +74,7 @@ def latency(spark: SparkSession) -> Iterator[Figure]:
                     await asyncio.gather(*waiting)
                 by_rate: dict[int, tuple[list[float], str]] = {}
                 with cluster_process(deployment, folder) as (_, port):
-                    await latency_at(devices, 1000, 60, inbox, rng)  # warm the compilers
+                    await latency_at(devices, 1000, 60, inbox, rng)  # warm up the JVM
                     for rate in (100, 1000, 5000):
                         before = metrics(port)
                         ms = await latency_at(devices, rate, 20, inbox, rng)

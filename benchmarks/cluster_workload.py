@@ -70,7 +70,7 @@ async def add_channel(deployment: Deployment, folder: Path, spark: SparkSession)
 
 
 async def until(holds: Callable[[], bool], limit: float = 300.0) -> None:
-    """Wait for something that no event tells of."""
+    """Wait for a condition, with a limit."""
     deadline = time.monotonic() + limit
     while not holds():
         assert time.monotonic() < deadline, "it did not come about"
@@ -95,7 +95,7 @@ async def two_sites() -> AsyncIterator[tuple[Deployment, Path]]:
 
 @contextlib.contextmanager
 def cluster_process(deployment: Deployment, folder: Path) -> Iterator[tuple[int, int]]:
-    """`nearcast cluster run` as a process of its own, as it is in earnest; its pid and the port of its metrics."""
+    """`nearcast cluster run` as a process; yields its pid and the port of its metrics."""
     port = free_ports(1)
     lines = ["[cluster]", f'warehouse = "{folder / "warehouse"}"', 'master = "local[2]"', "analyse_every = 0"]
     for site in deployment.sites:
@@ -115,7 +115,7 @@ def cluster_process(deployment: Deployment, folder: Path) -> Iterator[tuple[int,
 
 
 def metrics(port: int) -> dict[str, float]:
-    """The metrics of the data cluster, without the producer, which is one."""
+    """The metrics of the data cluster, without the label of the producer: there is one."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
         lines = [line for line in answer.read().decode().splitlines() if not line.startswith("#")]
     return {line.rpartition(" ")[0].replace('producer="reports"', ""): float(line.rpartition(" ")[2]) for line in lines}

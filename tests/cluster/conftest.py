@@ -1,4 +1,4 @@
-"""One Spark per test process, and a store of its own for each test that asks."""
+"""A JetStream server per test process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from nearcast.site.servers import server_binary
 
 @dataclass(frozen=True)
 class Store:
-    """A bare JetStream server, with no Nearcast around it."""
+    """A bare JetStream server without Nearcast."""
 
     url: str
 
@@ -81,7 +81,7 @@ def store() -> Iterator[Store]:
 
 
 def _address(folder: Path, pid: int) -> str:
-    """The port the server took for itself, from the file that it writes when it is ready."""
+    """The port that the server chose, from the file that it writes when it is ready."""
     import json
 
     deadline = time.monotonic() + 20

@@ -1,5 +1,5 @@
-"""The emergency application of the BAD paper, small: three datasets, seven channels, and what each subscription must
-be told, worked out in plain Python without anything of ours."""
+"""The emergency application of the BAD paper, small: three datasets, seven channels, and an oracle in plain Python for
+the results of each subscription."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ AREAS = ("north", "south", "east")
 
 @dataclass(frozen=True)
 class World:
-    """What happens, and who wants to know. Places are within a few kilometres, so that some are near and some not."""
+    """Records and subscriptions. Locations are within a few kilometres, so that some are near and some not."""
 
     shelters: list[dict[str, Any]]
     locations: list[dict[str, Any]]
@@ -75,7 +75,7 @@ class World:
 
 
 def make_world(seed: int, reports: int, now: str, old: str) -> World:
-    """A small world. Every tenth report is an old one, outside of the window of `counts`."""
+    """Random records. Every tenth report is old, outside of the window of `counts`."""
     rng = random.Random(seed)
 
     def place() -> dict[str, float]:
@@ -109,7 +109,7 @@ def make_world(seed: int, reports: int, now: str, old: str) -> World:
 
 
 def expected(world: World, name: str, params: dict[str, Any]) -> list[dict[str, Any]]:
-    """The rows that a subscription to one of the channels that report each record once must get, in any order."""
+    """The rows of a subscription to one of the channels that report each record once, in any order."""
     where = {user["user"]: user for user in world.locations}
     rows: list[dict[str, Any]] = []
     for report in world.reports:
@@ -130,7 +130,7 @@ def expected(world: World, name: str, params: dict[str, Any]) -> list[dict[str, 
 
 
 def counted(world: World, area: str, recent: str) -> dict[str, int]:
-    """What the last execution of `counts` must say."""
+    """The rows of the last execution of `counts`."""
     found: dict[str, int] = {}
     for report in world.reports:
         if report["area"] == area and report["at"] == recent:
@@ -144,7 +144,7 @@ def nearest_open(world: World, report: dict[str, Any]) -> str | None:
 
 
 def metres(one: dict[str, Any], other: dict[str, Any]) -> float:
-    """Along the globe, by the cosine rule on unit vectors: another way than the one in the query."""
+    """Great-circle distance from unit vectors: not the formula of the query."""
 
     def vector(point: dict[str, Any]) -> tuple[float, float, float]:
         lat, lon = math.radians(point["lat"]), math.radians(point["lon"])

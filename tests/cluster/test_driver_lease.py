@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.cluster.harness import two_sites
@@ -25,6 +27,7 @@ async def test_a_second_driver_is_refused_and_a_dead_one_replaced(
     deployment = two_sites(tmp_path)
     async with run_sites(deployment, tmp_path / "run"):
         await asyncio.to_thread(take_turns, deployment.cloud())
+        await asyncio.to_thread(release_during_a_renewal, deployment.cloud(), monkeypatch)
         await asyncio.to_thread(lose_the_store, deployment.cloud(), monkeypatch)
 
 
@@ -54,6 +57,29 @@ def take_turns(cloud: SiteSpec) -> None:
     second.release()  # it has nothing to give back
     third.check()
     third.release()
+
+
+def release_during_a_renewal(cloud: SiteSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A renewal that is cancelled after it was written does not keep the lease from being given back."""
+    driver = DriverLease(cloud, period=PERIOD)
+    driver.take()
+    written, put = threading.Event(), Bucket.put
+
+    async def slow_put(self: Bucket, *args: Any, **kwargs: Any) -> int:
+        revision = await put(self, *args, **kwargs)
+        written.set()
+        await asyncio.sleep(PERIOD / 3)
+        return revision
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Bucket, "put", slow_put)
+        assert written.wait(PERIOD)
+    driver.release()
+    following = DriverLease(cloud, period=PERIOD)
+    start = time.monotonic()
+    following.take()
+    assert time.monotonic() - start < PERIOD / 2
+    following.release()
 
 
 def lose_the_store(cloud: SiteSpec, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,7 @@ async def test_no_notification_is_missing_extra_or_twice(spark: SparkSession, tm
                 inboxes += await subscribe_all(other, world.subscriptions[:8])
                 rows = {name: len([1 for n, _ in world.subscriptions if n == name]) for name, _ in world.subscriptions}
                 await until(lambda: running.subscribed() == rows, "the subscription tables")
-                # A user moves: only the last place counts.
+                # A user moves: only the last location counts.
                 await feed_all(client, "locations", [dict(place, lat=0.0) for place in world.locations])
                 await feed_all(client, "locations", world.locations)
                 await until(lambda: running.position("locations") == 2 * len(world.locations), "the locations")
@@ -67,14 +67,14 @@ async def test_no_notification_is_missing_extra_or_twice(spark: SparkSession, tm
                 assert len(set(inbox.ids)) == len(inbox.ids), "a result came twice"
                 if inbox.name != "counts":
                     assert by_id(inbox.rows) == by_id(expected(world, inbox.name, inbox.params)), inbox.params
-            # One who was away gets what was missed, and the same as everybody else.
+            # A late subscriber replays the same results.
             late = await client.subscribe(channel="of_kind", params={"kind": "fire"}, replay=True)
             again: list[dict[str, object]] = []
             while len(again) < len(expected(world, "of_kind", {"kind": "fire"})):
                 again += (await asyncio.wait_for(anext(late), 20)).data["rows"]
             assert by_id(again) == by_id(expected(world, "of_kind", {"kind": "fire"}))
             await refusals(client, admin)
-            # The other client has left: its rows stay only where ours hold them, too; then ours leave.
+            # The other client has left: its rows stay only where this client holds them, too; then it leaves.
             await late.close()
         quarantined = pq.read_table(tmp_path / "warehouse/datasets/reports/quarantine").to_pylist()
         reasons = sorted(row["reason"] for row in quarantined)
@@ -89,7 +89,7 @@ def latest(inbox: Inbox) -> dict[str, int]:
 
 
 async def refusals(client: nearcast.Client, admin: Admin) -> None:
-    """What users get wrong is refused in one clear sentence, and nothing is disturbed."""
+    """Wrong input is refused in one clear sentence, without side effects."""
     with pytest.raises(InputError, match="there is no channel 'nowhere'; there are: by_period, counts"):
         await client.subscribe(channel="nowhere", params={})
     with pytest.raises(InputError, match="channel of_kind, parameter kind is 5; string is needed"):

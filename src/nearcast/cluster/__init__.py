@@ -1,1 +1,1 @@
-"""The data cluster: Spark reads what is published, keeps it as datasets and answers channels for all subscriptions."""
+"""The data cluster: Spark keeps publications as datasets and evaluates channels for all subscriptions."""

@@ -1,4 +1,4 @@
-"""Queries checked by Spark's own parser and optimizer; cells on the globe."""
+"""Queries validated by Spark's own parser and optimizer; cells on the globe."""
 
 from __future__ import annotations
 
