@@ -57,7 +57,7 @@ def problem(driver: Driver) -> str:
 
 
 async def test_a_failure_is_reported_in_one_sentence_and_recovered_from(
-    spark: SparkSession, tmp_path: Path, small_disk: Path
+    spark: SparkSession, tmp_path: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deployment = replace(two_sites(tmp_path), cluster=ClusterSpec(str(small_disk / "w"), analyse_every=0))
     async with run_sites(deployment, tmp_path / "run"), channel_of_ids(spark, deployment) as (client, inbox):
@@ -68,6 +68,9 @@ async def test_a_failure_is_reported_in_one_sentence_and_recovered_from(
         async with running_driver(spark, deployment) as driver:
             await feed(0, 10)
             await until(lambda: len(inbox.rows) == 10, "results")
+            with monkeypatch.context() as patch:  # maintenance reports any error and ends
+                patch.setattr(driver._datasets, "tidy", lambda: 1 / 0)
+                driver._maintain()
             filler = small_disk / "filler"
             with contextlib.suppress(OSError), filler.open("wb", buffering=0) as stream:
                 while stream.write(b"x" * 4096):

@@ -24,7 +24,8 @@ from nearcast.cluster.datasets.warehouse import Warehouse
 from nearcast.cluster.driver_lease import DriverLease
 from nearcast.cluster.driver_progress import DriverProgress
 from nearcast.cluster.nats_source.blocking_connection import connection_to
-from nearcast.errors import InputError, NearcastError
+from nearcast.cluster.spark_errors import error_line
+from nearcast.errors import InputError
 from nearcast.nats import subjects
 from nearcast.nats.catalog import CHANNELS, DATASETS, SUBSCRIPTIONS, Catalog
 from nearcast.nats.kv import BucketError
@@ -81,6 +82,8 @@ class Driver:
     def __exit__(self, *exc_info: object) -> None:
         self._channels.stop()
         self._datasets.stop()
+        if self._maintenance is not None:
+            self._maintenance.join(60)
         self._lease.release()
 
     def run(self, stop: threading.Event) -> None:
@@ -170,8 +173,8 @@ class Driver:
             if self._spec.analyse_every and time.monotonic() - self._analysed > self._spec.analyse_every:
                 self._analysed = time.monotonic()
                 self.analyse()
-        except NearcastError as error:
-            _log.warning("maintenance failed: %s", error)
+        except Exception as error:  # Spark's errors, too: the next maintenance tries again
+            _log.warning("maintenance failed: %s", error_line(error))
 
 
 @contextlib.asynccontextmanager

@@ -10,7 +10,7 @@ __all__ = ["error_line", "failure_reason"]
 
 def error_line(error: Exception) -> str:
     """The first line of a Spark error, without its error class and state."""
-    line = str(error).strip().splitlines()[0]
+    line = next(iter(str(error).strip().splitlines()), type(error).__name__)
     return re.sub(r"^\[[A-Z_.0-9]+\]\s*|\s*SQLSTATE: \w+", "", line).strip()
 
 
