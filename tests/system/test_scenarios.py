@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from nearcast.lab.scenarios.game import AvatarParameters, game
+from nearcast.lab.scenarios.plot import draw
 from nearcast.lab.scenarios.report import judge, summary_table, write_tables
 from nearcast.lab.scenarios.runner import run_scenario
 from nearcast.lab.scenarios.swarms import SwarmParameters, swarms
 from nearcast.lab.wan import missing_right
+from nearcast.lab.workloads.game import generate_cities
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,7 +41,22 @@ async def test_two_swarms_change_zone_and_nothing_is_lost_or_repeated(tmp_path: 
     assert shares[-1] > 0.9
 
     write_tables([judged], tmp_path / "out")
+    draw([judged], tmp_path / "out" / "swarms.png")
     assert summary_table([judged]).row_count == 1
     rows = list(csv.DictReader((tmp_path / "out" / "deliveries.csv").read_text().splitlines()))
     assert sum(int(row["deliveries"]) for row in rows) == summary.deliveries
-    assert {path.name for path in (tmp_path / "out").iterdir()} >= {"summary.csv", "changes.csv", "moves.csv"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "summary.csv", "deliveries.csv", "changes.csv", "moves.csv", "swarms.png",
+    }  # fmt: skip
+
+
+async def test_avatars_change_their_group_and_nothing_is_lost_or_repeated(tmp_path: Path) -> None:
+    parameters = AvatarParameters(seconds=15.0, avatars=9, groups=3, cities=3, shortest_s=6.0, longest_s=12.0, seed=2)
+    scenario = game(generate_cities(), parameters, "round trips are made up")
+    assert len(scenario.changes) >= 9
+    judged = judge(await run_scenario(scenario, "nearcast", tmp_path / "logs", warm_up=8.0))
+
+    summary = judged.summary()
+    assert (summary.lost, summary.repeated, judged.ledger.failed) == (0, 0, 0)
+    assert summary.deliveries > 200
+    assert len(set(judged.ledger.topic.tolist())) == 9

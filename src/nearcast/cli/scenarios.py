@@ -49,7 +49,36 @@ def swarms(
     _run(make_swarms(parameters), policies, out)
 
 
+@app.command()
+def game(
+    seconds: Seconds = 600.0,
+    avatars: Annotated[int, typer.Option(min=8)] = 64,
+    servers: Annotated[Path | None, typer.Option(help="WonderProxy servers.csv; made-up cities if not given.")] = None,
+    pings: Annotated[Path | None, typer.Option(help="WonderProxy pings, needed with --servers.")] = None,
+    country: Annotated[
+        str, typer.Option(help="Only cities of this country are taken from --servers.")
+    ] = "United States",
+    policies: Policies = "all",
+    seed: Seed = 1,
+    out: Out = Path("game"),
+) -> None:
+    """Avatars that change their group every 30 to 60 s, played from five cities; bound 100 ms."""
+    from nearcast.lab.scenarios.game import AvatarParameters
+    from nearcast.lab.scenarios.game import game as make_game
+    from nearcast.lab.workloads.formats import read_cities
+    from nearcast.lab.workloads.game import generate_cities
+
+    if servers is None or pings is None:
+        if servers != pings:
+            raise InputError("--servers and --pings belong together; give both or neither")
+        known, origin = generate_cities(), "round trips are made up (--servers and --pings read real ones)"
+    else:
+        known, origin = read_cities(servers, pings, country), f"round trips of {pings.name}"
+    _run(make_game(known, AvatarParameters(seconds=seconds, avatars=avatars, seed=seed), origin), policies, out)
+
+
 def _run(scenario: Scenario, policies: str, out: Path) -> None:
+    from nearcast.lab.scenarios.plot import draw
     from nearcast.lab.scenarios.report import BUSY_LAG_MS, judge, summary_table, write_tables
     from nearcast.lab.scenarios.runner import DRAIN, WARM_UP, run_scenario
     from nearcast.lab.wan import missing_right
@@ -69,6 +98,7 @@ def _run(scenario: Scenario, policies: str, out: Path) -> None:
         with progress(f"{policy} ({n + 1} of {len(chosen)})") as advance:
             judged.append(judge(asyncio.run(run_scenario(scenario, policy, out / "logs" / policy, advance))))
         write_tables(judged, out)  # after each: what was measured is kept, whatever comes next
+        draw(judged, out / f"{scenario.name}.png")
     console.print(summary_table(judged))
     console.print(
         f"Judged: {scenario.seconds:g} s after {WARM_UP:g} s of warm-up; messages may come up to {DRAIN:g} s after "
@@ -82,7 +112,7 @@ def _run(scenario: Scenario, policies: str, out: Path) -> None:
             )
         if run.ledger.failed:
             console.print(f"Note: with {run.run.policy}, {run.ledger.failed} publications raised an error.")
-    console.print(f"Written to {out}: summary.csv, deliveries.csv, changes.csv, moves.csv, logs/")
+    console.print(f"Written to {out}: {scenario.name}.png, summary.csv, deliveries.csv, changes.csv, moves.csv, logs/")
 
 
 def _chosen(names: str) -> list[Policy]:

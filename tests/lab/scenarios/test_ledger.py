@@ -90,6 +90,12 @@ def test_a_subscriber_that_comes_and_goes_is_expected_only_well_inside(scenario:
     assert ledger.lost == len(ledger)
 
 
+def test_what_arrives_although_it_could_be_missed_counts(scenario: Scenario) -> None:
+    span = (1, "swarm.0", us(0.5), us(8.0))  # the publication at 1 s is within the guard, and arrives
+    ledger = read_ledger(scenario, START, [results(received=results().received[3:], subscribed=[span])])
+    assert (len(ledger), ledger.lost) == (3, 0)
+
+
 def test_publications_that_were_made_late_tell_of_a_busy_machine(scenario: Scenario) -> None:
     busy = results(published=[(0, n, us(n), us(n + 0.05)) for n in (1, 2, 3)])
     assert read_ledger(scenario, START, [busy]).lag_ms == pytest.approx(50.0)

@@ -1,8 +1,8 @@
 """Who published what, who received it when: what was late, lost or repeated.
 
-A delivery is one publication at one of its subscribers. Only publications of the measured time count, neither those of
-the warm-up nor, of a subscriber that comes or goes meanwhile, those within `GUARD` of it: interest has not spread
-everywhere yet, or messages may be on their way.
+A delivery is one publication at one of its subscribers. Only publications of the measured time count. What a
+subscriber that comes or goes does not receive within `GUARD` of it is not lost: interest has not spread everywhere yet,
+or messages may be on their way.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ GUARD = 2.0  # s
 
 @dataclass(frozen=True)
 class DeliveryLedger:
-    """Expected deliveries in order of publication, one element each; lost ones have an infinite latency.
+    """Deliveries in order of publication, one element each; lost ones have an infinite latency.
 
     topic, publisher, subscriber: numbers, by the scenario's order. published: seconds of the measured time.
     repeated: receipts of a message by a client that had it already. failed: publications refused by the client library.
@@ -70,33 +70,31 @@ def read_ledger(scenario: Scenario, start: float, results: Sequence[ClientResult
     published, at = published[inside], at[inside]
     topic = topic_of[published[:, 0]]
 
-    # One number per publication, and one per publication and subscriber: arrays of numbers are quick to compare.
+    # One number per publication, and one per publication and client: arrays of numbers are quick to compare.
     most = max(published[:, 1].max(initial=0), received[:, 2].max(initial=0)) + 1
-    name = published[:, 0] * most + published[:, 1]
     clients = len(scenario.participants)
-    expected = []
+    name = published[:, 0] * most + published[:, 1]
+    wanted = [np.zeros(0, dtype=np.int64)]
     for client, of_topic, since, until in (row for result in results for row in result.subscribed):
         begin, end = since / 1e6 - start + GUARD, until / 1e6 - start - GUARD
-        rows = np.flatnonzero((topic == topics[of_topic]) & (at >= begin) & (at < end))
-        expected.append(np.stack([rows, np.full(len(rows), client)]))
-    rows, subscriber = np.concatenate(expected, axis=1) if expected else np.zeros((2, 0), dtype=np.int64)
-    rows, subscriber = rows[order := np.lexsort((subscriber, rows))], subscriber[order]
+        wanted.append(name[(topic == topics[of_topic]) & (at >= begin) & (at < end)] * clients + client)
 
     received = received[np.argsort(received[:, 3], kind="stable")]
     receipt = (received[:, 1] * most + received[:, 2]) * clients + received[:, 0]
-    first, index, count = np.unique(receipt, return_index=True, return_counts=True)
-    judged = np.isin(first // clients, name)
-    delivery = name[rows] * clients + subscriber
-    where = np.searchsorted(first, delivery)
-    found = np.zeros(len(delivery), dtype=bool)
-    within = where < len(first)
-    found[within] = first[where[within]] == delivery[within]
+    receipt, received = receipt[judged := np.isin(receipt // clients, name)], received[judged]
+    arrived, first = np.unique(receipt, return_index=True)
+    delivery = np.union1d(arrived, np.concatenate(wanted))
+    by_name = np.argsort(name)
+    row = by_name[np.searchsorted(name, delivery // clients, sorter=by_name)]
     latency = np.full(len(delivery), np.inf)
-    took = received[index[where[found]], 3] - published[rows[found], 3]
-    latency[found] = took / 1e3
+    known = np.isin(delivery, arrived)  # both ascend
+    latency[known] = (received[first, 3] - published[row[known], 3]) / 1e3
+    order = np.lexsort((delivery % clients, row))
+    row, delivery, latency = row[order], delivery[order], latency[order]
+    subscriber = delivery % clients
     return DeliveryLedger(
-        topic[rows], published[rows, 0], subscriber, at[rows], latency,
-        int((count[judged] - 1).sum()), sum(len(result.failed) for result in results),
+        topic[row], published[row, 0], subscriber, at[row], latency,
+        len(receipt) - len(arrived), sum(len(result.failed) for result in results),
         float(np.percentile(published[:, 3] - published[:, 2], 99)) / 1e3 if len(published) else 0.0,
     )  # fmt: skip
 

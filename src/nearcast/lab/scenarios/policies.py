@@ -35,6 +35,7 @@ __all__ = [
 
 Policy = Literal["nearcast", "oracle", "paper", "fixed", "hash"]
 POLICIES: tuple[Policy, ...] = get_args(Policy)
+_NEAR = 0.85  # of the bound: the true delays are those of the network alone, and brokers and workers add to them
 _RING_POINTS = 64  # of each site: shares of the ring then differ by some 10 %
 
 
@@ -98,7 +99,7 @@ def _point(text: str) -> int:
 
 
 class Oracle:
-    """Knows the true delays. Moves what breaks its bound and would keep it, or come nearer to it, elsewhere."""
+    """Knows the true delays. Moves what comes near its bound, or breaks it, and is better off elsewhere."""
 
     def __init__(self, scenario: Scenario, places: StartingPlaces) -> None:
         self._scenario = scenario
@@ -107,18 +108,17 @@ class Oracle:
 
     def at_start(self) -> list[RequestedMove]:
         """Everything to its best place."""
-        return self._moves(0.0, self._scenario.topics, {p.node for p in self._scenario.participants})
+        return self._moves(0.0, self._scenario.topics, {p.node for p in self._scenario.participants}, 0.0)
 
     def at_change(self, change: ScheduledChange) -> list[RequestedMove]:
         """What a change calls for."""
-        return self._moves(change.at, change.topics, {change.node} - {""})
+        return self._moves(change.at, change.affected, {change.node} - {""}, _NEAR * self._scenario.bound_ms)
 
-    def _moves(self, at: float, topics: Iterable[str], nodes: set[str]) -> list[RequestedMove]:
+    def _moves(self, at: float, topics: Iterable[str], nodes: set[str], allowed_ms: float) -> list[RequestedMove]:
         scenario, moves = self._scenario, []
         for topic in topics:
-            best, here = scenario.best_site(topic, at), self._topics[topic]
-            late = scenario.latency(topic, here, at) > scenario.bound_ms
-            if late and scenario.latency(topic, best, at) < scenario.latency(topic, here, at):
+            best, here = scenario.best_site(topic, at), scenario.latency(topic, self._topics[topic], at)
+            if here > allowed_ms and scenario.latency(topic, best, at) < here:
                 self._topics[topic] = best
                 moves.append(RequestedMove("topic", topic, best))
         for participant in scenario.participants:

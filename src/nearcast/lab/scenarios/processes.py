@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["NodeProcess", "NodeProcesses", "node_processes"]
 
 _END_LIMIT = 10.0
-_NICENESS = "-10"  # latency is measured, not what else runs on this machine
+_NICENESS = "-20"  # latency is measured, not what else runs on this machine
 
 
 class NodeProcess:

@@ -46,13 +46,15 @@ class Participant:
 class ScheduledChange:
     """Something a policy must answer: a node's delays change, or the subscribers of topics do.
 
-    subject: who changes. topics: those whose deliveries the change may delay. ways: the node's new one-way delays to
-    some sites; without a node only subscriptions change, as the participants' spans say.
+    subject: who changes. topics: those by whose deliveries the answer is judged. affected: all whose delay may have
+    become longer. ways: the node's new one-way delays to some sites; without a node only subscriptions change, as the
+    participants' spans say.
     """
 
     at: float
     subject: str
     topics: tuple[str, ...]
+    affected: tuple[str, ...]
     source: str
     target: str
     node: str = ""
@@ -61,7 +63,10 @@ class ScheduledChange:
 
 @dataclass(frozen=True)
 class Scenario:
-    """A whole experiment. `between` holds the delays between sites, `nodes` those of each node to sites at first."""
+    """A whole experiment. `between` holds the delays between sites, `nodes` those of each node to sites at first.
+
+    plotted: the participant whose deliveries are plotted; without one, all are.
+    """
 
     name: str
     sites: tuple[str, ...]
@@ -75,6 +80,7 @@ class Scenario:
     seconds: float
     seed: int
     note: str = ""
+    plotted: int | None = None
 
     @cached_property
     def topics(self) -> tuple[str, ...]:
@@ -108,28 +114,33 @@ class Scenario:
         """The edge site nearest to a node."""
         return min(self.edges, key=lambda site: self.way(node, site, at))
 
-    def subscribers(self, topic: str, at: float) -> list[Participant]:
-        """Who subscribes to a topic at a time."""
-        return [
-            participant
-            for participant in self.participants
-            if any(span.topic == topic and span.start <= at < span.end for span in participant.subscribes)
-        ]
-
     def latency(self, topic: str, site: str, at: float) -> float:
         """The worst delay of a topic processed at a site, everybody being at home at their nearest site."""
 
-        def worst(participants: list[Participant]) -> float:
-            nodes = {participant.node for participant in participants}
+        def worst(nodes: set[str]) -> float:
             homes = {node: self.nearest(node, at) for node in nodes}
-            return max((self.way(n, homes[n], at) + self.site_way(homes[n], site) for n in nodes), default=0.0)
+            return max((self.way(n, home, at) + self.site_way(home, site) for n, home in homes.items()), default=0.0)
 
-        publishers = [participant for participant in self.participants if participant.topic == topic]
-        return worst(publishers) + worst(self.subscribers(topic, at))
+        subscribers = {node for node, start, end in self._subscribers[topic] if start <= at < end}
+        return worst(self._publishers[topic]) + worst(subscribers)
 
     def best_site(self, topic: str, at: float) -> str:
         """The site where a topic is processed with the least delay."""
         return min(self.sites, key=lambda site: self.latency(topic, site, at))
+
+    @cached_property
+    def _publishers(self) -> dict[str, set[str]]:
+        """The nodes that publish to each topic."""
+        return {topic: {p.node for p in self.participants if p.topic == topic} for topic in self.topics}
+
+    @cached_property
+    def _subscribers(self) -> dict[str, list[tuple[str, float, float]]]:
+        """The nodes that subscribe to each topic, and when."""
+        found: dict[str, list[tuple[str, float, float]]] = {topic: [] for topic in self.topics}
+        for participant in self.participants:
+            for span in participant.subscribes:
+                found[span.topic].append((participant.node, span.start, span.end))
+        return found
 
     @cached_property
     def _ways(self) -> dict[str, tuple[list[float], list[dict[str, float]]]]:

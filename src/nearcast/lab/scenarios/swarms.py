@@ -62,7 +62,7 @@ def swarms(p: SwarmParameters) -> Scenario:
         at = float(rng.uniform(0.1, 1.0) * rng.uniform(p.shortest_s, p.longest_s))
         while at < p.seconds:
             new = str(rng.choice([other for other in zones if other != zone]))
-            changes.append(ScheduledChange(at, name, (topic,), zone, new, name, ways(new)))
+            changes.append(ScheduledChange(at, name, (topic,), (topic,), zone, new, name, ways(new)))
             zone, at = new, at + float(rng.uniform(p.shortest_s, p.longest_s))
     changes.sort(key=lambda change: change.at)
     note = f"{p.rate:g} messages/s and drone instead of the paper's 200, for a machine with two cores"

@@ -21,7 +21,7 @@ from nearcast.lab.workloads.workload import Places, Workload
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["GameParameters", "game", "generate_cities"]
+__all__ = ["GameParameters", "GroupChange", "game", "generate_cities", "group_changes", "spread_out"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,16 @@ class GameParameters:
     rate_limit: float = 200_000.0
     duration_s: float = 600.0
     seed: int = 1
+
+
+@dataclass(frozen=True)
+class GroupChange:
+    """An avatar that leaves its group for another one."""
+
+    time_s: float
+    avatar: int
+    old: int
+    new: int
 
 
 _CITIES = {
@@ -66,7 +76,7 @@ def game(known: Cities, p: GameParameters) -> Workload:
     if not 1 <= p.groups <= p.avatars:
         raise InputError(f"groups is {p.groups}; 1 to {p.avatars} (the number of avatars) are possible")
     rng = np.random.default_rng(p.seed)
-    picked = _spread_out(known.rtt_ms, p.cities)
+    picked = spread_out(known.rtt_ms, p.cities)
     cities = [known.names[c] for c in picked]
     city = rng.integers(p.cities, size=p.avatars)
     names = [f"player{n}" for n in range(p.avatars)]
@@ -114,29 +124,38 @@ def game(known: Cities, p: GameParameters) -> Workload:
     return Workload("game", about, plan, tables, places, events.build(), known.skipped)
 
 
+def group_changes(p: GameParameters, rng: np.random.Generator) -> tuple[NDArray[np.int64], list[GroupChange]]:
+    """The group of each avatar at first, and who joins another one when."""
+    group = rng.permutation(np.arange(p.avatars) % p.groups)
+    first = group.copy()
+    leaves = _dwell(p, rng, p.avatars)
+    changes = []
+    while (now := float(leaves.min())) < p.duration_s and p.groups > 1:
+        avatar = int(np.argmin(leaves))
+        old = int(group[avatar])
+        group[avatar] = new = (old + int(rng.integers(1, p.groups))) % p.groups
+        changes.append(GroupChange(now, avatar, old, new))
+        leaves[avatar] = now + _dwell(p, rng, 1)[0]
+    return first, changes
+
+
 def _play_groups(p: GameParameters, rng: np.random.Generator, events: ScheduleBuilder) -> tuple[NDArray[np.int64], int]:
     """Subscribe avatars to the others of their group, again after each change; the last groups, changes."""
-    group = rng.permutation(np.arange(p.avatars) % p.groups)
+    group, changes = group_changes(p, rng)
     together = [set(np.flatnonzero(group == g).tolist()) for g in range(p.groups)]
     for a in range(p.avatars):
         for b in together[group[a]] - {a}:
             events.add(SUBSCRIBE, 0.0, a, b)
-    leaves = _dwell(p, rng, p.avatars)
-    changes = 0
-    while (now := leaves.min()) < p.duration_s and p.groups > 1:
-        a = int(np.argmin(leaves))
-        old = int(group[a])
-        new = (old + int(rng.integers(1, p.groups))) % p.groups
-        together[old].remove(a)
-        for kind, others in ((UNSUBSCRIBE, together[old]), (SUBSCRIBE, together[new])):
+    for change in changes:
+        a = change.avatar
+        together[change.old].remove(a)
+        for kind, others in ((UNSUBSCRIBE, together[change.old]), (SUBSCRIBE, together[change.new])):
             if others:
                 peers = sorted(others)
-                events.add(kind, now, [a] * len(peers) + peers, peers + [a] * len(peers))
-        together[new].add(a)
-        group[a] = new
-        leaves[a] = now + _dwell(p, rng, 1)[0]
-        changes += 1
-    return group, changes
+                events.add(kind, change.time_s, [a] * len(peers) + peers, peers + [a] * len(peers))
+        together[change.new].add(a)
+        group[a] = change.new
+    return group, len(changes)
 
 
 def _dwell(p: GameParameters, rng: np.random.Generator, number: int) -> NDArray[np.float64]:
@@ -145,7 +164,7 @@ def _dwell(p: GameParameters, rng: np.random.Generator, number: int) -> NDArray[
     return rng.exponential((p.shortest_s + p.longest_s) / 2, number)
 
 
-def _spread_out(rtt: NDArray[np.float64], count: int) -> NDArray[np.int64]:
+def spread_out(rtt: NDArray[np.float64], count: int) -> NDArray[np.int64]:
     """The first city and then always the one farthest from those taken: a topology as wide as it can be."""
     taken = [0]
     while len(taken) < count:
