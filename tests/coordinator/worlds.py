@@ -69,10 +69,11 @@ class World:
             WorkerFigures(worker, sum(r.rate * r.processing_ms / 1000 for r in rows), rows)
         )
 
-    def model(self) -> Model:
+    def monitor(self, now: float = 1000.0) -> Monitor:
+        """The reports of all sites."""
         # A lost site reported long ago; a lost store was down then, too, in the report of a site that is alive.
         monitor = Monitor(self.settings.site_lost_after)
-        then, now = 0.0, 1000.0
+        then = now - 1000.0
         for site, x in self.where.items():
             homes = [client for client in self.clients.values() if client.home == site]
             said = [
@@ -96,6 +97,12 @@ class World:
             monitor.take(report, then)
             if site not in self.lost:
                 monitor.take(report, now)
-        infos = {site: SiteInfo(site, f"nats://{site}", site, 1, store=site in self.stores) for site in self.where}
-        clients = client_columns(self.clients, tuple(sorted(self.topics)), tuple(sorted(infos)))
-        return build_model(infos, self.topics, clients, monitor, now, self.settings)
+        return monitor
+
+    def sites(self) -> dict[str, SiteInfo]:
+        return {site: SiteInfo(site, f"nats://{site}", site, 1, store=site in self.stores) for site in self.where}
+
+    def model(self, now: float = 1000.0) -> Model:
+        sites = self.sites()
+        clients = client_columns(self.clients, tuple(sorted(self.topics)), tuple(sorted(sites)))
+        return build_model(sites, self.topics, clients, self.monitor(now), now, self.settings)

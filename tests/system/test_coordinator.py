@@ -43,6 +43,8 @@ async def test_sites_register_their_topics_and_a_topic_moves_on_request(city):
             await control.ask("topic", "move", name="gps", to=["nara"])
         with pytest.raises(nearcast.InputError, match="topic 'log' has no processor"):
             await control.ask("topic", "move", name="log", to=["tokyo"])
+        with pytest.raises(nearcast.InputError, match="of length >= 1"):
+            await control.ask("topic", "move", name="gps", to=[])
 
 
 async def test_topics_are_added_and_removed_while_all_runs(city):

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
@@ -44,7 +44,7 @@ class MoveRequest(msgspec.Struct, frozen=True):
     """Move a topic to these sites, or a client to one site."""
 
     name: str
-    to: list[str]
+    to: Annotated[list[str], msgspec.Meta(min_length=1)]
 
 
 class AddTopicRequest(msgspec.Struct, frozen=True):
@@ -98,9 +98,8 @@ class CoordinatorApi:
         ]
 
     async def _register_site(self, request: RegisterSite) -> Assignments:
-        now = asyncio.get_running_loop().time()
         await self._registry.put_site(request.info, request.topics)
-        self._monitor.heard[request.info.name] = now
+        self._monitor.expect(request.info.name, asyncio.get_running_loop().time())
         return await self._assignments(AssignmentsRequest(-1))
 
     async def _assignments(self, request: AssignmentsRequest) -> Assignments:
@@ -190,8 +189,9 @@ class CoordinatorApi:
 
     async def _move_client(self, request: MoveRequest) -> dict[str, Any]:
         client = self._registry.client(request.name)
-        (target,) = request.to
-        self._registry.site(target)
+        if len(request.to) > 1:
+            raise InputError(f"client {client.name} can have one home; given: {', '.join(request.to)}")
+        target = self._registry.site(request.to[0]).name
         move = ClientMove(self._term.next_move_id(), client.name, client.home, target, "request", "requested")
         (finish,) = await self._executor.run([move])
         return {"client": client.name, "to": target, "error": finish.reason}

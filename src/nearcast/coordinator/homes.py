@@ -40,9 +40,9 @@ class HomePolicy:
         self._planned_at = float("-inf")
 
     def homes(
-        self, client: ClientRecord, sites: Collection[str], coordinates: Mapping[str, Coordinate], known: str = ""
+        self, client: ClientRecord, sites: Collection[str], coordinates: Mapping[str, Coordinate], last_home: str = ""
     ) -> list[str]:
-        """Sites for a client, best first. known: its present or last home, which it keeps if possible."""
+        """Sites for a client, best first. last_home: its present or last one, which it keeps if possible."""
         policy, ordered = self._settings.homes, sorted(sites)
         if policy == "random":
             self._random.shuffle(ordered)
@@ -53,7 +53,7 @@ class HomePolicy:
         elif client.coordinate is not None:
             here = client.coordinate
             ordered.sort(key=lambda site: round_trip_ms(here, coordinates[site]) if site in coordinates else 1e9)
-        for preferred in (known, self.plan.get(client.name, "")):
+        for preferred in (last_home, self.plan.get(client.name, "")):
             if preferred in ordered:
                 ordered.remove(preferred)
                 ordered.insert(0, preferred)

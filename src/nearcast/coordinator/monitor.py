@@ -46,7 +46,7 @@ class Monitor:
     lost_after: float
     reports: dict[str, SiteReport] = field(default_factory=dict)
     columns: dict[str, ReportColumns] = field(default_factory=dict)
-    heard: dict[str, float] = field(default_factory=dict)
+    last_seen: dict[str, float] = field(default_factory=dict)
     stores_down: dict[str, float] = field(default_factory=dict)  # stores that do not answer, since when
     departed: dict[str, float] = field(default_factory=dict)  # clients that left their home, since when
 
@@ -54,19 +54,19 @@ class Monitor:
         """A report arrived."""
         self.reports[report.site] = report
         self.columns[report.site] = ReportColumns(report)
-        self.heard[report.site] = now
+        self.last_seen[report.site] = now
         if report.store:
             self.stores_down.pop(report.site, None)
         else:
             self.stores_down.setdefault(report.site, now)
 
     def expect(self, site: str, now: float) -> None:
-        """A site is known and should report from now on."""
-        self.heard.setdefault(site, now)
+        """A site has registered: its first report is due."""
+        self.last_seen[site] = now
 
     def lost(self, now: float) -> set[str]:
         """The sites that have not reported for too long."""
-        return {site for site, heard in self.heard.items() if now - heard > self.lost_after}
+        return {site for site, seen in self.last_seen.items() if now - seen > self.lost_after}
 
     def lost_stores(self, now: float) -> set[str]:
         """The stores that have been down for too long at sites that report. A store that restarts is not lost."""

@@ -33,10 +33,10 @@ class ReplicaGoal(Goal):
         np.add.at(demand, (clients.pair_topic[wants], clients.home[clients.pair_client[wants]]), 1.0)
         demand = demand[durable]
         lost = self._with_lost_store(model, durable, stores)
-        asked = (demand.sum(axis=1) > 0) | lost
-        if not asked.any():
+        considered = (demand.sum(axis=1) > 0) | lost
+        if not considered.any():
             return []
-        return self._reassigned(model, settings, stores, durable[asked], demand[asked], lost[asked])
+        return self._reassigned(model, settings, stores, durable[considered], demand[considered], lost[considered])
 
     def _with_lost_store(self, model: Model, durable: np.ndarray, stores: np.ndarray) -> np.ndarray:
         up = {model.sites.names[row] for row in stores}
@@ -77,8 +77,8 @@ class ReplicaGoal(Goal):
                 why = "a store that kept it does not answer"
             elif cost_then[n] < (1 - settings.gain) * cost_now[n]:
                 why = (
-                    f"those who ask for its past are elsewhere now: {cost_then[n]:.0f} ms of travel for all of them "
-                    f"instead of {cost_now[n]:.0f}"
+                    f"its subscribers are elsewhere now: the distances to the nearest store add up to "
+                    f"{cost_then[n]:.0f} ms instead of {cost_now[n]:.0f} ms"
                 )
             else:
                 continue

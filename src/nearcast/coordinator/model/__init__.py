@@ -1,4 +1,4 @@
-"""The model: what sites and the registry say, as one immutable snapshot in NumPy columns.
+"""The model: the registry and the last reports as one immutable snapshot in NumPy columns.
 
 `build_model` makes it from the registry and the last reports, `problems` turns it into the planners' problems.
 """
