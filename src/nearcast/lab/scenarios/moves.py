@@ -36,6 +36,7 @@ class MoveObserver:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self._told = False
         self._places: dict[tuple[str, str], str] = {}
         self._moves: dict[tuple[float, str, str], ObservedMove] = {}
 
@@ -46,27 +47,21 @@ class MoveObserver:
 
     async def run(self) -> None:
         """Observe until cancelled."""
-        told = await self._coordinator_tells()
         while True:
             with contextlib.suppress(CoordinatorError):  # it may be down on purpose, and come back
-                await (self.read() if told else self._look())
-            await asyncio.sleep(_READ_EVERY if told else _LOOK_EVERY)
-
-    async def _coordinator_tells(self) -> bool:
-        try:
-            await self._call("move")
-        except CoordinatorError:
-            await self._call("topic")  # or there is no coordinator at all
-            return False
-        return True
+                await self.read()
+            await asyncio.sleep(_READ_EVERY if self._told else _LOOK_EVERY)
 
     async def read(self) -> None:
-        """The finished moves that the coordinator remembers; without that, how things are now."""
+        """The finished moves that the coordinator remembers; if it does not, what is elsewhere than it was."""
         try:
             rows = await self._call("move")
         except CoordinatorError:
+            if self._told:
+                raise
             await self._look()
             return
+        self._told = True
         for row in rows:
             if row["outcome"] == "done":
                 source, target = _text(row["from"]), _text(row["to"])
