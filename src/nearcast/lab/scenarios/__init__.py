@@ -1,6 +1,6 @@
 """The end-to-end experiments of *ePulsar*, Section 5.8 (Fig. 8 and 9): real processes on an emulated wide area.
 
 `scenario` says what happens and when, `swarms` and `game` make one, `policies` decide where topics and clients are.
-`runner` runs one scenario under one policy: `processes` at nodes, among them `clients`, and a `conductor` that plays the
-changes and observes `moves`. `ledger` and `recovery` judge what arrived, `report` and `plot` show it.
+`runner` runs one scenario under one policy: `processes` at nodes, among them `clients`, and a `conductor` that plays
+the changes and observes `moves`. `ledger` and `recovery` judge what arrived, `report` and `plot` show it.
 """
