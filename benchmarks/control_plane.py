@@ -129,7 +129,7 @@ def migration() -> Iterable[Figure]:
 
 async def _migration() -> list[Figure]:
     from nearcast.lab.wan import from_rtts
-    from nearcast.lab.wan.inside import call_at, sites_at, wide_area
+    from nearcast.lab.wan.testing import call_at, sites_at, wide_area
 
     far, near = 2 * ONE_WAY_MS, 10.0
     rtts = {

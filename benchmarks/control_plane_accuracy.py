@@ -1,4 +1,4 @@
-"""How well a model learned mostly from simulation predicts a real worker. Run by control_plane.py.
+"""How well a model learned mostly from simulation predicts a real worker. ProfileRun by control_plane.py.
 
 NEARCAST_SAMPLES names the file that `nearcast profile worker` wrote, NEARCAST_SECONDS the length of its runs.
 """

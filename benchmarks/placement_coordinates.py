@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 from benchmarks.measure import Figure, median_seconds, timed
 
-from nearcast.coordinates import Node, Settings
+from nearcast.coordinates import Node, VivaldiSettings
 from nearcast.coordinates.simulation import Simulation, fit, relative_errors
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Serf(Simulation):
 
 
 # Serf's ρ of 150 on seconds is √(150² · 1000) on milliseconds.
-SERF = Settings(gravity_ms=4743.0)
+SERF = VivaldiSettings(gravity_ms=4743.0)
 
 
 def figures() -> Iterator[Figure]:
@@ -114,7 +114,7 @@ def star_topology() -> Iterator[Figure]:
         links = (nodes, source, destination, np.full(len(source), rtt_ms))
         ours, serf = (
             float(errors(walk(links, 600, kind, settings), links).mean())
-            for kind, settings in ((Simulation, Settings()), (Serf, SERF))
+            for kind, settings in ((Simulation, VivaldiSettings()), (Serf, SERF))
         )
         yield Figure(
             f"star of {nodes}, round trip {rtt_ms:.0f} ms: mean error",
@@ -128,7 +128,7 @@ def star_topology() -> Iterator[Figure]:
 def accuracy(name: str, links: Links) -> Iterator[Figure]:
     """Error after 2,000 rounds of live settings, rounds to get there, and the fit of the command."""
     found = {}
-    for kind, settings in ((Simulation, Settings()), (Serf, SERF)):
+    for kind, settings in ((Simulation, VivaldiSettings()), (Serf, SERF)):
         simulation, medians = start(links, kind, settings), []
         generator = np.random.default_rng(2)
         for _ in range(2_000 // LOOK):
@@ -202,17 +202,17 @@ def moved(name: str, links: Links, trials: int = 10) -> Iterator[Figure]:
     )
 
 
-def start(links: Links, kind: type[Simulation], settings: Settings) -> Simulation:
+def start(links: Links, kind: type[Simulation], settings: VivaldiSettings) -> Simulation:
     """Nodes that know nothing yet."""
     nodes, source, destination, _ = links
     return kind(nodes, source, destination, 1, settings)
 
 
 def walk(
-    links: Links, rounds: int, kind: type[Simulation] = Simulation, settings: Settings | None = None
+    links: Links, rounds: int, kind: type[Simulation] = Simulation, settings: VivaldiSettings | None = None
 ) -> Simulation:
     """A simulation after so many rounds."""
-    simulation = start(links, kind, settings or Settings())
+    simulation = start(links, kind, settings or VivaldiSettings())
     walk_on(simulation, links, rounds, np.random.default_rng(2))
     return simulation
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from benchmarks.measure import Figure, in_fresh_process, median_seconds, timed
 from tests.placement.homes.literal import LiteralReloc, literal_factors, literal_relation_matrix
 
+from nearcast.lab.workloads.city import CityParameters, city, random_members
 from nearcast.placement.homes import HomesProblem, RefineParameters, RelocParameters, refine, refined, reloc
-from nearcast.placement.homes.city import CityParameters, city, random_members
 from nearcast.placement.homes.planners import cluster_sites
 from nearcast.placement.homes.relations import factors
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nearcast.errors import NearcastError
+from nearcast.lab.workloads.city import CityParameters, city, random_members
 from nearcast.placement.homes import (
     HomesPlan,
     HomesProblem,
@@ -27,7 +28,6 @@ from nearcast.placement.homes import (
     refined,
     reloc,
 )
-from nearcast.placement.homes.city import CityParameters, city, random_members
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from benchmarks.measure import Figure, timed_cpu
 
+from nearcast.lab.workloads.content import random_tree, zipf_demand
 from nearcast.placement import storage
-from nearcast.placement.storage.workload import random_tree, zipf_demand
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,7 +63,7 @@ def _small(seed: int) -> storage.StorageProblem:
         a, b = links
     network = storage.from_edges(nodes, a, b)
     locality = 0.8 if seed // 2 % 2 else None
-    demand = zipf_demand(network, topics, rng, locality=locality) * rng.random((topics, nodes))
+    demand = zipf_demand(network, topics, rng, locality_exponent=locality) * rng.random((topics, nodes))
     stores = int(rng.integers(2, 5))
     replicas = rng.integers(1, stores + 1, size=topics)
     capacity = int(np.ceil(replicas.sum() / stores) + rng.integers(0, 2))
@@ -127,7 +127,7 @@ def _failures(runs: int = 10) -> Iterator[Figure]:
         for seed in range(runs):
             rng = np.random.default_rng(seed)
             network = random_tree(100, rng)
-            demand = zipf_demand(network, 10, rng, popularity=0.8)
+            demand = zipf_demand(network, 10, rng, popularity_exponent=0.8)
             degrees = storage.weighted_degrees(storage.topic_weights(demand), 2, stores, 5)
             problem = storage.StorageProblem(network, demand, stores, 5, degrees)
             plans = {"random": storage.random(problem, seed), "wrr": storage.wrr(problem)}

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import psutil
 from benchmarks.measure import Figure, print_table
 
-from nearcast.lab.wan import Area, Way, from_rtts, round_trips, start, stop
-from nearcast.lab.wan.flight import Flight, Link
+from nearcast.lab.wan import Area, LinkSettings, from_rtts, round_trips, start, stop
+from nearcast.lab.wan.delay_queue import DelayQueue, Link
 from nearcast.lab.wan.namespaces import call_inside, create, delete, open_tun
 
 if TYPE_CHECKING:
@@ -175,13 +175,13 @@ def forward(inlet: int, outlet: int, seconds: float) -> int:
 
 def schedule(packets: int = 100_000) -> float:
     """Processor time in µs for a packet to enter and to leave, in batches as they come under load."""
-    flight, link, packet = Flight(), Link(Way(10.0), exit=0), bytes(128)
+    delay_queue, link, packet = DelayQueue(), Link(LinkSettings(10.0), exit=0), bytes(128)
     begin = time.process_time()
     for number in range(packets):
         now = number / 50_000
-        flight.enter(link, now, packet)
+        delay_queue.enter(link, now, packet)
         if number % 32 == 0:
-            flight.leave(now, 64)
+            delay_queue.leave(now, 64)
     return (time.process_time() - begin) / packets * 1e6
 
 

@@ -61,11 +61,11 @@ def test_every_method_places_every_topic(
     words = ("--topics", topics, "--model", model, "--k", k, "--seed-size", 2)
     assert run(monkeypatch, "plan", "colocation", *words, "--method", method, "--out", out, "--json") == 0
     metrics = json.loads(capsys.readouterr().out)
-    assert list(metrics) == ["method", "brokers", "predicted_violations", "seconds"]
+    assert list(metrics) == ["method", "workers", "predicted_violations", "seconds"]
     lines = out.read_text().splitlines()
-    assert lines[0] == "topic,broker"
+    assert lines[0] == "topic,worker"
     assert [line.split(",")[0] for line in lines[1:]] == [f"t{i:02}" for i in range(9)]
-    assert len({line.split(",")[1] for line in lines[1:]}) == metrics["brokers"]
+    assert len({line.split(",")[1] for line in lines[1:]}) == metrics["workers"]
     assert metrics["predicted_violations"] == 0
 
 
@@ -82,6 +82,25 @@ def test_a_plan_is_adjusted(
     after = capsys.readouterr().out.splitlines()[1:]
     assert after[0].startswith("new,")
     assert after[1:] == before[1:]
+
+
+def test_a_plan_may_still_call_a_worker_broker(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], model: Path, topics: Path
+) -> None:
+    current = topics.parent / "current.csv"
+    words = ("plan", "colocation", "--topics", topics, "--model", model, "--k", 3)
+    assert run(monkeypatch, *words, "--out", current) == 0
+    made = current.read_text()
+    current.write_text(made.replace("topic,worker", "topic,broker"))
+    assert run(monkeypatch, *words, "--current", current) == 0
+    assert capsys.readouterr().out == made
+
+
+def test_there_is_no_seed_because_nothing_is_random(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], model: Path, topics: Path
+) -> None:
+    assert run(monkeypatch, "plan", "colocation", "--topics", topics, "--model", model, "--seed", 1) == 2
+    assert "No such option" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

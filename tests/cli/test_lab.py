@@ -10,8 +10,8 @@ import pytest
 from nearcast import InputError
 from nearcast.cli import main
 from nearcast.cli.lab import FRACTIONS, MEGABITS, MILLISECONDS, quantity
-from nearcast.cli.topologies import read_topology
-from nearcast.lab.wan import Way
+from nearcast.cli.topology_file import read_topology
+from nearcast.lab.wan import LinkSettings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,12 +26,12 @@ def file(tmp_path: Path, text: str) -> Path:
 def test_round_trips_with_the_other_properties_of_a_way(tmp_path: Path) -> None:
     text = "source,destination,rtt_ms,jitter_ms,loss,mbit\n7,7,0.1,0,0,1\n7,8,20,2,0.01,100\n"
     topology = read_topology(file(tmp_path, text), 0.01)
-    assert topology.way("8", "7") == Way(10.0, jitter_ms=2.0, loss=0.01, mbit=100.0)
+    assert topology.link("8", "7") == LinkSettings(10.0, jitter_ms=2.0, loss=0.01, mbit=100.0)
 
 
 def test_positions(tmp_path: Path) -> None:
     text = "node,latitude,longitude,access_ms\na,0,0,3\nb,0,1,4\n"
-    assert read_topology(file(tmp_path, text), 0.1).way("a", "b").delay_ms == pytest.approx(18.12, abs=0.01)
+    assert read_topology(file(tmp_path, text), 0.1).link("a", "b").delay_ms == pytest.approx(18.12, abs=0.01)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_positions(tmp_path: Path) -> None:
         ("source,destination,rtt_ms,loss\na,b,1,0\nb,a,1,7\n", ", row 2: loss is 7; 0 to 1 is allowed"),
         ("source,destination,rtt_ms\na,b,1\nb,c,1\n", ": there is no row for the pair 'a', 'c'"),
         ("source,destination,rtt_ms\na,b/c,1\n", ": node 'b/c' cannot be a name"),
-        ("node,latitude,longitude\na,91,0\nb,0,0\n", ", row 1: 91, 0 is no place"),
+        ("node,latitude,longitude\na,91,0\nb,0,0\n", ", row 1: latitude is 91; at most 90 is needed"),
         ("node,latitude,longitude\na,1,0\na,0,0\n", ", row 2: node 'a' is there twice"),
         ("node,latitude,longitude\na,1,0\n", ": a topology has 2 to 1000 nodes; this one has 1"),
     ],

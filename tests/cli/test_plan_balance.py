@@ -24,17 +24,17 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     rng = np.random.default_rng(2)
     pairs = np.unique(rng.integers((0, 0), (200, 30), size=(1500, 2)), axis=0)
     rates = rng.integers(1, 9, size=30)
-    (tmp_path / "brokers.csv").write_text("broker,x_km,y_km\neast,1,-2\nwest,-4,0\nnorth,0,3\n")
+    (tmp_path / "sites.csv").write_text("site,x_km,y_km\neast,1,-2\nwest,-4,0\nnorth,0,3\n")
     (tmp_path / "subscriptions.csv").write_text("subscriber,subscription\n" + "".join(f"u{i},s{k}\n" for i, k in pairs))
     (tmp_path / "rates.csv").write_text("subscription,rate\n" + "".join(f"s{k},{r}\n" for k, r in enumerate(rates)))
     (tmp_path / "current.csv").write_text(
-        "subscriber,broker\n" + "".join(f"u{i},{'east' if i < 150 else 'north'}\n" for i in range(200))
+        "subscriber,site\n" + "".join(f"u{i},{'east' if i < 150 else 'north'}\n" for i in range(200))
     )
     return tmp_path
 
 
-def run(monkeypatch: pytest.MonkeyPatch, options: str) -> int:
-    tables = "--brokers brokers.csv --subscriptions subscriptions.csv --rates rates.csv --current current.csv"
+def run(monkeypatch: pytest.MonkeyPatch, options: str, sites: str = "--sites sites.csv") -> int:
+    tables = f"{sites} --subscriptions subscriptions.csv --rates rates.csv --current current.csv"
     monkeypatch.setattr(sys, "argv", f"nearcast plan balance {tables} {options}".split())
     with pytest.raises(SystemExit) as ended:
         main()
@@ -55,7 +55,7 @@ def test_metrics_agree_with_the_table(
     assert set(after) == set(before)
     assert metrics["moves"] == sum(before[s] != after[s] for s in before)
 
-    brokers, rates = ["east", "west", "north"], read(files / "rates.csv")
+    sites, rates = ["east", "west", "north"], read(files / "rates.csv")
     pairs = [line.split(",") for line in (files / "subscriptions.csv").read_text().splitlines()[1:]]
     problem = from_pairs(
         np.array([list(before).index(s) for s, _ in pairs]),
@@ -65,7 +65,7 @@ def test_metrics_agree_with_the_table(
         sites=3,
     )
     for which, table in {"before": before, "after": after}.items():
-        load = loads(problem, np.array([brokers.index(b) for b in table.values()]))
+        load = loads(problem, np.array([sites.index(b) for b in table.values()]))
         assert metrics[f"max_load_{which}"] == pytest.approx(load.max())
         assert metrics[f"cov_{which}"] == pytest.approx(load.std() / load.mean())
     assert metrics["lower_bound"] <= metrics["max_load_after"] < metrics["max_load_before"]
@@ -75,8 +75,22 @@ def test_metrics_agree_with_the_table(
 def test_the_table_goes_to_standard_output(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(monkeypatch, "--method gsh") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "subscriber,broker"
+    assert lines[0] == "subscriber,site"
     assert len(lines) == 201
+
+
+def test_tables_may_still_call_a_site_broker(
+    files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "--method sdm") == 0
+    expected = capsys.readouterr().out
+    (files / "current.csv").write_text(
+        (files / "current.csv").read_text().replace("subscriber,site", "subscriber,broker")
+    )
+    (files / "brokers.csv").write_text((files / "sites.csv").read_text().replace("site,", "broker,"))
+    (files / "sites.csv").unlink()
+    assert run(monkeypatch, "--method sdm", sites="--brokers brokers.csv") == 0
+    assert capsys.readouterr().out == expected
 
 
 @pytest.mark.usefixtures("files")
@@ -90,16 +104,16 @@ def test_thresholds_decide_whether_anything_moves(
 @pytest.mark.parametrize(
     ("name", "text", "reason"),
     [
-        ("brokers.csv", "broker\na\na\n", "brokers.csv, row 2: broker 'a' is there twice, first in row 1"),
-        ("brokers.csv", "site\na\n", "brokers.csv, row 0 (header): column 'broker' is missing"),
+        ("sites.csv", "site\na\na\n", "sites.csv, row 2: site 'a' is there twice, first in row 1"),
+        ("sites.csv", "name\na\n", "sites.csv, row 0 (header): column 'site' is missing"),
         (
             "current.csv",
-            "subscriber,broker\nu1,south\n",
-            "current.csv, row 1: broker 'south' is not a broker of",
+            "subscriber,site\nu1,south\n",
+            "current.csv, row 1: site 'south' is not a site of",
         ),
         (
             "current.csv",
-            "subscriber,broker\nu0,east\n",
+            "subscriber,site\nu0,east\n",
             "subscriptions.csv, row 10: subscriber 'u1' is not a",
         ),
         ("rates.csv", "subscription,rate\ns1,-3\n", "rates.csv, row 1: rate is -3; at least 0 is needed"),

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 COORDINATE = "c0,c1,c2,c3,c4,c5,c6,c7,height"
 ZEROS = ",0,0,0,0,0,0,0"
-# Brokers at 0 and 100 on a line; topic far is at 100 and hosted at 0, topic near is where it belongs.
+# Sites at 0 and 100 on a line; topic far is at 100 and hosted at 0, topic near is where it belongs.
 FILES = {
     "topics": "topic,bound_ms,rate_out\nfar,50,5\nnear,50,7\n",
     "clients": f"topic,client,role,{COORDINATE}\nfar,007,pub,99{ZEROS},1\nfar,b,sub,98{ZEROS},2\n"
     f"near,007,both,1{ZEROS},1\n",
-    "brokers": f"broker,{COORDINATE},rate_limit\nwest,0{ZEROS},1,20\neast,100{ZEROS},1,20\n",
-    "current": "topic,broker\nfar,west\nnear,west\n",
+    "sites": f"site,{COORDINATE},rate_limit\nwest,0{ZEROS},1,20\neast,100{ZEROS},1,20\n",
+    "current": "topic,site\nfar,west\nnear,west\n",
 }
 
 
@@ -44,7 +44,7 @@ def test_the_late_topic_moves(
 ) -> None:
     out = tmp_path / "plan.csv"
     assert run(monkeypatch, tmp_path, "--method", method, "--out", out, "--json") == 0
-    assert out.read_text() == "topic,broker\nfar,east\nnear,west\n"
+    assert out.read_text() == "topic,site\nfar,east\nnear,west\n"
     metrics = json.loads(capsys.readouterr().out)
     assert metrics.pop("seconds") >= 0
     assert metrics == {
@@ -53,8 +53,25 @@ def test_the_late_topic_moves(
         "violations_after": 0,
         "worst_latency_ms": pytest.approx((1 + 1 + 1) + (2 + 2 + 1)),
         "moves": 1,
-        "overloaded_brokers": [],
+        "overloaded_sites": [],
     }
+
+
+def test_tables_may_still_call_a_site_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = tmp_path / "brokers.csv"
+    old.write_text(FILES["sites"].replace("site,", "broker,"))
+    current = FILES["current"].replace("topic,site", "topic,broker")
+    assert run(monkeypatch, tmp_path, "--brokers", old, sites="no table", current=current) == 0
+    assert capsys.readouterr().out == "topic,site\nfar,east\nnear,west\n"
+
+
+def test_there_is_no_seed_because_nothing_is_random(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, tmp_path, "--seed", 1) == 2
+    assert "No such option" in capsys.readouterr().err
 
 
 def test_hash_ignores_where_clients_are(
@@ -65,14 +82,14 @@ def test_hash_ignores_where_clients_are(
     moved = FILES["clients"].replace("far,007,pub,99", "far,007,pub,0").replace("far,b,sub,98", "far,b,sub,0")
     assert run(monkeypatch, tmp_path, "--method", "hash", clients=moved) == 0
     assert capsys.readouterr().out == plan
-    assert plan.startswith("topic,broker\nfar,")
+    assert plan.startswith("topic,site\nfar,")
 
 
 def test_parquet_and_topics_without_a_broker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words: list[str] = ["nearcast", "plan", "partition"]
-    for name in ("topics", "clients", "brokers"):
+    for name in ("topics", "clients", "sites"):
         (tmp_path / f"{name}.csv").write_text(FILES[name])
         path = tmp_path / f"{name}.parquet"
         pyarrow.parquet.write_table(pyarrow.csv.read_csv(tmp_path / f"{name}.csv"), path)
@@ -81,17 +98,17 @@ def test_parquet_and_topics_without_a_broker(
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code in (0, None)
-    assert capsys.readouterr().out == "topic,broker\nfar,east\nnear,west\n"
+    assert capsys.readouterr().out == "topic,site\nfar,east\nnear,west\n"
 
 
 def test_an_overload_that_cannot_be_helped_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Both topics fit the brokers together but not as they are cut: 8 and 7 into 10 and 6."""
+    """Both topics fit the sites together but not as they are cut: 8 and 7 into 10 and 6."""
     topics = "topic,bound_ms,rate_out\nfar,500,8\nnear,500,7\n"
-    brokers = FILES["brokers"].replace("1,20\neast", "1,10\neast").replace(",20\n", ",6\n")
-    assert run(monkeypatch, tmp_path, "--json", topics=topics, brokers=brokers) == 0
-    assert json.loads(capsys.readouterr().out)["overloaded_brokers"] == ["west"]
+    sites = FILES["sites"].replace("1,20\neast", "1,10\neast").replace(",20\n", ",6\n")
+    assert run(monkeypatch, tmp_path, "--json", topics=topics, sites=sites) == 0
+    assert json.loads(capsys.readouterr().out)["overloaded_sites"] == ["west"]
 
 
 @pytest.mark.parametrize(
@@ -101,8 +118,8 @@ def test_an_overload_that_cannot_be_helped_is_told(
         ("clients", FILES["clients"].replace("c3,", "x,"), "row 0 (header): column 'c3' is missing"),
         ("topics", FILES["topics"] + "far,1,1\n", "row 3: topic 'far' is there twice, first in row 1"),
         ("topics", "topic,bound_ms,rate_out\nfar,-1,1\n", "row 1: bound_ms is -1; at least 0 is needed"),
-        ("brokers", FILES["brokers"].replace("100", "inf"), "row 2: c0 is inf; a finite number is needed"),
-        ("brokers", f"broker,{COORDINATE},rate_limit\n", "row 1: the file has a header and no rows"),
+        ("sites", FILES["sites"].replace("100", "inf"), "row 2: c0 is inf; a finite number is needed"),
+        ("sites", f"site,{COORDINATE},rate_limit\n", "row 1: the file has a header and no rows"),
         ("clients", FILES["clients"] + f"no,c,pub,0{ZEROS},0\n", "row 4: topic 'no' is not a topic of"),
         (
             "clients",
@@ -114,8 +131,8 @@ def test_an_overload_that_cannot_be_helped_is_told(
             FILES["clients"] + f"near,007,sub,0{ZEROS},0\n",
             "row 4: client '007' subscribes to topic 'near' twice",
         ),
-        ("current", "topic,broker\nfar,north\n", "row 1: broker 'north' is not a broker of"),
-        ("current", "topic,broker\nfar,west\nfar,east\n", "row 2: topic 'far' is there twice"),
+        ("current", "topic,site\nfar,north\n", "row 1: site 'north' is not a site of"),
+        ("current", "topic,site\nfar,west\nfar,east\n", "row 2: topic 'far' is there twice"),
         (
             "topics",
             "topic,bound_ms,rate_out\nfar,9,1\nnear,9,21\n",
@@ -148,6 +165,6 @@ def test_a_new_topic_without_room_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     topics = "topic,bound_ms,rate_out\nfar,500,6\nnear,500,6\nnew,500,6\n"
-    brokers = FILES["brokers"].replace(",20\n", ",9\n")
-    assert run(monkeypatch, tmp_path, topics=topics, brokers=brokers) == 2
-    assert "topics.csv, row 3: no broker has room for rate_out 6" in capsys.readouterr().err
+    sites = FILES["sites"].replace(",20\n", ",9\n")
+    assert run(monkeypatch, tmp_path, topics=topics, sites=sites) == 2
+    assert "topics.csv, row 3: no site has room for rate_out 6" in capsys.readouterr().err

@@ -44,7 +44,7 @@ def test_tables_have_the_columns_the_planners_read(made: Path) -> None:
         read = read_table(made / f"{name}.csv", [Column(column, "text"), *others], key=[column])
         return Ids(column, read.path, read[column])
 
-    text = {name: Column(name, "text") for name in ("topic", "client", "broker", "subscriber", "subscription")}
+    text = {name: Column(name, "text") for name in ("topic", "client", "site", "subscriber", "subscription")}
     role = Column("role", "text", choices=("pub", "sub", "both"))
     if made.name == "follow":
         ids("sites", "site", Column("x_km"), Column("y_km"), Column("storage"), Column("compute"))
@@ -55,22 +55,22 @@ def test_tables_have_the_columns_the_planners_read(made: Path) -> None:
         clients.positions(members, "client")
     elif made.name in ("uav", "game"):
         topics = ids("topics", "topic", Column("bound_ms"), Column("rate_out"))
-        brokers = ids("brokers", "broker", *COORDINATES, Column("rate_limit"))
+        sites = ids("sites", "site", *COORDINATES, Column("rate_limit"))
         clients_read = read_table(
             made / "clients.csv",
             [text["topic"], text["client"], role, *COORDINATES],
             key=["topic", "client", "role"],
         )
         topics.positions(clients_read, "topic")
-        current = read_table(made / "current.csv", [text["topic"], text["broker"]], key=["topic"])
+        current = read_table(made / "current.csv", [text["topic"], text["site"]], key=["topic"])
         topics.positions(current, "topic")
-        brokers.positions(current, "broker")
+        sites.positions(current, "site")
         assert current.rows == len(topics.names)
     elif made.name == "content":
         table("edges", Column("a", "text"), Column("b", "text"), Column("cost"), key=("a", "b"))
         table("demand", Column("node", "text"), text["topic"], Column("rate"), key=("node", "topic"))
     else:
-        brokers = ids("brokers", "broker", Column("x_km"), Column("y_km"))
+        sites = ids("sites", "site", Column("x_km"), Column("y_km"))
         shared = ids("rates", "subscription", Column("rate"))
         subscribed = read_table(
             made / "subscriptions.csv",
@@ -78,8 +78,8 @@ def test_tables_have_the_columns_the_planners_read(made: Path) -> None:
             key=["subscriber", "subscription"],
         )
         shared.positions(subscribed, "subscription")
-        current = read_table(made / "current.csv", [text["subscriber"], text["broker"]], key=["subscriber"])
-        brokers.positions(current, "broker")
+        current = read_table(made / "current.csv", [text["subscriber"], text["site"]], key=["subscriber"])
+        sites.positions(current, "site")
         Ids("subscriber", current.path, current["subscriber"]).positions(subscribed, "subscriber")
 
 

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from nearcast import InputError
-from nearcast.coordinates import Coordinate, Node, Settings, round_trip_ms
+from nearcast.coordinates import Coordinate, Node, VivaldiSettings, round_trip_ms
 
-PLANE = Settings(dimensions=2, gravity_ms=math.inf, adjustment_window=0)
+PLANE = VivaldiSettings(dimensions=2, gravity_ms=math.inf, adjustment_window=0)
 
 
 def test_each_height_counts_once_in_the_distance() -> None:

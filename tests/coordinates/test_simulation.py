@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nearcast.coordinates import Coordinate, Node, Settings
+from nearcast.coordinates import Coordinate, Node, VivaldiSettings
 from nearcast.coordinates.simulation import Simulation, fit, relative_errors
 
 
@@ -32,14 +32,14 @@ def live_nodes(simulation: Simulation) -> list[Node]:
     st.integers(2, 7),
     st.integers(0, 2**16),
     st.builds(
-        Settings,
+        VivaldiSettings,
         dimensions=st.integers(1, 8),
         adjustment_window=st.sampled_from([0, 1, 3, 20]),
         filter_window=st.sampled_from([1, 3, 4]),
         gravity_ms=st.sampled_from([20.0, 256.0]),
     ),
 )
-def test_the_simulator_is_the_live_update(count: int, seed: int, chosen: Settings) -> None:
+def test_the_simulator_is_the_live_update(count: int, seed: int, chosen: VivaldiSettings) -> None:
     source, destination = all_links(count)
     simulation = Simulation(count, source, destination, seed, chosen)
     nodes = live_nodes(simulation)

@@ -21,11 +21,11 @@ from nearcast import InputError
 from nearcast.cli import main
 from nearcast.lab.wan import (
     Area,
-    Way,
+    LinkSettings,
     call_at,
     clear_leftovers,
+    from_links,
     from_rtts,
-    from_ways,
     missing_right,
     process_at,
     round_trips,
@@ -107,7 +107,7 @@ async def test_round_trips_are_as_set_and_change_when_set() -> None:
         pairs = [("a", "b"), ("b", "c"), ("a", "c"), ("c", "a")]
         measured = await asyncio.to_thread(round_trips, area, pairs, count=20)
         for (a, b), times in measured.items():
-            rtt = THREE.way(a, b).delay_ms + THREE.way(b, a).delay_ms
+            rtt = THREE.link(a, b).delay_ms + THREE.link(b, a).delay_ms
             assert len(times) == 20
             assert close_enough(statistics.median(times), rtt), (a, b, times)
         area.set("a", "all", delay_ms=30.0)
@@ -135,7 +135,7 @@ async def test_round_trips_are_as_set_under_load_and_a_flow_stays_in_order() -> 
 
 
 async def test_loss_jitter_and_bandwidth_apply_and_order_is_kept() -> None:
-    topology = from_ways({("a", "b"): Way(20.0, jitter_ms=10.0, loss=0.1, mbit=20.0)})
+    topology = from_links({("a", "b"): LinkSettings(20.0, jitter_ms=10.0, loss=0.1, mbit=20.0)})
     async with wide_area(topology, seed=3) as area:
         load = [sys.executable, "-c", LOAD, area.address("b"), "2000", "1"]
         with open_datagrams(area, "b") as receiver:

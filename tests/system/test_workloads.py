@@ -59,7 +59,7 @@ def _content() -> Schedule:
 
 
 def _emergency() -> Schedule:
-    p = EmergencyParameters(users=8, brokers=3, reports=120, login_s=20, duration_s=120, speed_m_s=100)
+    p = EmergencyParameters(users=8, sites=3, reports=120, login_s=20, duration_s=120, speed_m_s=100)
     return emergency(generate_scene(p), p).schedule
 
 

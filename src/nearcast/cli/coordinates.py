@@ -14,7 +14,7 @@ import typer
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from nearcast.cli.progress import progress
+from nearcast.cli.progress_bar import progress
 from nearcast.cli.tables import Column, Table, read_table, write_table
 from nearcast.coordinates.simulation import fit
 

@@ -12,9 +12,9 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from nearcast.cli.progress import progress
+from nearcast.cli.progress_bar import progress
 from nearcast.errors import NearcastError
-from nearcast.lab.demo import DemoResult, raise_if_anything_went_missing, run_demo
+from nearcast.lab.demo import DemoResult, raise_if_incomplete, run_demo
 from nearcast.site.ports import free_ports
 
 
@@ -29,7 +29,7 @@ def command(
     with tempfile.TemporaryDirectory(prefix="nearcast-demo-") as folder, progress("traffic") as tick:
         result = uvloop.run(run_demo(Path(folder), free_ports(30), publishers, seconds, seed, tick))
     Console().print(_table(result))
-    raise_if_anything_went_missing(result)
+    raise_if_incomplete(result)
     typer.echo("Every message is accounted for.")
     if channel:
         _show_channel(seconds, seed)

@@ -21,7 +21,7 @@ from nearcast.lab.wan.topology import MS_PER_KM
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nearcast.lab.wan.control import Fields
+    from nearcast.lab.wan.control_socket import LinkFields
 
 __all__ = ["app"]
 
@@ -59,7 +59,7 @@ def up(
 ) -> None:
     """Start a wide area and leave it running."""
     # Tables need pyarrow and NumPy, which take half a second to load; the other commands do not.
-    from nearcast.cli.topologies import read_topology
+    from nearcast.cli.topology_file import read_topology
 
     area, _ = wan.start(read_topology(topology, ms_per_km), name, seed=seed)
     screen = Screen("node", "namespace", "address", box=None)
@@ -93,7 +93,7 @@ def change(
     name: Name = DEFAULT_NAME,
 ) -> None:
     """Change the link between two nodes, both ways, from now on."""
-    fields: Fields = {}
+    fields: LinkFields = {}
     if delay is not None:
         fields["delay_ms"] = quantity("--delay", delay, MILLISECONDS)
     if jitter is not None:
@@ -121,24 +121,24 @@ def show(
     rows = {each: area.links(each) for each in nodes}
     one = None if node is None else area.topology.index(node)
     pairs = [(a, b) for i, a in enumerate(nodes) for j, b in enumerate(nodes) if i < j and one in (None, i, j)]
-    longest = max(state.way.delay_ms + state.way.jitter_ms for row in rows.values() for state in row.values())
+    longest = max(state.settings.delay_ms + state.settings.jitter_ms for row in rows.values() for state in row.values())
     measured = wan.round_trips(area, pairs, count=probes, patience=1.0 + 2 * longest / 1000)
     screen = Screen("a", "b", box=None)
     for title in ("a to b", "b to a", "rtt", "measured", "jitter", "loss", "mbit", "sent", "lost"):
         screen.add_column(title, justify="right")
     for a, b in pairs:
         there, back = rows[a][b], rows[b][a]
-        way, times = there.way, measured[a, b]
+        settings, times = there.settings, measured[a, b]
         screen.add_row(
             a,
             b,
-            f"{way.delay_ms:.1f}",
-            f"{back.way.delay_ms:.1f}",
-            f"{way.delay_ms + back.way.delay_ms:.1f}",
-            f"{statistics.median(times):.1f}" if times else "cut" if way.cut or back.way.cut else "none",
-            f"{way.jitter_ms:.1f}",
-            f"{way.loss:.1%}",
-            "" if way.mbit is None else f"{way.mbit:g}",
+            f"{settings.delay_ms:.1f}",
+            f"{back.settings.delay_ms:.1f}",
+            f"{settings.delay_ms + back.settings.delay_ms:.1f}",
+            f"{statistics.median(times):.1f}" if times else "cut" if settings.cut or back.settings.cut else "none",
+            f"{settings.jitter_ms:.1f}",
+            f"{settings.loss:.1%}",
+            "" if settings.mbit is None else f"{settings.mbit:g}",
             str(there.sent + back.sent),
             str(there.lost + back.lost),
         )

@@ -9,7 +9,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from nearcast.cli.progress import progress
+from nearcast.cli.progress_bar import progress
 from nearcast.cli.tables import Column, read_table, write_table
 from nearcast.errors import InputError
 from nearcast.placement.colocation.encoding import DESCRIPTION, WEIGHTS, decode, encode
@@ -26,9 +26,7 @@ app = typer.Typer()
 SAMPLES = [
     Column("run", "text"),
     Column("topic", "text"),
-    Column("rate"),
-    Column("processing_ms"),
-    Column("p90_ms"),
+    *(Column(name, positive=True) for name in ("rate", "processing_ms", "p90_ms")),
 ]
 
 
@@ -121,9 +119,5 @@ def load_model(folder: Path) -> LatencyModel:
 def read_samples(path: Path) -> Samples:
     """The samples in a file, checked."""
     table = read_table(path, SAMPLES, key=["run", "topic"])
-    for name in ("rate", "processing_ms", "p90_ms"):
-        wrong = np.flatnonzero(table[name] <= 0)
-        if len(wrong):
-            table.refuse(int(wrong[0]), f"{name} is {table[name][wrong[0]]:g}; more than 0 is needed")
     run, topic = (np.unique(table[name], return_inverse=True)[1] for name in ("run", "topic"))
     return Samples(run, topic, table["rate"], table["processing_ms"], table["p90_ms"])

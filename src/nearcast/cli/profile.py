@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from nearcast.cli.progress import progress
+from nearcast.cli.progress_bar import progress
 from nearcast.errors import InputError
 
 app = typer.Typer()
@@ -39,7 +39,7 @@ def worker(
 ) -> None:
     """Measure p90 against rate, processing time and co-located topics with a real worker. It can be resumed."""
     from nearcast.cli.model import read_samples
-    from nearcast.lab.profiling.worker import draw, measure, one_site
+    from nearcast.lab.profiling.worker_profile import draw, measure, one_site
     from nearcast.placement.colocation.calibration import overhead_ms
     from nearcast.placement.colocation.worker_simulation import SimulatedWorker
 
@@ -95,7 +95,7 @@ def broker(
     """Find R_out: the output rate above which p95 latency degrades. The load is made on this machine, too."""
     import uvloop
 
-    from nearcast.lab.profiling.broker import profile
+    from nearcast.lab.profiling.broker_profile import profile
 
     async def work() -> list[dict[str, float]]:
         steps = []

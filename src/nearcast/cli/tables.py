@@ -19,7 +19,7 @@ import pyarrow.parquet
 from nearcast.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -29,13 +29,19 @@ __all__ = ["Column", "Ids", "Table", "read_table", "write_table"]
 
 @dataclass(frozen=True)
 class Column:
-    """One column a command reads. Numbers must be finite and, unless `minimum` says so, not negative."""
+    """One column a command reads. Numbers must be finite and, by default, not negative.
+
+    `alias` is an older name of the column, which files may still have.
+    """
 
     name: str
     kind: Literal["text", "number", "integer"] = "number"
     optional: bool = False
     minimum: float | None = 0.0
+    maximum: float | None = None
+    positive: bool = False
     choices: tuple[str, ...] = ()
+    alias: str | None = None
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,18 @@ class Table:
         """Raise for a row, counted from 0 here and from 1 in the message."""
         raise InputError(f"{self.path}, row {row + 1}: {reason}")
 
+    def refuse_first(self, wrong: NDArray[np.bool_], reason: Callable[[int], str]) -> None:
+        """Raise for the first row that is wrong, if any is."""
+        rows = np.flatnonzero(wrong)
+        if rows.size:
+            self.refuse(int(rows[0]), reason(int(rows[0])))
+
+    def where(self, kept: NDArray[np.bool_]) -> Table:
+        """The table with some of its rows."""
+        mask = pa.array(kept)
+        columns = {name: pc.filter(pa.array(column), mask) for name, column in self.columns.items()}
+        return Table(self.path, int(kept.sum()), columns)
+
 
 @dataclass(frozen=True)
 class Ids:
@@ -80,10 +98,12 @@ class Ids:
 def read_table(path: Path, columns: Sequence[Column], *, key: Sequence[str] = ()) -> Table:
     """Read and validate a table; `key` names the columns that together must be unique."""
     raw = _load(path)
+    aliases = {c.alias: c.name for c in columns if c.alias is not None and c.name not in raw.column_names}
+    have = raw.column_names
+    raw = raw.rename_columns([aliases.get(name, name) for name in have])
     missing = [c.name for c in columns if not c.optional and c.name not in raw.column_names]
     if missing:
-        have = ", ".join(raw.column_names)
-        raise InputError(f"{path}, row 0 (header): column {missing[0]!r} is missing; the file has: {have}")
+        raise InputError(f"{path}, row 0 (header): column {missing[0]!r} is missing; the file has: {', '.join(have)}")
     if raw.num_rows == 0:
         raise InputError(f"{path}, row 1: the file has a header and no rows")
     present = [c for c in columns if c.name in raw.column_names]
@@ -151,19 +171,21 @@ def _convert(table: Table, column: Column, values: pa.Array) -> NDArray[Any] | p
     except pa.ArrowInvalid:
         row = next(i for i, cell in enumerate(text.to_pylist()) if not _is_number(cell))
         table.refuse(row, f"{column.name} is {text[row].as_py()!r}, not a number")
-    wrong_rows = ~np.isfinite(numbers)
-    if wrong_rows.any():
-        row = int(np.flatnonzero(wrong_rows)[0])
-        table.refuse(row, f"{column.name} is {text[row].as_py()}; a finite number is needed")
-    if column.minimum is not None and (numbers < column.minimum).any():
-        row = int(np.flatnonzero(numbers < column.minimum)[0])
-        table.refuse(row, f"{column.name} is {text[row].as_py()}; at least {column.minimum:g} is needed")
+
+    def check(wrong: NDArray[np.bool_], needed: str) -> None:
+        table.refuse_first(wrong, lambda row: f"{column.name} is {text[row].as_py()}; {needed} is needed")
+
+    check(~np.isfinite(numbers), "a finite number")
+    if column.minimum is not None:
+        check(numbers < column.minimum, f"at least {column.minimum:g}")
+    if column.maximum is not None:
+        check(numbers > column.maximum, f"at most {column.maximum:g}")
+    if column.positive:
+        check(numbers <= 0, "more than 0")
     if column.kind == "number":
         return numbers
     whole = numbers.astype(np.int64)
-    if (whole != numbers).any():
-        row = int(np.flatnonzero(whole != numbers)[0])
-        table.refuse(row, f"{column.name} is {text[row].as_py()}; a whole number is needed")
+    check(whole != numbers, "a whole number")
     return whole
 
 

@@ -21,7 +21,7 @@ from nearcast.lab.workloads.follow import FollowParameters, generate_follows
 from nearcast.lab.workloads.follow import follow as make_follow
 from nearcast.lab.workloads.game import GameParameters, generate_cities
 from nearcast.lab.workloads.game import game as make_game
-from nearcast.lab.workloads.picture import draw
+from nearcast.lab.workloads.plot import draw
 from nearcast.lab.workloads.schedule import KINDS
 from nearcast.lab.workloads.taxi_job import TaxiParameters
 from nearcast.lab.workloads.uav import UavParameters, generate_towers
@@ -160,7 +160,7 @@ def content(
     duration_s: Duration = ContentParameters.duration_s,
     seed: Seed = 1,
 ) -> None:
-    """Requests for stored content on a network of brokers: tables for `nearcast plan stores`."""
+    """Requests for stored content on a network of sites: tables for `nearcast plan stores`."""
     p = ContentParameters(
         nodes,
         topics,
@@ -181,18 +181,18 @@ def emergency(
     shelters: Annotated[Path | None, typer.Option(help="Events to take shelters from; made up if not given.")] = None,
     traces: Annotated[Path | None, typer.Option(help="Cab traces users move along; made up if not given.")] = None,
     users: Annotated[int, Count] = EmergencyParameters.users,
-    brokers: Annotated[int, Count] = EmergencyParameters.brokers,
+    sites: Annotated[int, typer.Option("--sites", "--brokers", min=1)] = EmergencyParameters.sites,
     reports: Annotated[int, Count] = EmergencyParameters.reports,
     login_s: Annotated[float, typer.Option(min=1e-6, help="Users log in this long.")] = EmergencyParameters.login_s,
     duration_s: Duration = EmergencyParameters.duration_s,
     seed: Seed = 1,
 ) -> None:
     """Reports, users on the move and seven channels: tables for `nearcast plan balance`."""
-    p = EmergencyParameters(users, brokers, reports, login_s=login_s, duration_s=duration_s, seed=seed)
+    p = EmergencyParameters(users, sites, reports, login_s=login_s, duration_s=duration_s, seed=seed)
     scene = real_scene(
         p,
-        None if outages is None else formats.read_happenings(outages),
-        None if shelters is None else formats.read_happenings(shelters),
+        None if outages is None else formats.read_incidents(outages),
+        None if shelters is None else formats.read_incidents(shelters),
         None if traces is None else formats.read_cab_positions(traces),
     )
     _finish(make_emergency(scene, p), out)

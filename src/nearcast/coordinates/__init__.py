@@ -3,6 +3,6 @@
 `Node` is plain Python, for devices; `nearcast.coordinates.simulation` needs NumPy and is imported by name.
 """
 
-from nearcast.coordinates.node import Coordinate, Node, Settings, round_trip_ms
+from nearcast.coordinates.node import Coordinate, Node, VivaldiSettings, round_trip_ms
 
-__all__ = ["Coordinate", "Node", "Settings", "round_trip_ms"]
+__all__ = ["Coordinate", "Node", "VivaldiSettings", "round_trip_ms"]

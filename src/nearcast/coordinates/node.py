@@ -22,10 +22,10 @@ import msgspec
 
 from nearcast.errors import InputError
 
-__all__ = ["Coordinate", "Node", "Settings", "round_trip_ms"]
+__all__ = ["Coordinate", "Node", "VivaldiSettings", "round_trip_ms"]
 
 
-class Settings(msgspec.Struct, frozen=True):
+class VivaldiSettings(msgspec.Struct, frozen=True):
     """Serf's values but for gravity, in milliseconds. All nodes must agree on `dimensions`."""
 
     dimensions: int = 8
@@ -63,8 +63,8 @@ def round_trip_ms(a: Coordinate, b: Coordinate) -> float:
 class Node:
     """The live coordinate of this node. `seed` decides only where the node starts."""
 
-    def __init__(self, settings: Settings | None = None, seed: int | None = None) -> None:
-        self.settings = settings = settings or Settings()
+    def __init__(self, settings: VivaldiSettings | None = None, seed: int | None = None) -> None:
+        self.settings = settings = settings or VivaldiSettings()
         # Serf starts everyone at the origin and pushes coinciding nodes apart at random. Starting at a random
         # point a hair from the origin does the same and leaves the update itself free of chance.
         generator = random.Random(seed)

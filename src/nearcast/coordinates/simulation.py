@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from nearcast.coordinates.node import Coordinate, Settings
+from nearcast.coordinates.node import Coordinate, VivaldiSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,9 +32,9 @@ class Simulation:
     """The coordinates of all nodes as columns. `step` does for many nodes what `Node.update` does for one."""
 
     def __init__(
-        self, nodes: int, source: Ints, destination: Ints, seed: int = 0, settings: Settings | None = None
+        self, nodes: int, source: Ints, destination: Ints, seed: int = 0, settings: VivaldiSettings | None = None
     ) -> None:
-        self.settings = settings = settings or Settings()
+        self.settings = settings = settings or VivaldiSettings()
         self.source, self.destination = source, destination
         reach = settings.zero_ms / (4 * np.sqrt(settings.dimensions))
         self.start = np.random.default_rng(seed).uniform(-reach, reach, (nodes, settings.dimensions))
@@ -154,7 +154,7 @@ def fit(
     first = np.searchsorted(source, np.arange(nodes + 1))
     degree = np.diff(first)
     measuring = np.flatnonzero(degree)
-    simulation = Simulation(nodes, source, destination, seed, Settings(adjustment_window=0, gravity_ms=np.inf))
+    simulation = Simulation(nodes, source, destination, seed, VivaldiSettings(adjustment_window=0, gravity_ms=np.inf))
     generator = np.random.default_rng([seed, 1])
     best, halvings, rounds = np.inf, 0, 0
     while rounds < max_rounds and halvings < MAX_HALVINGS:

@@ -19,7 +19,7 @@ from nearcast.errors import NearcastError
 from nearcast.message import Message
 from nearcast.site.site import Site, run_sites
 
-__all__ = ["DemoResult", "demo_deployment", "raise_if_anything_went_missing", "run_demo"]
+__all__ = ["DemoResult", "demo_deployment", "raise_if_incomplete", "run_demo"]
 
 _FIELD_METRES = 150.0
 _EVERY_SECONDS = 0.1
@@ -59,7 +59,7 @@ def demo_deployment(port: int) -> Deployment:
         for n, (name, kind) in enumerate(names)
     )
     topics = (TopicSpec("road.main", ("north", "south")), TopicSpec("road.ring", ("cloud",)))
-    return Deployment(sites, topics, ("nearcast.lab.road",))
+    return Deployment(sites, topics, ("nearcast.lab.demo_processor",))
 
 
 async def run_demo(
@@ -170,7 +170,7 @@ def _kind(n: int) -> str:
     return "car" if n % 2 else "pedestrian"
 
 
-def raise_if_anything_went_missing(result: DemoResult) -> None:
+def raise_if_incomplete(result: DemoResult) -> None:
     """The demonstration fails when a message was lost or came twice, and when nothing happened at all."""
     if result.lost or result.duplicated:
         raise NearcastError(f"{result.lost} messages were lost and {result.duplicated} came twice")

@@ -13,7 +13,7 @@ import pytest
 
 from nearcast import InputError, NearcastError
 from nearcast.lab.wan import from_rtts
-from nearcast.lab.wan.control import Change, ask_change, ask_links, serve
+from nearcast.lab.wan.control_socket import LinkChange, ask_change, ask_links, serve
 from nearcast.lab.wan.forwarder import Forwarder
 
 if TYPE_CHECKING:
@@ -83,20 +83,20 @@ def test_what_is_not_addressed_to_a_node_goes_nowhere(area: Running) -> None:
 
 def test_a_link_is_changed_while_packets_flow(area: Running) -> None:
     a, b, _ = area.hosts
-    ask_change(area.control, [Change(0, 1, {"cut": True})])
+    ask_change(area.control, [LinkChange(0, 1, {"cut": True})])
     a.send(packet(1, b"lost"))
     while ask_links(area.control, 0)[1].lost == 0:
         time.sleep(0.001)
-    ask_change(area.control, [Change(0, 1, {"cut": False, "delay_ms": 1.0})])
+    ask_change(area.control, [LinkChange(0, 1, {"cut": False, "delay_ms": 1.0})])
     a.send(packet(1, b"after"))
     assert b.recv(100) == packet(1, b"after")
-    assert ask_links(area.control, 0)[1].way.delay_ms == 1.0
+    assert ask_links(area.control, 0)[1].settings.delay_ms == 1.0
 
 
 def test_changes_are_made_all_or_none(area: Running) -> None:
     with pytest.raises(InputError, match="loss is 2; 0 to 1"):
-        ask_change(area.control, [Change(0, 1, {"delay_ms": 99.0}), Change(1, 0, {"loss": 2.0})])
-    assert ask_links(area.control, 0)[1].way.delay_ms == 10.0
+        ask_change(area.control, [LinkChange(0, 1, {"delay_ms": 99.0}), LinkChange(1, 0, {"loss": 2.0})])
+    assert ask_links(area.control, 0)[1].settings.delay_ms == 10.0
 
 
 @pytest.mark.parametrize("message", [b"{", b"[]", b'{"links_of": 77}', b'{"changes": [{"source": "x"}]}'])

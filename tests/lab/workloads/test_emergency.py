@@ -9,9 +9,9 @@ from tests.lab.workloads.literal import check_prediction
 from nearcast.errors import InputError
 from nearcast.lab.workloads.emergency import CHANNELS, emergency
 from nearcast.lab.workloads.emergency_scene import TYPES, EmergencyParameters, generate_scene, real_scene
-from nearcast.lab.workloads.formats import Happenings, Positions
+from nearcast.lab.workloads.formats import Incidents, Positions
 
-SMALL = EmergencyParameters(users=30, brokers=3, reports=400, shelters=10, login_s=30, duration_s=300)
+SMALL = EmergencyParameters(users=30, sites=3, reports=400, shelters=10, login_s=30, duration_s=300)
 
 
 def test_there_are_eight_types_and_seven_channels_of_ten_twenty_and_thirty_seconds() -> None:
@@ -76,19 +76,19 @@ def test_rates_are_the_volume_of_results() -> None:
     assert set(subscriptions) == set(made.tables["rates"]["subscription"])
 
 
-def test_users_are_at_their_nearest_broker() -> None:
+def test_users_are_at_their_nearest_site() -> None:
     made = emergency(generate_scene(SMALL), SMALL)
-    brokers = made.tables["brokers"]
+    sites = made.tables["sites"]
     for event in made.schedule:
         if event.kind in ("join", "move") and event.client.startswith("user"):
-            distance = np.hypot(brokers["x_km"] - event.x, brokers["y_km"] - event.y)
-            assert distance[brokers["broker"].index(event.site)] == pytest.approx(distance.min(), abs=1e-5)
+            distance = np.hypot(sites["x_km"] - event.x, sites["y_km"] - event.y)
+            assert distance[sites["site"].index(event.site)] == pytest.approx(distance.min(), abs=1e-5)
 
 
-def _happenings(texts: list[str], operations: list[str]) -> Happenings:
+def _happenings(texts: list[str], operations: list[str]) -> Incidents:
     n = len(texts)
     place = np.linspace(0, 1, n)
-    return Happenings(
+    return Incidents(
         np.arange(n) * 100.0,
         np.array(operations, dtype=object),
         np.array([f"h{i % 3}" for i in range(n)], dtype=object),

@@ -56,7 +56,7 @@ def test_cab_traces_are_sorted_by_time(written: Callable[[str, str], Path]) -> N
 def test_swapped_latitudes_are_mended_and_counted(written: Callable[[str, str], Path]) -> None:
     rows = ["ts,op,id,lat,lon,text", "1,add,a,28.1,-82.3,x", "2,add,b,28.2,-82.4,y", "3,add,c,-82.5,28.3,z"]
     rows += ["4,update,d,,,w", "5,vanish,e,28.0,-82.0,", "x,add,f,28.0,-82.0,"]
-    read = formats.read_happenings(written("shelters.csv", "\n".join(rows)))
+    read = formats.read_incidents(written("shelters.csv", "\n".join(rows)))
     assert read.lat.tolist() == [28.1, 28.2, 28.3]
     assert read.lon.tolist() == [-82.3, -82.4, -82.5]
     reasons = {
@@ -95,27 +95,6 @@ def test_cities_of_one_country(written: Callable[[str, str], Path]) -> None:
         _cities(written, "Atlantis")
 
 
-def test_square_matrix_of_round_trips(written: Callable[[str, str], Path]) -> None:
-    names, rtt = formats.read_rtt_matrix(written("aws.csv", "region,a,b\na,3,20\nb,22,1\n"))
-    assert names == ["a", "b"]
-    assert rtt.tolist() == [[0, 21], [21, 0]]
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("region,a,b\na,3,20\n", "square"),
-        ("region,a,b\na,3\nb,1,2\n", "row 1: 2 round trips of a"),
-        ("region,a,b\na,3,x\nb,1,2\n", "could not convert"),
-        ("region,a\na,3\nb,1\n", "row 2: nothing belongs below 1 rows"),
-        ("", "square"),
-    ],
-)
-def test_other_matrices_are_refused(written: Callable[[str, str], Path], text: str, reason: str) -> None:
-    with pytest.raises(InputError, match=reason):
-        formats.read_rtt_matrix(written("aws.csv", text))
-
-
 @pytest.mark.parametrize(
     ("read", "text", "reason"),
     [
@@ -125,7 +104,7 @@ def test_other_matrices_are_refused(written: Callable[[str, str], Path], text: s
         (formats.read_towers, "latitude,longitude\n", "a header and no rows"),
         (formats.read_towers, "latitude,longitude\n,\n", "no row has a position"),
         (formats.read_cab_positions, "cab,lat,lon,ts\na,1,1,x\n", "no row has a position and a time"),
-        (formats.read_happenings, "ts,op,id,lat,lon,text\n1,add,a,,,\n", "no row has a time"),
+        (formats.read_incidents, "ts,op,id,lat,lon,text\n1,add,a,,,\n", "no row has a time"),
     ],
 )
 def test_useless_files_are_refused_in_one_line(
@@ -136,9 +115,7 @@ def test_useless_files_are_refused_in_one_line(
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "read", [formats.read_follows, formats.read_towers, formats.read_rtt_matrix, formats.read_happenings]
-)
+@pytest.mark.parametrize("read", [formats.read_follows, formats.read_towers, formats.read_incidents])
 def test_a_missing_file_is_named(tmp_path: Path, read: Callable[[Path], object]) -> None:
     with pytest.raises(InputError, match=r"nowhere\.csv, row 0: there is no such file"):
         read(tmp_path / "nowhere.csv")

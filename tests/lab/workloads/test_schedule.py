@@ -59,8 +59,8 @@ def test_ticks_give_every_actor_one_turn_a_period() -> None:
     assert np.bincount(who).tolist() == [5, 5, 5]
     assert times.min() >= 0
     assert times.max() < 10
-    for actor in range(3):
-        assert np.diff(np.sort(times[who == actor])) == pytest.approx(2.0)
+    for played in range(3):
+        assert np.diff(np.sort(times[who == played])) == pytest.approx(2.0)
 
 
 def test_a_payload_has_the_size_of_its_event() -> None:

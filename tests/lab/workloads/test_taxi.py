@@ -153,7 +153,7 @@ def test_made_up_trips_have_the_format_and_the_bad_rows_they_tell(tmp_path: Path
     assert len(first) == len(FIELDS) == 17
 
 
-def test_busy_topics_are_split_to_what_a_broker_sustains() -> None:
+def test_busy_topics_are_split_to_what_a_worker_sustains() -> None:
     regions = pd.DataFrame({"east": [1, 2, 3], "south": [7, 7, 8], "rate": [500.0, 3.5, 0.2]})
     table = topic_table(regions, seed=1)
     gps = [n for n, t in enumerate(table["topic"]) if t.startswith("gps")]

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from tests.lab.workloads.literal import check_prediction
 
+from nearcast.coordinates.geography import great_circle_km
 from nearcast.errors import InputError
 from nearcast.lab.workloads.game import GameParameters, game, generate_cities
-from nearcast.lab.workloads.geography import great_circle_km, network_coordinates, plane_km
+from nearcast.lab.workloads.geography import local_plane_km, network_coordinates
 from nearcast.lab.workloads.mobility import random_waypoint
 from nearcast.lab.workloads.uav import UavParameters, generate_towers, uav
 
@@ -52,8 +53,8 @@ def test_the_leader_commands_and_the_others_report() -> None:
 
 
 def test_sites_of_a_city_are_fifteen_ms_apart_one_way() -> None:
-    brokers = uav(generate_towers(80, 2), SMALL_UAV).tables["brokers"]
-    point = np.stack([brokers[f"c{axis}"] for axis in range(8)], axis=1)
+    sites = uav(generate_towers(80, 2), SMALL_UAV).tables["sites"]
+    point = np.stack([sites[f"c{axis}"] for axis in range(8)], axis=1)
     apart = np.linalg.norm(point[:, None] - point[None, :], axis=2)
     assert apart[~np.eye(4, dtype=bool)] == pytest.approx(15.0, abs=0.1)
 
@@ -117,7 +118,7 @@ def test_impossible_games_are_refused() -> None:
 
 
 def test_distances_on_earth_and_on_the_plane_agree_over_a_city() -> None:
-    east, north = plane_km(40.80, -73.90, (40.75, -73.98))
+    east, north = local_plane_km(40.80, -73.90, (40.75, -73.98))
     assert np.hypot(east, north) == pytest.approx(great_circle_km(40.80, -73.90, 40.75, -73.98), rel=1e-3)
     # A quarter of the equator.
     assert great_circle_km(0, 0, 0, 90) == pytest.approx(10_007.5, rel=1e-4)

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from tests.placement.homes.strategies import instances
 
 from nearcast import InputError, NearcastError
+from nearcast.lab.workloads.city import CityParameters, city, random_members
 from nearcast.placement.homes import HomesProblem, evaluate, exact, refined
-from nearcast.placement.homes.city import CityParameters, city, random_members
 
 
 def tight_city(seed: int, clients: int = 9, topics: int = 4) -> HomesProblem:

@@ -18,6 +18,7 @@ from tests.placement.homes.literal import (
 from tests.placement.homes.strategies import instances
 
 from nearcast import InputError
+from nearcast.lab.workloads.city import CityParameters, city, random_members
 from nearcast.placement.homes import (
     HomesPlan,
     HomesProblem,
@@ -34,7 +35,6 @@ from nearcast.placement.homes import (
     reloc,
     reloc_steps,
 )
-from nearcast.placement.homes.city import CityParameters, city, random_members
 from nearcast.placement.homes.planners import cluster_sites
 from nearcast.placement.homes.relations import factors
 

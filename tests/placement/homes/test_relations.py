@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nearcast.lab.workloads.city import random_members
 from nearcast.placement.homes import membership, relations
-from nearcast.placement.homes.city import random_members
 from nearcast.placement.homes.relations import factors, relation_matrix, strongest_relations
 
 if TYPE_CHECKING:

@@ -9,15 +9,15 @@ from scipy.sparse import csr_array
 from tests.placement.storage.literal import networks
 
 from nearcast import InputError
+from nearcast.lab.workloads.content import popularity, random_tree, zipf_demand
 from nearcast.placement import storage
-from nearcast.placement.storage.workload import random_tree, zipf, zipf_demand
 
 
 def paper_problem(seed: int, *, popularity: float, min_replicas: int = 1) -> storage.StorageProblem:
     """Section 6.1.2 in small: uniform locality, a predefined number of stores."""
     rng = np.random.default_rng(seed)
     network = random_tree(60, rng)
-    demand = zipf_demand(network, 10, rng, popularity=popularity)
+    demand = zipf_demand(network, 10, rng, popularity_exponent=popularity)
     replicas = storage.weighted_degrees(storage.topic_weights(demand), min_replicas, 20, 5)
     return storage.StorageProblem(network, demand, 20, 5, replicas)
 
@@ -148,8 +148,8 @@ def test_sizes_nobody_can_pack_are_refused() -> None:
 def test_the_papers_workload() -> None:
     rng = np.random.default_rng(0)
     network = random_tree(40, rng)
-    demand = zipf_demand(network, 10, rng, popularity=1.0, locality=1.0)
+    demand = zipf_demand(network, 10, rng, popularity_exponent=1.0, locality_exponent=1.0)
     asking = (demand > 0).sum(axis=1)
-    np.testing.assert_array_equal(asking, np.ceil(zipf(10, 1.0) * 40))
-    np.testing.assert_allclose(demand.max(axis=1), 25 * zipf(10, 1.0))
-    assert zipf(4, -1.0).argmax() == 3
+    np.testing.assert_array_equal(asking, np.ceil(popularity(10, 1.0) * 40))
+    np.testing.assert_allclose(demand.max(axis=1), 25 * popularity(10, 1.0))
+    assert popularity(4, -1.0).argmax() == 3

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.placement.storage.literal import problems, traffic
 
+from nearcast.lab.workloads.content import random_tree, zipf_demand
 from nearcast.placement import storage
 from nearcast.placement.storage.refined import _Search
-from nearcast.placement.storage.workload import random_tree, zipf_demand
 
 
 @settings(max_examples=25)
@@ -44,7 +44,7 @@ def test_refined_is_within_three_percent_of_the_optimum() -> None:
     for seed in range(8):
         rng = np.random.default_rng(seed)
         network = random_tree(10, rng)
-        demand = zipf_demand(network, 5, rng, locality=0.8 if seed % 2 else None) * rng.random((5, 10))
+        demand = zipf_demand(network, 5, rng, locality_exponent=0.8 if seed % 2 else None) * rng.random((5, 10))
         problem = storage.StorageProblem(network, demand, 3, 4, rng.integers(1, 4, size=5).clip(max=2))
         best = storage.exact(problem).traffic
         gaps.append(storage.refined(problem, storage.wrr(problem), kicks=20).traffic / best - 1)

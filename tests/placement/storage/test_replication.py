@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearcast import InputError
+from nearcast.lab.workloads.content import popularity
 from nearcast.placement.storage import (
     minimum_degrees,
     relative_weights,
@@ -15,12 +16,11 @@ from nearcast.placement.storage import (
     weighted_degrees,
     wrr_rounds,
 )
-from nearcast.placement.storage.workload import zipf
 
 
 def test_degrees_follow_weight_over_the_least_weight() -> None:
     # Section 6.1.1: Zipf with s_p = 1, ten topics, min_k = 2.
-    degrees = minimum_degrees(zipf(10, 1.0), 2)
+    degrees = minimum_degrees(popularity(10, 1.0), 2)
     assert degrees.tolist() == [20, 10, 7, 5, 4, 4, 3, 3, 3, 2]
     assert stores_needed(degrees, 5) == 20  # k_t ≤ M
     assert stores_needed(degrees, 2) == 31  # Σ k_t ≤ L·M
@@ -33,12 +33,13 @@ def test_a_topic_nobody_asks_for_gets_the_minimum() -> None:
 
 
 def test_degrees_shrink_to_fit_the_stores() -> None:
-    degrees = weighted_degrees(zipf(10, 1.0), 2, stores=20, capacity=2)
+    degrees = weighted_degrees(popularity(10, 1.0), 2, stores=20, capacity=2)
     assert degrees.sum() <= 40
     assert degrees.min() == 2
     assert (np.diff(degrees) <= 0).all()
     assert (
-        weighted_degrees(zipf(10, 1.0), 2, stores=20, capacity=5).tolist() == minimum_degrees(zipf(10, 1.0), 2).tolist()
+        weighted_degrees(popularity(10, 1.0), 2, stores=20, capacity=5).tolist()
+        == minimum_degrees(popularity(10, 1.0), 2).tolist()
     )
 
 

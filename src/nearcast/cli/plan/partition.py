@@ -1,21 +1,18 @@
-"""`nearcast plan partition`: which broker hosts each topic."""
+"""`nearcast plan partition`: which site hosts each topic."""
 
 from __future__ import annotations
 
-import json
-import time
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import typer
 
-from nearcast.cli.progress import progress
-from nearcast.cli.tables import Column, Ids, Table, read_table, write_table
+from nearcast.cli.plan.command import JsonOption, OutOption, plan_and_write
+from nearcast.cli.tables import Column, Ids, Table, read_table
 from nearcast.errors import InputError
-from nearcast.placement import partitioning
+from nearcast.placement import partitioning as planners
 from nearcast.placement.partitioning.planners import pair_latencies
 from nearcast.placement.partitioning.problem import NOWHERE
 
@@ -24,113 +21,89 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from nearcast.cli.plan.command import Advance
+
 __all__ = ["partition"]
 
+Method = Literal["centroid", "allpairs", "hash", "refined", "exact"]
 COORDINATE = tuple(Column(f"c{i}", minimum=None) for i in range(8))
+ROLE = Column("role", "text", choices=("pub", "sub", "both"))
+SITE = Column("site", "text", alias="broker")
 TOPICS = (Column("topic", "text"), Column("bound_ms"), Column("rate_out"))
-CLIENTS = (
-    Column("topic", "text"),
-    Column("client", "text"),
-    Column("role", "text", choices=("pub", "sub", "both")),
-    *COORDINATE,
-    Column("height"),
-)
-BROKERS = (Column("broker", "text"), *COORDINATE, Column("height"), Column("rate_limit"))
-CURRENT = (Column("topic", "text"), Column("broker", "text"))
-EXACT_LIMIT = 5_000  # topics × brokers; beyond it the solver takes minutes
-
-
-class Method(StrEnum):
-    """How to choose."""
-
-    centroid = "centroid"
-    allpairs = "allpairs"
-    hash = "hash"
-    refined = "refined"
-    exact = "exact"
+CLIENTS = (Column("topic", "text"), Column("client", "text"), ROLE, *COORDINATE, Column("height"))
+SITES = (SITE, *COORDINATE, Column("height"), Column("rate_limit"))
+CURRENT = (Column("topic", "text"), SITE)
+EXACT_LIMIT = 5_000  # topics × sites; beyond it the solver takes minutes
 
 
 def partition(
     topics: Annotated[Path, typer.Option(help="topic,bound_ms,rate_out; CSV or Parquet, as all tables")],
     clients: Annotated[Path, typer.Option(help="topic,client,role,c0…c7,height; role: pub, sub or both")],
-    brokers: Annotated[Path, typer.Option(help="broker,c0…c7,height,rate_limit")],
-    current: Annotated[Path | None, typer.Option(help="topic,broker; topics not in it are new")] = None,
-    method: Annotated[Method, typer.Option(help="exact is for small instances.")] = Method.centroid,
-    out: Annotated[Path | None, typer.Option(help="topic,broker; standard output if left out")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="No method draws by chance: any seed, same plan.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as one JSON object.")] = False,
+    sites: Annotated[Path, typer.Option("--sites", "--brokers", help="site,c0…c7,height,rate_limit")],
+    current: Annotated[Path | None, typer.Option(help="topic,site; topics not in it are new")] = None,
+    method: Annotated[Method, typer.Option(help="exact is for small instances.")] = "centroid",
+    out: OutOption = None,
+    as_json: JsonOption = False,
 ) -> None:
-    """Move topics that break their latency bound or overload their broker to better ones.
+    """Move topics that exceed their latency bound or overload their site.
 
-    A topic's latency is its farthest publisher's distance to the broker plus that of its farthest subscriber;
-    a distance is |x_a - x_b| + height_a + height_b.
+    A topic's latency is its farthest publisher's distance to the site plus that of its farthest subscriber;
+    a distance is |x_a - x_b| + height_a + height_b. The plan has the columns topic,site. Older tables may call
+    the site's column broker.
     """
     topic_table = read_table(topics, TOPICS, key=["topic"])
-    broker_table = read_table(brokers, BROKERS, key=["broker"])
-    client_table = read_table(clients, CLIENTS)
+    site_table = read_table(sites, SITES, key=["site"])
     topic_ids = Ids("topic", topics, topic_table["topic"])
-    where = partitioning.PartitionSites(_positions(broker_table), broker_table["height"], broker_table["rate_limit"])
-    who = _clients(client_table, topic_ids)
-    host = _current(current, topic_ids, Ids("broker", brokers, broker_table["broker"]))
-    _refuse_infeasible(topic_table, broker_table)
+    candidates = planners.PartitionSites(_positions(site_table), site_table["height"], site_table["rate_limit"])
+    members = _clients(read_table(clients, CLIENTS), topic_ids)
+    host = _current(current, topic_ids, Ids("site", sites, site_table["site"]))
+    _refuse_infeasible(topic_table, site_table)
+    size = topic_table.rows * site_table.rows
+    if method == "exact" and size > EXACT_LIMIT:
+        raise InputError(f"--method exact takes up to {EXACT_LIMIT} topics × sites; these are {size}")
 
-    started = time.perf_counter()
-    with progress("partitioning") as advance:
-        known = partitioning.aggregate(who, where, host, topic_table["bound_ms"], topic_table["rate_out"])
-        plan = _plan(method, known, who, where, topic_table["topic"].tolist(), advance)
-        latency = partitioning.worst_latencies(who, where, plan.site)
-    if (lost := np.flatnonzero(plan.site == NOWHERE)).size:
-        topic_table.refuse(int(lost[0]), f"no broker has room for rate_out {known.rate[lost[0]]:g}")
-    metrics = {
-        "method": method.value,
-        "violations_before": int(np.count_nonzero((known.latency > known.bound) & (host != NOWHERE))),
-        "violations_after": int(np.count_nonzero(latency > known.bound)),
-        "worst_latency_ms": float(latency.max()),
-        "moves": plan.moves,
-        "overloaded_brokers": broker_table["broker"][plan.overloaded].tolist(),
-        "seconds": time.perf_counter() - started,
-    }
-    if out or not as_json:
-        write_table(out, {"topic": topic_table["topic"], "broker": broker_table["broker"][plan.site]})
-    if as_json:
-        print(json.dumps(metrics))
+    def plan(advance: Advance) -> tuple[planners.Partition, NDArray[np.bool_], NDArray[np.float64]]:
+        known = planners.aggregate(members, candidates, host, topic_table["bound_ms"], topic_table["rate_out"])
 
+        def latencies() -> NDArray[np.float64]:
+            return pair_latencies(known, members, candidates)(np.arange(len(known)))
 
-def _plan(
-    method: Method,
-    topics: partitioning.PartitionTopics,
-    clients: partitioning.PartitionClients,
-    brokers: partitioning.PartitionSites,
-    names: list[str],
-    advance: Callable[[float], None],
-) -> partitioning.Partition:
-    match method:
-        case Method.centroid:
-            return partitioning.centroid(topics, brokers, advance)
-        case Method.allpairs:
-            return partitioning.all_pairs(topics, clients, brokers, advance)
-        case Method.hash:
-            return partitioning.hashed(topics, names, brokers)
-        case Method.refined:
-            start = partitioning.all_pairs(topics, clients, brokers, advance)
-            return partitioning.refined(topics, brokers, _latencies(topics, clients, brokers), start)
-        case Method.exact:
-            if (size := len(topics) * len(brokers)) > EXACT_LIMIT:
-                raise InputError(f"--method exact takes up to {EXACT_LIMIT} topics × brokers; these are {size}")
-            return partitioning.exact(topics, brokers, _latencies(topics, clients, brokers))
+        def all_pairs() -> planners.Partition:
+            return planners.all_pairs(known, members, candidates, advance)
 
+        methods: dict[str, Callable[[], planners.Partition]] = {
+            "centroid": lambda: planners.centroid(known, candidates, advance),
+            "allpairs": all_pairs,
+            "hash": lambda: planners.hashed(known, topic_table["topic"].tolist(), candidates),
+            "refined": lambda: planners.refined(known, candidates, latencies(), all_pairs()),
+            "exact": lambda: planners.exact(known, candidates, latencies()),
+        }
+        found = methods[method]()
+        late_before = (known.latency > known.bound) & (host != NOWHERE)
+        return found, late_before, planners.worst_latencies(members, candidates, found.site)
 
-def _latencies(
-    topics: partitioning.PartitionTopics, clients: partitioning.PartitionClients, brokers: partitioning.PartitionSites
-) -> NDArray[np.float64]:
-    return pair_latencies(topics, clients, brokers)(np.arange(len(topics)))
+    def describe(
+        planned: tuple[planners.Partition, NDArray[np.bool_], NDArray[np.float64]],
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        plan, late_before, latency = planned
+        rate = topic_table["rate_out"]
+        topic_table.refuse_first(plan.site == NOWHERE, lambda row: f"no site has room for rate_out {rate[row]:g}")
+        return {"topic": topic_table["topic"], "site": site_table["site"][plan.site]}, {
+            "violations_before": int(np.count_nonzero(late_before)),
+            "violations_after": int(np.count_nonzero(latency > topic_table["bound_ms"])),
+            "worst_latency_ms": float(latency.max()),
+            "moves": plan.moves,
+            "overloaded_sites": site_table["site"][plan.overloaded].tolist(),
+        }
+
+    plan_and_write("partitioning", plan, describe, method=method, out=out, as_json=as_json)
 
 
 def _positions(table: Table) -> NDArray[np.float64]:
     return np.stack([table[column.name] for column in COORDINATE], axis=1)
 
 
-def _clients(table: Table, topics: Ids) -> partitioning.PartitionClients:
+def _clients(table: Table, topics: Ids) -> planners.PartitionClients:
     topic = topics.positions(table, "topic")
     produces, consumes = table["role"] != "sub", table["role"] != "pub"
     client = pa.array(table["client"]).dictionary_encode().indices.to_numpy().astype(np.int64)
@@ -141,25 +114,25 @@ def _clients(table: Table, topics: Ids) -> partitioning.PartitionClients:
         if len(first) < len(rows):
             row = int(np.delete(rows, first)[0])
             table.refuse(row, f"client {table['client'][row]!r} {verb} topic {table['topic'][row]!r} twice")
-    return partitioning.PartitionClients(topic, produces, consumes, _positions(table), table["height"])
+    return planners.PartitionClients(topic, produces, consumes, _positions(table), table["height"])
 
 
-def _current(path: Path | None, topics: Ids, brokers: Ids) -> NDArray[np.int64]:
+def _current(path: Path | None, topics: Ids, sites: Ids) -> NDArray[np.int64]:
     host = np.full(len(topics.names), NOWHERE, dtype=np.int64)
     if path is not None:
         table = read_table(path, CURRENT, key=["topic"])
-        host[topics.positions(table, "topic")] = brokers.positions(table, "broker")
+        host[topics.positions(table, "topic")] = sites.positions(table, "site")
     return host
 
 
-def _refuse_infeasible(topics: Table, brokers: Table) -> None:
-    rate, limit = topics["rate_out"], brokers["rate_limit"]
+def _refuse_infeasible(topics: Table, sites: Table) -> None:
+    rate, limit = topics["rate_out"], sites["rate_limit"]
     if rate.max() > limit.max():
         row = int(rate.argmax())
-        topics.refuse(row, f"rate_out is {rate[row]:g}; the largest rate_limit of {brokers.path} is {limit.max():g}")
+        topics.refuse(row, f"rate_out is {rate[row]:g}; the largest rate_limit of {sites.path} is {limit.max():g}")
     if rate.sum() > limit.sum() * (1 + 1e-9):
         row = int(np.searchsorted(np.cumsum(rate), limit.sum(), side="right"))
         topics.refuse(
             min(row, topics.rows - 1),
-            f"rate_out adds up to {rate.sum():g}; all rate_limit of {brokers.path} to {limit.sum():g}",
+            f"rate_out adds up to {rate.sum():g}; all rate_limit of {sites.path} to {limit.sum():g}",
         )

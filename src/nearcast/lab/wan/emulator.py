@@ -18,8 +18,8 @@ from pathlib import Path
 
 import msgspec
 
-from nearcast.lab.wan import control, namespaces
-from nearcast.lab.wan.areas import Record
+from nearcast.lab.wan import control_socket, namespaces
+from nearcast.lab.wan.area import AreaRecord
 from nearcast.lab.wan.forwarder import Forwarder
 from nearcast.lab.wan.lifecycle import READY
 
@@ -29,8 +29,8 @@ __all__ = ["main"]
 def main(folder: Path) -> None:
     """Emulate the area of a folder until told to end, or until the process that leased it is gone."""
     (folder / "pid").write_text(str(os.getpid()))
-    record = msgspec.json.decode((folder / "record.json").read_bytes(), type=Record)
-    # Python goes on sleeping after a signal; what it writes to this pipe wakes the loop.
+    record = msgspec.json.decode((folder / "record.json").read_bytes(), type=AreaRecord)
+    # A signal does not interrupt the loop's sleep; the byte that Python writes to this pipe does.
     woken, wakes = os.pipe()
     os.set_blocking(wakes, False)
     signal.set_wakeup_fd(wakes)
@@ -51,8 +51,8 @@ def main(folder: Path) -> None:
         forwarder.watch(woken, end)
         if record.leased:
             forwarder.watch(sys.stdin.fileno(), end)
-        with control.serve(forwarder, folder / "control"):
-            _be_punctual()
+        with control_socket.serve(forwarder, folder / "control"):
+            _reduce_latency()
             os.write(sys.stdout.fileno(), READY)
             forwarder.run()
         for device in devices:
@@ -63,8 +63,8 @@ def main(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _be_punctual() -> None:
-    """Run before others when a packet is due, and never stop for the garbage collector."""
+def _reduce_latency() -> None:
+    """Run with real-time priority, and without pauses of the garbage collector."""
     gc.collect()
     gc.freeze()
     gc.disable()

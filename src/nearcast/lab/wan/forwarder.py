@@ -1,4 +1,4 @@
-"""The loop that moves packets between TUN devices, each after the delay of its way.
+"""The loop that moves packets between TUN devices, each after the delay of its link.
 
 It alternates between two bounded batches, packets that are due and packets that came in, so that neither
 makes the other late, and sleeps until the next packet is due when there is nothing to do.
@@ -11,12 +11,12 @@ import select
 import time
 from typing import TYPE_CHECKING
 
-from nearcast.lab.wan.flight import Flight, Link
+from nearcast.lab.wan.delay_queue import DelayQueue, Link
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from nearcast.lab.wan.topology import Topology, Way
+    from nearcast.lab.wan.topology import LinkSettings, Topology
 
 __all__ = ["Forwarder"]
 
@@ -36,14 +36,14 @@ class Forwarder:
     def __init__(self, topology: Topology, devices: Sequence[int], addresses: Sequence[bytes], seed: int = 0) -> None:
         self.links = [
             [
-                Link(way, exit=device, number=source * len(devices) + destination, seed=seed)
-                for destination, (way, device) in enumerate(zip(row, devices, strict=True))
+                Link(settings, exit=device, number=source * len(devices) + destination, seed=seed)
+                for destination, (settings, device) in enumerate(zip(row, devices, strict=True))
             ]
-            for source, row in enumerate(topology.ways)
+            for source, row in enumerate(topology.links)
         ]
         self.running = True
         self._woke = 0.0
-        self._flight = Flight()
+        self._delay_queue = DelayQueue()
         self._epoll = select.epoll()
         self._watched: dict[int, Callable[[], None]] = {}
         # device -> destination address -> link. What is not in it (IPv6, broadcasts) goes nowhere.
@@ -64,9 +64,9 @@ class Forwarder:
         del self._watched[descriptor]
         self._epoll.unregister(descriptor)
 
-    def change(self, source: int, destination: int, way: Way) -> None:
+    def change(self, source: int, destination: int, settings: LinkSettings) -> None:
         """Give one link other settings from now on."""
-        self._flight.change(self.links[source][destination], way)
+        self._delay_queue.change(self.links[source][destination], settings)
 
     def run(self) -> None:
         """Forward until `running` is set to false by something watched."""
@@ -83,7 +83,7 @@ class Forwarder:
                     self._watched[descriptor]()
 
     def _read_from(self, device: int) -> None:
-        routes, read, enter, clock = self._routes[device], os.read, self._flight.enter, time.monotonic
+        routes, read, enter, clock = self._routes[device], os.read, self._delay_queue.enter, time.monotonic
         try:
             for _ in range(BATCH):
                 packet = read(device, READ_SIZE)
@@ -98,7 +98,7 @@ class Forwarder:
 
     def _write_due(self) -> bool:
         """Whether any packet was due."""
-        write, due = os.write, self._flight.leave(time.monotonic(), BATCH)
+        write, due = os.write, self._delay_queue.leave(time.monotonic(), BATCH)
         for device, packet in due:
             try:  # noqa: SIM105 (a context manager per packet would cost as much as the rest)
                 write(device, packet)
@@ -114,7 +114,7 @@ class Forwarder:
             self._woke = 0.0
             time.sleep(PAUSE)
             return
-        due = self._flight.next_due()
+        due = self._delay_queue.next_due()
         wait = None if due is None else max(0.0, due - now)
         if wait != 0.0:
             # epoll counts in ms, select in µs: so select on epoll.

@@ -1,4 +1,4 @@
-"""Start a wide area, find it again, stop it, and clear what a killed emulator left behind.
+"""Start, find and stop a wide area, and remove what a killed emulator left behind.
 
 The emulator holds a lock on a file in its area's folder as long as it lives, however it ends. A folder whose
 lock is free is a leftover, and every start clears those. (A process number alone would not do: it is reused.)
@@ -21,7 +21,7 @@ import msgspec
 
 from nearcast.errors import InputError, NearcastError
 from nearcast.lab.wan import namespaces
-from nearcast.lab.wan.areas import FOLDER, Area, Record
+from nearcast.lab.wan.area import FOLDER, Area, AreaRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,10 +45,10 @@ def start(
     The emulator of a leased area has a pipe from this process as its input and ends, with all it made, when
     the pipe closes: even if this process is killed nothing stays behind.
     """
-    record = Record(name, topology, seed, leased)
+    record = AreaRecord(name, topology, seed, leased)
     if reason := namespaces.missing_right():
         raise NearcastError(reason)
-    with _exclusively():
+    with _machine_lock():
         _clear_leftovers()
         lock = _claim(record)
     with open(lock, "rb") as held, (record.folder / "log").open("wb") as log:
@@ -73,7 +73,7 @@ def find(name: str) -> Area:
     up = running()
     if name not in up:
         raise InputError(f"no area {name!r} is up" + (f"; up: {', '.join(up)}" if up else ""))
-    return Area(msgspec.json.decode((FOLDER / name / "record.json").read_bytes(), type=Record))
+    return Area(msgspec.json.decode((FOLDER / name / "record.json").read_bytes(), type=AreaRecord))
 
 
 def running() -> list[str]:
@@ -97,20 +97,20 @@ def stop(name: str, process: subprocess.Popen[bytes] | None = None) -> None:
         while _held(folder) and time.monotonic() < limit:
             time.sleep(0.01)
     if process is not None:
-        # Also the wish to end, for an emulator that was too young to have said its number.
+        # An emulator that had not yet written its process number was not signalled above.
         process.terminate()
         process.communicate()
-    with _exclusively():
+    with _machine_lock():
         _clear(folder)
 
 
 def clear_leftovers() -> list[str]:
     """Remove what emulators that were killed left behind. Returns the names of their areas."""
-    with _exclusively():
+    with _machine_lock():
         return _clear_leftovers()
 
 
-def _claim(record: Record) -> int:
+def _claim(record: AreaRecord) -> int:
     """Write an area's folder and take its lock."""
     if record.folder.exists():
         raise InputError(f"area {record.name!r} is up already; take it down first or choose another name")
@@ -123,13 +123,13 @@ def _claim(record: Record) -> int:
     return lock
 
 
-def _wait_until_ready(record: Record, process: subprocess.Popen[bytes]) -> None:
+def _wait_until_ready(record: AreaRecord, process: subprocess.Popen[bytes]) -> None:
     assert process.stdout is not None
     if not select.select([process.stdout], [], [], SECONDS_TO_START)[0]:
         raise NearcastError(f"the emulator was not ready within {SECONDS_TO_START:g} s")
     if process.stdout.readline() != READY:
         lines = (record.folder / "log").read_text().strip().splitlines()
-        raise NearcastError(f"the emulator did not start: {lines[-1] if lines else 'it said nothing'}")
+        raise NearcastError(f"the emulator did not start: {lines[-1] if lines else 'its log is empty'}")
 
 
 def _clear_leftovers() -> list[str]:
@@ -142,7 +142,7 @@ def _clear_leftovers() -> list[str]:
 def _clear(folder: Path) -> None:
     # Without a record no namespace was made yet, or all of them are gone.
     with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):
-        namespaces.delete(msgspec.json.decode((folder / "record.json").read_bytes(), type=Record).namespaces())
+        namespaces.delete(msgspec.json.decode((folder / "record.json").read_bytes(), type=AreaRecord).namespaces())
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -168,8 +168,8 @@ def _held(folder: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _exclusively() -> Iterator[None]:
-    """One start or clearing at a time on this machine: none takes another's half-made area for dead."""
+def _machine_lock() -> Iterator[None]:
+    """One start or removal at a time on this machine: none removes an area that another is still creating."""
     try:
         FOLDER.mkdir(parents=True, exist_ok=True)
         lock = (FOLDER / ".lock").open("wb")

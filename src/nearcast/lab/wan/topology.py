@@ -1,8 +1,7 @@
-"""Which nodes a wide area has, and what the way from each to each other is like."""
+"""The nodes of a wide area, and the settings of the link from each to each other."""
 
 from __future__ import annotations
 
-import math
 import re
 from typing import TYPE_CHECKING
 
@@ -13,12 +12,11 @@ from nearcast.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["MS_PER_KM", "Position", "Topology", "Way", "from_positions", "from_rtts", "from_ways"]
+__all__ = ["MS_PER_KM", "LinkSettings", "Position", "Topology", "from_links", "from_positions", "from_rtts"]
 
 # Light in fibre takes 0.005 ms/km; roads, detours and routers double it: the median over the pairs of
 # cities more than 500 km apart in WonderProxy's pings of 2020 is 0.010 ms/km, one way.
 MS_PER_KM = 0.01
-EARTH_RADIUS_KM = 6371.0
 
 # A node's name becomes part of a namespace's name, which is a file's name.
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
@@ -28,7 +26,7 @@ EVERY_OTHER = "all"
 MOST_NODES = 1000
 
 
-class Way(msgspec.Struct, frozen=True, omit_defaults=True):
+class LinkSettings(msgspec.Struct, frozen=True, omit_defaults=True):
     """One direction between two nodes. The delay varies by at most `jitter_ms` around `delay_ms`."""
 
     delay_ms: float
@@ -57,10 +55,10 @@ class Position(msgspec.Struct, frozen=True):
 
 
 class Topology(msgspec.Struct, frozen=True):
-    """Nodes, and a matrix of ways by source and destination (the diagonal is not used)."""
+    """Nodes, and a matrix of links by source and destination (the diagonal is not used)."""
 
     nodes: tuple[str, ...]
-    ways: tuple[tuple[Way, ...], ...]
+    links: tuple[tuple[LinkSettings, ...], ...]
 
     def __post_init__(self) -> None:
         if not 2 <= len(self.nodes) <= MOST_NODES:
@@ -82,55 +80,49 @@ class Topology(msgspec.Struct, frozen=True):
             some = ", ".join(self.nodes[:10]) + (", …" if len(self.nodes) > 10 else "")
             raise InputError(f"there is no node {node!r}; there are: {some}") from None
 
-    def way(self, source: str, destination: str) -> Way:
-        """The way from one node to another."""
-        return self.ways[self.index(source)][self.index(destination)]
+    def link(self, source: str, destination: str) -> LinkSettings:
+        """The link from one node to another."""
+        return self.links[self.index(source)][self.index(destination)]
 
 
-def from_ways(ways: Mapping[tuple[str, str], Way]) -> Topology:
-    """A topology from ways by (source, destination). A pair given in one direction is the same in both."""
-    nodes = tuple(dict.fromkeys(node for pair in ways for node in pair))
+def from_links(links: Mapping[tuple[str, str], LinkSettings]) -> Topology:
+    """A topology from links by (source, destination). A pair given in one direction is the same in both."""
+    nodes = tuple(dict.fromkeys(node for pair in links for node in pair))
 
-    def way(source: str, destination: str) -> Way:
+    def link(source: str, destination: str) -> LinkSettings:
         if source == destination:
-            return Way(0.0)
-        found = ways.get((source, destination)) or ways.get((destination, source))
+            return LinkSettings(0.0)
+        found = links.get((source, destination)) or links.get((destination, source))
         if found is None:
             raise InputError(f"there is no row for the pair {source!r}, {destination!r}")
         return found
 
-    return Topology(nodes, tuple(tuple(way(a, b) for b in nodes) for a in nodes))
+    return Topology(nodes, tuple(tuple(link(a, b) for b in nodes) for a in nodes))
 
 
 def from_rtts(rtts_ms: Mapping[tuple[str, str], float]) -> Topology:
     """A topology from round-trip times by (source, destination): a direction takes half of its own time.
 
-    >>> from_rtts({("paris", "london"): 8.0}).way("london", "paris").delay_ms
+    >>> from_rtts({("paris", "london"): 8.0}).link("london", "paris").delay_ms
     4.0
     """
-    return from_ways({pair: Way(rtt / 2) for pair, rtt in rtts_ms.items()})
+    return from_links({pair: LinkSettings(rtt / 2) for pair, rtt in rtts_ms.items()})
 
 
 def from_positions(positions: Mapping[str, Position], ms_per_km: float = MS_PER_KM) -> Topology:
     """A topology from places: access link + distance over the globe × delay per km + access link.
 
     >>> area = from_positions({"paris": Position(48.86, 2.35), "van": Position(48.86, 2.35, access_ms=15.0)})
-    >>> area.way("van", "paris").delay_ms
+    >>> area.link("van", "paris").delay_ms
     15.0
     """
 
-    def way(a: str, b: str) -> Way:
-        if a == b:
-            return Way(0.0)
-        distance = distance_km(positions[a], positions[b])
-        return Way(positions[a].access_ms + ms_per_km * distance + positions[b].access_ms)
+    # Imported here: the emulator's process does without NumPy.
+    import numpy as np
 
-    return Topology(tuple(positions), tuple(tuple(way(a, b) for b in positions) for a in positions))
+    from nearcast.coordinates.geography import great_circle_km
 
-
-def distance_km(a: Position, b: Position) -> float:
-    """The great-circle distance (haversine)."""
-    north_a, north_b = math.radians(a.latitude), math.radians(b.latitude)
-    east = math.radians(b.longitude - a.longitude)
-    chord = math.sin((north_b - north_a) / 2) ** 2 + math.cos(north_a) * math.cos(north_b) * math.sin(east / 2) ** 2
-    return 2 * EARTH_RADIUS_KM * math.asin(math.sqrt(min(1.0, chord)))
+    lat, lon, access = np.array([(p.latitude, p.longitude, p.access_ms) for p in positions.values()]).T
+    delay_ms = access[:, None] + ms_per_km * great_circle_km(lat[:, None], lon[:, None], lat, lon) + access
+    np.fill_diagonal(delay_ms, 0.0)
+    return Topology(tuple(positions), tuple(tuple(map(LinkSettings, row)) for row in delay_ms.tolist()))

@@ -4,6 +4,6 @@ A `Workload` holds the tables that `nearcast plan` reads and a `Schedule` of liv
 """
 
 from nearcast.lab.workloads.schedule import Event, Predicted, Schedule, ScheduleBuilder
-from nearcast.lab.workloads.workload import Places, Workload
+from nearcast.lab.workloads.workload import SiteMap, Workload
 
-__all__ = ["Event", "Places", "Predicted", "Schedule", "ScheduleBuilder", "Workload"]
+__all__ = ["Event", "Predicted", "Schedule", "ScheduleBuilder", "SiteMap", "Workload"]

@@ -1,7 +1,7 @@
 """Content requests: the workload of *Storage planning and replica assignment*, Section 6.
 
-Brokers form a tree or a general graph. Topic t has a popularity p_t and a locality l_t, both Zipf in its rank
-with exponents s_p and s_l; the ceil(l_t N) brokers closest to a random centre ask for it, each at 25 p_t
+Sites form a tree or a general graph. Topic t has a popularity p_t and a locality l_t, both Zipf in its rank
+with exponents s_p and s_l; the ceil(l_t N) sites closest to a random centre ask for it, each at 25 p_t
 requests/s.
 """
 
@@ -16,12 +16,21 @@ from scipy.sparse.csgraph import breadth_first_order
 
 from nearcast.errors import InputError
 from nearcast.lab.workloads.schedule import JOIN, PUBLISH, SUBSCRIBE, ScheduleBuilder
-from nearcast.lab.workloads.workload import Places, Workload
+from nearcast.lab.workloads.workload import SiteMap, Workload
+from nearcast.placement.storage import Network, from_edges
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["ContentParameters", "content", "locality", "popularity", "random_edges"]
+__all__ = [
+    "ContentParameters",
+    "content",
+    "locality",
+    "popularity",
+    "random_edges",
+    "random_tree",
+    "zipf_demand",
+]
 
 
 @dataclass(frozen=True)
@@ -52,15 +61,14 @@ def popularity(topics: int, exponent: float) -> NDArray[np.float64]:
 
 
 def locality(topics: int, exponent: float) -> NDArray[np.float64]:
-    """l_t: the share of brokers that ask for a topic, Zipf in rank; the widest is asked for everywhere."""
+    """l_t: the share of sites that ask for a topic, Zipf in rank; the widest is asked for everywhere."""
     weight = np.arange(1, topics + 1) ** -float(exponent)
     return np.asarray(weight / weight.max())
 
 
 def random_edges(p: ContentParameters, rng: np.random.Generator) -> NDArray[np.int64]:
     """Edges (a, b), a < b: a random tree; a general graph has `extra_edges` more per node."""
-    child = np.arange(1, p.nodes)
-    tree = np.stack((rng.integers(0, child), child), axis=1)
+    tree = _tree_edges(p.nodes, rng)
     if p.graph == "tree":
         return tree
     possible = p.nodes * (p.nodes - 1) // 2
@@ -72,6 +80,33 @@ def random_edges(p: ContentParameters, rng: np.random.Generator) -> NDArray[np.i
         _, first = np.unique(both, axis=0, return_index=True)
         edges = both[np.sort(first)][:wanted]
     return edges
+
+
+def random_tree(nodes: int, rng: np.random.Generator) -> Network:
+    """A tree in which every node hangs off a random earlier one."""
+    return from_edges(nodes, *_tree_edges(nodes, rng).T)
+
+
+def zipf_demand(
+    network: Network,
+    topics: int,
+    rng: np.random.Generator,
+    *,
+    popularity_exponent: float = 1.0,
+    locality_exponent: float | None = None,
+    rate: float = 25.0,
+) -> NDArray[np.float64]:
+    """r_i^t = rate · p_t requests/s at each asking node, topics × nodes; all nodes ask without a locality exponent.
+
+    With one, topic t is asked for by the nodes closest to a random centre: its Zipf share of all nodes.
+    """
+    demand = np.repeat(rate * popularity(topics, popularity_exponent)[:, None], network.nodes, axis=1)
+    if locality_exponent is not None:
+        for topic, share in enumerate(popularity(topics, locality_exponent)):
+            centre = rng.integers(network.nodes)
+            farther = np.argsort(network.distance[centre], kind="stable")[int(np.ceil(share * network.nodes)) :]
+            demand[topic, farther] = 0.0
+    return demand
 
 
 def content(p: ContentParameters) -> Workload:
@@ -119,7 +154,12 @@ def content(p: ContentParameters) -> Workload:
     }  # fmt: skip
     plan = "stores --edges edges.csv --demand demand.csv --stores 20 --capacity 5 --min-replicas 2"
     load = np.bincount(node, weights=rate, minlength=p.nodes).astype(np.float64)
-    return Workload("content", about, plan, tables, Places(sites, x, y, load, ("", "")), events.build())
+    return Workload("content", about, plan, tables, SiteMap(sites, x, y, load, ("", "")), events.build())
+
+
+def _tree_edges(nodes: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    child = np.arange(1, nodes)
+    return np.stack((rng.integers(0, child), child), axis=1)
 
 
 def _layout(edges: NDArray[np.int64], p: ContentParameters) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -23,16 +23,16 @@ from nearcast.lab.workloads.schedule import (
     UNSUBSCRIBE,
     ScheduleBuilder,
 )
-from nearcast.lab.workloads.workload import Columns, Places, Workload
+from nearcast.lab.workloads.workload import Columns, SiteMap, Workload
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["CHANNELS", "Channel", "emergency"]
+__all__ = ["CHANNELS", "EmergencyChannel", "emergency"]
 
 
 @dataclass(frozen=True)
-class Channel:
+class EmergencyChannel:
     """A parameterised query over the datasets; `period_s` is how often the data cluster evaluates it."""
 
     name: str
@@ -42,13 +42,13 @@ class Channel:
 
 
 CHANNELS = (
-    Channel("reports_of_type", ("type",), 10, "reports of a type"),
-    Channel("reports_in_area", ("area",), 10, "reports in an area"),
-    Channel("reports_near_me", ("user",), 10, "reports near the user, wherever that is"),
-    Channel("type_in_area", ("type", "area"), 20, "reports of a type in an area"),
-    Channel("shelters_for_type", ("type",), 20, "reports of a type with the shelters near them"),
-    Channel("shelters_in_area", ("area",), 30, "reports in an area with the shelters near them"),
-    Channel("shelters_near_me", ("user",), 30, "shelters near the user when there is a report near"),
+    EmergencyChannel("reports_of_type", ("type",), 10, "reports of a type"),
+    EmergencyChannel("reports_in_area", ("area",), 10, "reports in an area"),
+    EmergencyChannel("reports_near_me", ("user",), 10, "reports near the user, wherever that is"),
+    EmergencyChannel("type_in_area", ("type", "area"), 20, "reports of a type in an area"),
+    EmergencyChannel("shelters_for_type", ("type",), 20, "reports of a type with the shelters near them"),
+    EmergencyChannel("shelters_in_area", ("area",), 30, "reports in an area with the shelters near them"),
+    EmergencyChannel("shelters_near_me", ("user",), 30, "shelters near the user when there is a report near"),
 )
 
 
@@ -60,18 +60,18 @@ def emergency(scene: Scene, p: EmergencyParameters) -> Workload:
         )
     rng = np.random.default_rng([p.seed, 1])
     user, chosen, keys = _subscriptions(p, rng)
-    site_x, site_y = site_grid(p.brokers, p.field_km)
+    site_x, site_y = site_grid(p.sites, p.field_km)
     home = np.argmin(np.hypot(scene.user_x[..., None] - site_x, scene.user_y[..., None] - site_y), axis=2)
     result_time, result_key, result_size = _results(scene, p, keys)
 
     reports = [f"reports.{t}" for t in TYPES]
     topics = [*reports, "locations", *(f"channel.{k}" for k in keys)]
     names = [*(f"user{n}" for n in range(p.users)), *(f"sensor_{t}" for t in TYPES), "cluster"]
-    brokers = [f"b{n}" for n in range(p.brokers)]
+    sites = [f"b{n}" for n in range(p.sites)]
     cluster, locations, first_key = len(names) - 1, len(TYPES), len(TYPES) + 1
     sensors = p.users + np.arange(len(TYPES))
 
-    events = ScheduleBuilder(names, topics, brokers)
+    events = ScheduleBuilder(names, topics, sites)
     # Sensors and the data cluster are there all the time; the cluster reads all that they and the users tell.
     events.add(JOIN, 0.0, np.append(sensors, cluster), site=0, x=site_x[0], y=site_y[0])
     events.add(SUBSCRIBE, 0.0, cluster, np.arange(len(TYPES) + 1))
@@ -92,10 +92,10 @@ def emergency(scene: Scene, p: EmergencyParameters) -> Workload:
     key = np.array(keys, dtype=object)
     people = np.array(names[: p.users], dtype=object)
     tables: dict[str, Columns] = {
-        "brokers": {"broker": brokers, "x_km": site_x, "y_km": site_y},
+        "sites": {"site": sites, "x_km": site_x, "y_km": site_y},
         "subscriptions": {"subscriber": people[user], "subscription": key[chosen]},
         "rates": {"subscription": key[used], "rate": seconds[used]},
-        "current": {"subscriber": people, "broker": np.array(brokers, dtype=object)[home[:, 0]]},
+        "current": {"subscriber": people, "site": np.array(sites, dtype=object)[home[:, 0]]},
         "channels": {
             "channel": [c.name for c in CHANNELS], "parameters": [" ".join(c.parameters) for c in CHANNELS],
             "period_s": [c.period_s for c in CHANNELS], "about": [c.about for c in CHANNELS],
@@ -103,14 +103,14 @@ def emergency(scene: Scene, p: EmergencyParameters) -> Workload:
         "shelters": {"shelter": list(scene.shelter), "x_km": scene.shelter_x, "y_km": scene.shelter_y},
     }  # fmt: skip
     about = {
-        "users": p.users, "brokers": p.brokers, "reports": len(scene.report_s),
+        "users": p.users, "sites": p.sites, "reports": len(scene.report_s),
         "shelters": len(scene.shelter), "channels": len(CHANNELS),
         "frontend_subscriptions": len(user), "backend_subscriptions": len(used),
         "logouts": online, "duration_s": p.duration_s, "seed": p.seed,
     }  # fmt: skip
-    plan = "balance " + " ".join(f"--{t} {t}.csv" for t in ("brokers", "subscriptions", "rates", "current"))
-    load = np.bincount(home[:, 0], minlength=p.brokers).astype(np.float64)
-    places = Places(brokers, site_x, site_y, load)
+    plan = "balance " + " ".join(f"--{t} {t}.csv" for t in ("sites", "subscriptions", "rates", "current"))
+    load = np.bincount(home[:, 0], minlength=p.sites).astype(np.float64)
+    places = SiteMap(sites, site_x, site_y, load)
     return Workload("emergency", about, plan, tables, places, events.build(), scene.skipped)
 
 

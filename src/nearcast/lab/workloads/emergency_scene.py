@@ -13,7 +13,7 @@ from nearcast.lab.workloads.mobility import random_waypoint, sampled_traces
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from nearcast.lab.workloads.formats import Happenings, Positions
+    from nearcast.lab.workloads.formats import Incidents, Positions
 
 __all__ = ["TYPES", "EmergencyParameters", "Scene", "generate_scene", "real_scene"]
 
@@ -22,10 +22,10 @@ TYPES = ("fire", "flood", "storm", "earthquake", "accident", "outage", "gas_leak
 
 @dataclass(frozen=True)
 class EmergencyParameters:
-    """Defaults are the paper's testbed: 5 brokers, 400 users, 10,000 reports in 30 minutes, 200 shelters."""
+    """Defaults are the paper's testbed: 5 sites, 400 users, 10,000 reports in 30 minutes, 200 shelters."""
 
     users: int = 400
-    brokers: int = 5
+    sites: int = 5
     reports: int = 10_000
     shelters: int = 200
     field_km: float = 10.0
@@ -88,8 +88,8 @@ _CAUSES = {
 
 def real_scene(
     p: EmergencyParameters,
-    outages: Happenings | None = None,
-    shelters: Happenings | None = None,
+    outages: Incidents | None = None,
+    shelters: Incidents | None = None,
     traces: Positions | None = None,
 ) -> Scene:
     """Real reports, shelters or traces where given, made-up ones where not.

@@ -16,7 +16,7 @@ from scipy.special import ndtr, ndtri
 from nearcast.errors import InputError
 from nearcast.lab.workloads.formats import Follows
 from nearcast.lab.workloads.schedule import JOIN, PUBLISH, SUBSCRIBE, ScheduleBuilder, ticks
-from nearcast.lab.workloads.workload import Columns, Places, Workload
+from nearcast.lab.workloads.workload import Columns, SiteMap, Workload
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -113,7 +113,7 @@ def follow(follows: Follows, p: FollowParameters) -> Workload:
     }  # fmt: skip
     plan = "homes --sites sites.csv --clients clients.csv --topics topics.csv --members members.csv"
     load = np.bincount(home, minlength=p.sites).astype(np.float64)
-    return Workload("follow", about, plan, tables, Places(sites, site_x, site_y, load), events.build(), skipped)
+    return Workload("follow", about, plan, tables, SiteMap(sites, site_x, site_y, load), events.build(), skipped)
 
 
 def site_grid(sites: int, field_km: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -6,7 +6,6 @@ files have such rows, and whoever runs a workload should see how many were left 
 
 from __future__ import annotations
 
-import csv
 import warnings
 from collections import Counter
 from dataclasses import dataclass
@@ -17,8 +16,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.csv
 
+from nearcast.coordinates.geography import great_circle_km
 from nearcast.errors import InputError
-from nearcast.lab.workloads.geography import great_circle_km
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,13 +30,12 @@ if TYPE_CHECKING:
 __all__ = [
     "Cities",
     "Follows",
-    "Happenings",
+    "Incidents",
     "Positions",
     "read_cab_positions",
     "read_cities",
     "read_follows",
-    "read_happenings",
-    "read_rtt_matrix",
+    "read_incidents",
     "read_towers",
 ]
 
@@ -79,7 +77,7 @@ class Cities:
 
 
 @dataclass(frozen=True)
-class Happenings:
+class Incidents:
     """Time-stamped events with a position: reports, outages, shelters."""
 
     time_s: Floats
@@ -162,7 +160,7 @@ def read_cab_positions(path: Path) -> Positions:
     return Positions(lat, lon, cab, time_s, _some(skipped))
 
 
-def read_happenings(path: Path) -> Happenings:
+def read_incidents(path: Path) -> Incidents:
     """Disaster events: CSV with ts, op (add, update, remove), id, lat, lon, text; may be gzipped.
 
     Rows whose latitude and longitude are swapped are mended: swapping brings them nearer to the others.
@@ -186,7 +184,7 @@ def read_happenings(path: Path) -> Happenings:
     skipped["latitude and longitude swapped back"] = int(swapped.sum())
     lat, lon = np.where(swapped, lon, lat), np.where(swapped, lat, lon)
     text = {c: rows[c].fillna("").to_numpy()[ok] for c in ("op", "id", "text")}
-    return Happenings(time_s, text["op"], text["id"], lat, lon, text["text"], _some(skipped))
+    return Incidents(time_s, text["op"], text["id"], lat, lon, text["text"], _some(skipped))
 
 
 def read_cities(servers: Path, pings: Path, country: str | None = None) -> Cities:
@@ -227,27 +225,6 @@ def read_cities(servers: Path, pings: Path, country: str | None = None) -> Citie
     return Cities(rows["name"].to_numpy()[keep].tolist(), lat, lon, rtt, _some(skipped))
 
 
-def read_rtt_matrix(path: Path) -> tuple[list[str], Floats]:
-    """A square CSV of round trips in ms, names in the first row and column, as cloudping publishes them."""
-    with _opened(path) as stream:
-        rows = list(csv.reader(stream))
-    names = rows[0][1:] if rows else []
-    for number, row in enumerate(rows[1:], start=1):
-        if number > len(names):
-            raise InputError(f"{path}, row {number}: nothing belongs below {len(names)} rows")
-        if row[:1] != [names[number - 1]] or len(row) != len(names) + 1:
-            raise InputError(f"{path}, row {number}: {len(names)} round trips of {names[number - 1]} are needed")
-    try:
-        rtt = np.array([[float(cell) for cell in row[1:]] for row in rows[1:]])
-    except ValueError as error:
-        raise InputError(f"{path}, row 1: {error}") from None
-    if len(names) < 2 or rtt.shape != (len(names), len(names)) or not (np.isfinite(rtt) & (rtt >= 0)).all():
-        raise InputError(f"{path}, row 1: a square of finite round trips, not negative, is needed")
-    rtt = (rtt + rtt.T) / 2
-    np.fill_diagonal(rtt, 0.0)
-    return names, rtt
-
-
 def _fully_connected(rtt: Floats) -> NDArray[np.int64]:
     keep = np.arange(len(rtt))
     while np.isnan(rtt[np.ix_(keep, keep)]).any():
@@ -270,13 +247,6 @@ def _table(path: Path, columns: Sequence[str]) -> pd.DataFrame:
     if rows.empty:
         raise InputError(f"{path}, row 1: the file has a header and no rows")
     return rows[[by_name[c] for c in columns]].set_axis(list(columns), axis=1)
-
-
-def _opened(path: Path) -> Any:
-    try:
-        return path.open(newline="")
-    except OSError as error:
-        raise _unreadable(path, error) from None
 
 
 def _unreadable(path: Path, error: Exception) -> InputError:

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from nearcast.coordinates.geography import great_circle_km
 from nearcast.errors import InputError
 from nearcast.lab.workloads.formats import FIBRE_KM_PER_MS, Cities
-from nearcast.lab.workloads.geography import great_circle_km, network_coordinates
+from nearcast.lab.workloads.geography import network_coordinates
 from nearcast.lab.workloads.schedule import JOIN, PUBLISH, SUBSCRIBE, UNSUBSCRIBE, ScheduleBuilder, ticks
 from nearcast.lab.workloads.uav import coordinate_columns
-from nearcast.lab.workloads.workload import Places, Workload
+from nearcast.lab.workloads.workload import SiteMap, Workload
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -104,12 +105,12 @@ def game(known: Cities, p: GameParameters) -> Workload:
             "role": np.repeat(np.array(["pub", "sub"], dtype=object), [p.avatars, len(subscriber)]),
             **coordinate_columns(point[city[client]], np.full(len(client), p.access_ms)),
         },
-        "brokers": {
-            "broker": cities, **coordinate_columns(point, np.zeros(p.cities)),
+        "sites": {
+            "site": cities, **coordinate_columns(point, np.zeros(p.cities)),
             "rate_limit": np.full(p.cities, p.rate_limit),
         },
         # Before anybody has thought about it, topics are spread by a hash: here by their number.
-        "current": {"topic": topics, "broker": np.array(cities, dtype=object)[everyone % p.cities]},
+        "current": {"topic": topics, "site": np.array(cities, dtype=object)[everyone % p.cities]},
     }  # fmt: skip
     error = _relative_error(point, known.rtt_ms[np.ix_(picked, picked)] / 2)
     about = {
@@ -118,9 +119,9 @@ def game(known: Cities, p: GameParameters) -> Workload:
         "duration_s": p.duration_s,
         "median_coordinate_error": error, "seed": p.seed,
     }  # fmt: skip
-    plan = "partition --topics topics.csv --clients clients.csv --brokers brokers.csv --current current.csv"
+    plan = "partition --topics topics.csv --clients clients.csv --sites sites.csv --current current.csv"
     load = np.bincount(city, minlength=p.cities).astype(np.float64)
-    places = Places(cities, lon, lat, load, ("longitude", "latitude"))
+    places = SiteMap(cities, lon, lat, load, ("longitude", "latitude"))
     return Workload("game", about, plan, tables, places, events.build(), known.skipped)
 
 

@@ -1,4 +1,4 @@
-"""Distances, local plane coordinates, and network coordinates for places whose round trips are known."""
+"""Local plane coordinates, and network coordinates for places whose round trips are known."""
 
 from __future__ import annotations
 
@@ -6,23 +6,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nearcast.coordinates.geography import EARTH_RADIUS_KM
+
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["DIMENSIONS", "great_circle_km", "network_coordinates", "plane_km"]
+__all__ = ["DIMENSIONS", "local_plane_km", "network_coordinates"]
 
-EARTH_RADIUS_KM = 6371.0088
 DIMENSIONS = 8
 
 
-def great_circle_km(lat: ArrayLike, lon: ArrayLike, other_lat: ArrayLike, other_lon: ArrayLike) -> NDArray[np.float64]:
-    """Distance on the sphere (haversine)."""
-    a, b, c, d = (np.radians(np.asarray(v, dtype=np.float64)) for v in (lat, lon, other_lat, other_lon))
-    half = np.sin((c - a) / 2) ** 2 + np.cos(a) * np.cos(c) * np.sin((d - b) / 2) ** 2
-    return np.asarray(2 * EARTH_RADIUS_KM * np.arcsin(np.sqrt(np.clip(half, 0, 1))))
-
-
-def plane_km(
+def local_plane_km(
     lat: ArrayLike, lon: ArrayLike, centre: tuple[float, float]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """East and north of a centre in km; good over a city."""

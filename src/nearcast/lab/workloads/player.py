@@ -41,28 +41,28 @@ class Played:
 async def play(schedule: Schedule, urls: Sequence[str], *, speed: float = 1.0, limit_s: float = 30.0) -> Played:
     """Play the events, `speed` seconds of the schedule in one of ours (infinity: as fast as it goes).
 
-    The schedule's sites are dealt out to the brokers at `urls` in turn.
+    The schedule's sites are assigned to the brokers at `urls` in turn.
     """
     if not urls or speed <= 0:
         raise InputError(f"{len(urls)} brokers at speed {speed:g}; at least one broker and a speed above 0 are needed")
     site_of = {name: n % len(urls) for n, name in enumerate(schedule.sites)}
     clock = asyncio.get_running_loop().time
     late = 0.0
-    async with _Stage(urls, limit_s) as stage:
+    async with _Player(urls, limit_s) as player:
         start = clock()
         for event in schedule:
             ahead = start + event.time_s / speed - clock()
             if ahead > 0.001:
                 await asyncio.sleep(ahead)
             late = max(late, -ahead)
-            await stage.act(event, site_of.get(event.site, 0))
-        await stage.arrived(stage.expected)
+            await player.act(event, site_of.get(event.site, 0))
+        await player.arrived(player.expected)
         seconds = clock() - start
-    return Played(dict(stage.published), dict(stage.delivered), stage.lost, seconds, late)
+    return Played(dict(player.published), dict(player.delivered), player.lost, seconds, late)
 
 
 @dataclass
-class _Actor:
+class _PlayedClient:
     """A client that is connected now."""
 
     client: nearcast.Client
@@ -70,12 +70,12 @@ class _Actor:
     subscriptions: dict[str, nearcast.Subscription] = field(default_factory=dict)
 
 
-class _Stage:
+class _Player:
     """The connected clients, who listens to what, and what was published and heard."""
 
     def __init__(self, urls: Sequence[str], limit_s: float) -> None:
         self._urls, self._limit_s = list(urls), limit_s
-        self._actors: dict[str, _Actor] = {}
+        self._clients: dict[str, _PlayedClient] = {}
         self._markers: list[nearcast.Client] = []
         self._marker_names: set[str] = set()
         self._listeners: Counter[tuple[str, int]] = Counter()
@@ -87,39 +87,39 @@ class _Stage:
         self.expected: Counter[str] = Counter()
         self._under_way = self.lost = 0
 
-    async def __aenter__(self) -> _Stage:
+    async def __aenter__(self) -> _Player:
         for url in self._urls:
             self._markers.append(await self._connect("marker", url))
         self._marker_names = {marker.name for marker in self._markers}
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        everybody = [*self._markers, *(actor.client for actor in self._actors.values())]
+        everybody = [*self._markers, *(played.client for played in self._clients.values())]
         await asyncio.gather(*(client.__aexit__(None, None, None) for client in everybody))
 
     async def act(self, event: Event, site: int) -> None:
         """Do what one event says."""
-        actor = self._actors.get(event.client)
+        played = self._clients.get(event.client)
         if event.kind == "join":
             client = await self._connect(event.client, self._urls[site])
-            self._actors[event.client] = _Actor(client, site)
-        elif actor is None:
+            self._clients[event.client] = _PlayedClient(client, site)
+        elif played is None:
             raise NearcastError(f"the schedule has {event.client} {event.kind} before it joins")
         elif event.kind == "publish":
-            await self._publish(actor, event)
+            await self._publish(played, event)
         elif event.kind == "subscribe":
-            await self._subscribe(actor, event.topic)
+            await self._subscribe(played, event.topic)
         elif event.kind == "unsubscribe":
             await self.arrived([event.topic])
-            await self._unsubscribe(actor, event.topic)
+            await self._unsubscribe(played, event.topic)
         elif event.kind == "move":
-            await self._move(actor, event.client, site)
+            await self._move(played, event.client, site)
         else:
-            await self.arrived(actor.subscriptions)
-            for topic in list(actor.subscriptions):
-                await self._unsubscribe(actor, topic)
-            del self._actors[event.client]
-            await actor.client.__aexit__(None, None, None)
+            await self.arrived(played.subscriptions)
+            for topic in list(played.subscriptions):
+                await self._unsubscribe(played, topic)
+            del self._clients[event.client]
+            await played.client.__aexit__(None, None, None)
 
     async def arrived(self, topics: Collection[str]) -> None:
         """Wait until all that was published to some topics has been heard; after the limit it is lost."""
@@ -130,7 +130,7 @@ class _Stage:
                 self._under_way -= missing
                 self.expected[topic] -= missing
 
-    async def _publish(self, actor: _Actor, event: Event) -> None:
+    async def _publish(self, played: _PlayedClient, event: Event) -> None:
         if self._new:
             await self._settle()
         if self._under_way > _UNDER_WAY:
@@ -140,10 +140,10 @@ class _Stage:
         self.published[topic] += 1
         self.expected[topic] += listeners
         self._under_way += listeners
-        await actor.client.publish(topic, event.payload())
+        await played.client.publish(topic, event.payload())
 
-    async def _subscribe(self, actor: _Actor, topic: str) -> None:
-        site = actor.site
+    async def _subscribe(self, played: _PlayedClient, topic: str) -> None:
+        site = played.site
 
         def heard(message: nearcast.Message) -> None:
             if message.publisher in self._marker_names:
@@ -152,34 +152,35 @@ class _Stage:
                 self.delivered[topic] += 1
                 self._under_way -= 1
 
-        actor.subscriptions[topic] = await actor.client.subscribe(topic, callback=heard)
+        played.subscriptions[topic] = await played.client.subscribe(topic, callback=heard)
         self._listeners[topic, site] += 1
         if self._listeners[topic, site] == 1 and len(self._urls) > 1:
             self._new.add((topic, site))
 
-    async def _unsubscribe(self, actor: _Actor, topic: str) -> None:
-        self._listeners[topic, actor.site] -= 1
-        if not self._listeners[topic, actor.site]:
-            self._new.discard((topic, actor.site))
-        await actor.subscriptions.pop(topic).close()
+    async def _unsubscribe(self, played: _PlayedClient, topic: str) -> None:
+        self._listeners[topic, played.site] -= 1
+        if not self._listeners[topic, played.site]:
+            self._new.discard((topic, played.site))
+        await played.subscriptions.pop(topic).close()
 
-    async def _move(self, actor: _Actor, name: str, site: int) -> None:
+    async def _move(self, played: _PlayedClient, name: str, site: int) -> None:
         """Make before break: all subscriptions are at the new site before the old connection goes."""
-        if site == actor.site:
+        if site == played.site:
             return
-        await self.arrived(actor.subscriptions)
-        new = _Actor(await self._connect(name, self._urls[site]), site)
-        for topic in actor.subscriptions:
+        await self.arrived(played.subscriptions)
+        new = _PlayedClient(await self._connect(name, self._urls[site]), site)
+        for topic in played.subscriptions:
             await self._subscribe(new, topic)
-        self._actors[name] = new
-        for topic in list(actor.subscriptions):
-            await self._unsubscribe(actor, topic)
-        await actor.client.__aexit__(None, None, None)
+        self._clients[name] = new
+        for topic in list(played.subscriptions):
+            await self._unsubscribe(played, topic)
+        await played.client.__aexit__(None, None, None)
 
     async def _settle(self) -> None:
         """Wait until every site knows of the topics that somebody began to listen to at another one.
 
-        Brokers learn that in the background and tell nobody: a marker at each other site is sent until it is heard.
+        Brokers learn that in the background and do not report it: markers from every other site are repeated until
+        one arrives.
         """
         deadline = asyncio.get_running_loop().time() + self._limit_s
         new, self._new = self._new, set()

@@ -19,7 +19,7 @@ from nearcast.lab.workloads.schedule import (
     ScheduleBuilder,
 )
 from nearcast.lab.workloads.taxi_job import GRID, Analysis, TaxiParameters, analyse, first_trips
-from nearcast.lab.workloads.workload import Columns, Places, Workload
+from nearcast.lab.workloads.workload import Columns, SiteMap, Workload
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["LARGEST_RATE", "taxi", "topic_table", "trip_schedule"]
 
 BOUND_MS = 1000.0
-# Processing time of a message in ms, and the rate a topic alone on a broker sustains (Section VI-C): a busier
+# Processing time of a message in ms, and the rate a topic alone on a worker sustains (Section VI-C): a busier
 # gps topic is split and its publishers are shared out, as the paper proposes.
 LARGEST_RATE = {10: 78.0, 20: 37.0, 30: 24.0, 40: 20.0}
 
@@ -142,7 +142,7 @@ def _workload(analysis: Analysis, schedule: Schedule, p: TaxiParameters) -> Work
         "most_taxis_in_a_region": int(regions["most_publishers"].max()),
         "trips_in_schedule": len(schedule.clients) - 1, "seed": p.seed,
     }  # fmt: skip
-    places = Places(names, lon, lat, regions["rate"].to_numpy(), ("longitude", "latitude"))
+    places = SiteMap(names, lon, lat, regions["rate"].to_numpy(), ("longitude", "latitude"))
     skipped = {reason: count for reason, count in rows.items() if count}
     plan = "colocation --topics topics.csv --model MODEL --k 4"
     return Workload("taxi", about, plan, tables, places, schedule, skipped)

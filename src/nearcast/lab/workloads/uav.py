@@ -13,10 +13,10 @@ import numpy as np
 
 from nearcast.errors import InputError
 from nearcast.lab.workloads.formats import Positions
-from nearcast.lab.workloads.geography import DIMENSIONS, network_coordinates, plane_km
+from nearcast.lab.workloads.geography import DIMENSIONS, local_plane_km, network_coordinates
 from nearcast.lab.workloads.mobility import random_waypoint
 from nearcast.lab.workloads.schedule import JOIN, MOVE, PUBLISH, SUBSCRIBE, ScheduleBuilder, ticks
-from nearcast.lab.workloads.workload import Columns, Places, Workload
+from nearcast.lab.workloads.workload import Columns, SiteMap, Workload
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -65,7 +65,7 @@ def uav(towers: Positions, p: UavParameters) -> Workload:
         raise InputError(f"zones is {p.zones}; 1 to {len(towers.lat)} (the number of towers) are possible")
     rng = np.random.default_rng(p.seed)
     centre = (float(np.mean(towers.lat)), float(np.mean(towers.lon)))
-    tower = np.stack(plane_km(towers.lat, towers.lon, centre), axis=1)
+    tower = np.stack(local_plane_km(towers.lat, towers.lon, centre), axis=1)
     clusters = KMeans(p.zones, n_init=10, random_state=p.seed).fit(tower)
     zone_at = clusters.cluster_centers_
 
@@ -110,20 +110,20 @@ def uav(towers: Positions, p: UavParameters) -> Workload:
             "role": np.where(is_pub, "pub", "sub").astype(object),
             **coordinate_columns(point[zone[swarm[role["client"]], -1]], np.full(len(is_pub), p.access_ms)),
         },
-        "brokers": {
-            "broker": sites, **coordinate_columns(point, np.zeros(p.zones)),
+        "sites": {
+            "site": sites, **coordinate_columns(point, np.zeros(p.zones)),
             "rate_limit": np.full(p.zones, p.rate_limit),
         },
         # Where the topics are when the swarms have flown on: the site of their first zone.
-        "current": {"topic": topics, "broker": np.array(sites, dtype=object)[np.repeat(zone[:, 0], 2)]},
+        "current": {"topic": topics, "site": np.array(sites, dtype=object)[np.repeat(zone[:, 0], 2)]},
     }  # fmt: skip
     about = {
         "zones": p.zones, "towers": len(tower), "swarms": p.swarms, "drones": len(names),
         "topics": len(topics), "moves": len(crossing) * p.drones, "rate": p.rate, "rate_scale": p.rate_scale,
         "bound_ms": p.bound_ms, "duration_s": p.duration_s, "seed": p.seed,
     }  # fmt: skip
-    plan = "partition --topics topics.csv --clients clients.csv --brokers brokers.csv --current current.csv"
-    places = Places(sites, zone_at[:, 0], zone_at[:, 1], np.bincount(clusters.labels_).astype(np.float64))
+    plan = "partition --topics topics.csv --clients clients.csv --sites sites.csv --current current.csv"
+    places = SiteMap(sites, zone_at[:, 0], zone_at[:, 1], np.bincount(clusters.labels_).astype(np.float64))
     return Workload("uav", about, plan, tables, places, events.build(), towers.skipped)
 
 

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["Columns", "Places", "Workload"]
+__all__ = ["Columns", "SiteMap", "Workload"]
 
 Columns = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Places:
+class SiteMap:
     """Where the sites are. A heavier place is drawn larger."""
 
     names: Sequence[str]
@@ -44,7 +44,7 @@ class Workload:
     about: Mapping[str, Any]
     plan: str
     tables: Mapping[str, Columns]
-    places: Places
+    places: SiteMap
     schedule: Schedule
     skipped: Mapping[str, int] = field(default_factory=dict)
 
@@ -79,7 +79,7 @@ class Workload:
             raise InputError(f"{error.filename} is missing; `nearcast workload NAME --out` writes it") from None
         except (KeyError, ValueError, pa.ArrowException) as error:
             raise InputError(f"{folder} does not hold a workload: {str(error).splitlines()[0]}") from None
-        where = Places(
+        where = SiteMap(
             [str(p) for p in places["place"]],
             places["x"],
             places["y"],

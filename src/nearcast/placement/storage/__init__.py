@@ -18,7 +18,14 @@ from nearcast.placement.storage.planners import (
     sequential,
     wrr,
 )
-from nearcast.placement.storage.problem import Failure, StoragePlan, StorageProblem, evaluate, fail
+from nearcast.placement.storage.problem import (
+    Failure,
+    StorageInfeasibleError,
+    StoragePlan,
+    StorageProblem,
+    evaluate,
+    fail,
+)
 from nearcast.placement.storage.refined import refined
 from nearcast.placement.storage.replication import (
     minimum_degrees,
@@ -32,6 +39,7 @@ from nearcast.placement.storage.replication import (
 __all__ = [
     "Failure",
     "Network",
+    "StorageInfeasibleError",
     "StoragePlan",
     "StorageProblem",
     "StoreChoice",

@@ -8,8 +8,8 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 
-from nearcast.errors import InputError, NearcastError
-from nearcast.placement.storage.problem import StoragePlan, StorageProblem, evaluate
+from nearcast.errors import NearcastError
+from nearcast.placement.storage.problem import StorageInfeasibleError, StoragePlan, StorageProblem, evaluate
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -60,7 +60,7 @@ def exact(problem: StorageProblem, stores: NDArray[np.int64] | None = None, time
         options={"time_limit": time_limit, "mip_rel_gap": 0.0},
     )
     if solution.status == 2:
-        raise InputError(f"capacity too small: no choice of {problem.stores} stores holds all replicas")
+        raise StorageInfeasibleError(f"capacity too small: no choice of {problem.stores} stores holds all replicas")
     if solution.status != 0:
         raise NearcastError(f"no proven optimum within {time_limit:g} s: {solution.message}")
     placed = np.zeros(problem.demand.shape, dtype=bool)

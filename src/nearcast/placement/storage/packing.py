@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nearcast.errors import InputError
+from nearcast.placement.storage.problem import StorageInfeasibleError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -69,7 +69,7 @@ def pack_largest_first(problem: StorageProblem, stores: NDArray[np.int64]) -> ND
     for topic in np.argsort(-problem.sizes, kind="stable"):
         for _ in range(problem.replicas[topic]):
             if not shelves.put(topic, stores[np.argsort(-shelves.room[stores], kind="stable")]):
-                raise InputError(
+                raise StorageInfeasibleError(
                     f"capacity too small: no way was found to pack topics of these sizes into "
                     f"{len(stores)} stores of {problem.capacity:g}"
                 )

@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 
     from nearcast.placement.storage.network import Network
 
-__all__ = ["Failure", "StoragePlan", "StorageProblem", "evaluate", "fail"]
+__all__ = ["Failure", "StorageInfeasibleError", "StoragePlan", "StorageProblem", "evaluate", "fail"]
+
+
+class StorageInfeasibleError(InputError):
+    """The stores cannot hold the replicas that are asked for."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,7 @@ class StorageProblem:
             raise InputError(f"topic {topic} has size {self.sizes[topic]:g}, a store holds {self.capacity:g}")
         needed, room = float(self.sizes @ self.replicas), self.stores * self.capacity
         if needed > room * (1 + 1e-12):
-            raise InputError(
+            raise StorageInfeasibleError(
                 f"capacity too small: the replicas need {needed:g}, {self.stores} stores of "
                 f"{self.capacity:g} have {room:g}"
             )

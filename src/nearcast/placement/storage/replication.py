@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nearcast.errors import InputError
+from nearcast.placement.storage.problem import StorageInfeasibleError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -54,9 +54,9 @@ def weighted_degrees(
         return np.clip(_ceil(wanted * factor), min_replicas, stores)
 
     if min_replicas > stores:
-        raise InputError(f"at least {min_replicas} replicas are asked for; there are only {stores} stores")
+        raise StorageInfeasibleError(f"at least {min_replicas} replicas are asked for; there are only {stores} stores")
     if (needed := float(size @ scaled(0.0))) > room:
-        raise InputError(
+        raise StorageInfeasibleError(
             f"capacity too small: {min_replicas} replicas of each topic need {needed:g}, "
             f"{stores} stores of {capacity:g} have {room:g}"
         )

@@ -14,7 +14,7 @@ from nearcast.lab.wan.namespaces import call_inside
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nearcast.lab.wan.areas import Area
+    from nearcast.lab.wan.area import Area
 
 __all__ = ["round_trips"]
 

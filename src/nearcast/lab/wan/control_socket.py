@@ -1,4 +1,4 @@
-"""What is said to a running emulator: one message each way over a local socket, JSON."""
+"""Requests to a running emulator: one JSON message each way over a local socket."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypedDict
 import msgspec
 
 from nearcast.errors import InputError, NearcastError
-from nearcast.lab.wan.topology import Way
+from nearcast.lab.wan.topology import LinkSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from nearcast.lab.wan.forwarder import Forwarder
 
-__all__ = ["Change", "Fields", "LinkState", "ask_change", "ask_links", "serve"]
+__all__ = ["LinkChange", "LinkFields", "LinkState", "ask_change", "ask_links", "serve"]
 
 # A reply about the links of a thousand nodes is about 100 kB; a message is read whole.
 MESSAGE_SIZE = 1 << 20
@@ -26,14 +26,14 @@ SECONDS_TO_ANSWER = 10.0
 class LinkState(msgspec.Struct, frozen=True, omit_defaults=True):
     """A link as it is now: its settings, and how many packets it sent, lost, and has on the way."""
 
-    way: Way
+    settings: LinkSettings
     sent: int = 0
     lost: int = 0
     waiting: int = 0
 
 
-class Fields(TypedDict, total=False):
-    """Some fields of `Way`."""
+class LinkFields(TypedDict, total=False):
+    """Some fields of `LinkSettings`."""
 
     delay_ms: float
     jitter_ms: float
@@ -42,51 +42,53 @@ class Fields(TypedDict, total=False):
     cut: bool
 
 
-class Change(msgspec.Struct, frozen=True):
-    """New values for some fields of the way from one node to another, by number."""
+class LinkChange(msgspec.Struct, frozen=True):
+    """New values for some settings of the link from one node to another, by number."""
 
     source: int
     destination: int
-    fields: Fields
+    fields: LinkFields
 
 
-class Request(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Make all changes or none; then tell about the links of a node, if one is named."""
+class ControlRequest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Make all changes or none; then report the links of a node, if one is named."""
 
-    changes: tuple[Change, ...] = ()
+    changes: tuple[LinkChange, ...] = ()
     links_of: int | None = None
 
 
-class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What came of a request: a reason if it was refused, or the links asked for."""
+class ControlReply(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A reason if the request was refused, or the links asked for."""
 
     refused: str | None = None
     links: tuple[LinkState, ...] = ()
 
 
-def ask_change(path: Path, changes: Sequence[Change]) -> None:
+def ask_change(path: Path, changes: Sequence[LinkChange]) -> None:
     """Change links of the emulator behind a socket."""
-    _ask(path, Request(changes=tuple(changes)))
+    _ask(path, ControlRequest(changes=tuple(changes)))
 
 
 def ask_links(path: Path, node: int) -> tuple[LinkState, ...]:
     """The links from a node to every node, its own number included."""
-    return _ask(path, Request(links_of=node)).links
+    return _ask(path, ControlRequest(links_of=node)).links
 
 
-def answer(forwarder: Forwarder, request: Request) -> Reply:
-    """Do what a request says."""
+def answer(forwarder: Forwarder, request: ControlRequest) -> ControlReply:
+    """Execute a request."""
     links = forwarder.links
     try:
-        ways = [msgspec.structs.replace(links[c.source][c.destination].way, **c.fields) for c in request.changes]
+        changed = [
+            msgspec.structs.replace(links[c.source][c.destination].settings, **c.fields) for c in request.changes
+        ]
     except InputError as error:
-        return Reply(refused=str(error))
-    for change, way in zip(request.changes, ways, strict=True):
-        forwarder.change(change.source, change.destination, way)
+        return ControlReply(refused=str(error))
+    for change, settings in zip(request.changes, changed, strict=True):
+        forwarder.change(change.source, change.destination, settings)
     if request.links_of is None:
-        return Reply()
+        return ControlReply()
     row = links[request.links_of]
-    return Reply(links=tuple(LinkState(link.way, link.sent, link.lost, len(link.packets)) for link in row))
+    return ControlReply(links=tuple(LinkState(link.settings, link.sent, link.lost, len(link.packets)) for link in row))
 
 
 def serve(forwarder: Forwarder, path: Path) -> socket.socket:
@@ -94,7 +96,7 @@ def serve(forwarder: Forwarder, path: Path) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
     listener.bind(str(path))
     listener.listen()
-    decoder = msgspec.json.Decoder(Request)
+    decoder = msgspec.json.Decoder(ControlRequest)
 
     def accept() -> None:
         connection, _ = listener.accept()
@@ -109,7 +111,7 @@ def serve(forwarder: Forwarder, path: Path) -> socket.socket:
                     connection.send(msgspec.json.encode(answer(forwarder, decoder.decode(message))))
                     return
             except (OSError, msgspec.DecodeError, IndexError, TypeError):
-                # The other end is gone, or does not speak our language: let it go, keep forwarding.
+                # The peer is gone or sent something else than a request: close the connection, keep forwarding.
                 pass
             forwarder.forget(connection.fileno())
             connection.close()
@@ -120,7 +122,7 @@ def serve(forwarder: Forwarder, path: Path) -> socket.socket:
     return listener
 
 
-def _ask(path: Path, request: Request) -> Reply:
+def _ask(path: Path, request: ControlRequest) -> ControlReply:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         connection.settimeout(SECONDS_TO_ANSWER)
         try:
@@ -131,7 +133,7 @@ def _ask(path: Path, request: Request) -> Reply:
             raise NearcastError(f"the emulator behind {path} does not answer: {error}") from None
     if not message:
         raise NearcastError(f"the emulator behind {path} did not understand the request")
-    reply = msgspec.json.decode(message, type=Reply)
+    reply = msgspec.json.decode(message, type=ControlReply)
     if reply.refused is not None:
         raise InputError(reply.refused)
     return reply

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from nearcast.cli import progress as module
-from nearcast.cli.progress import progress
+from nearcast.cli import progress_bar as module
+from nearcast.cli.progress_bar import progress
 
 
 class Terminal(io.StringIO):

@@ -1,4 +1,4 @@
-"""A wide area that is up: where its nodes are, how its links are, and how they shall be from now on."""
+"""The handle of a wide area that is up: addresses of its nodes, state of its links, changes to them."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Unpack
 import msgspec
 
 from nearcast.errors import InputError
-from nearcast.lab.wan import control
+from nearcast.lab.wan import control_socket
 from nearcast.lab.wan.topology import EVERY_OTHER, Topology
 
-__all__ = ["Area", "Record"]
+__all__ = ["Area", "AreaRecord"]
 
 # `ip netns` keeps its names in /run as well, and needs the same right to write there.
 FOLDER = Path("/run/nearcast/wan")
 AREA_NAME = re.compile(r"[A-Za-z0-9_]{1,32}")
 
 
-class Record(msgspec.Struct, frozen=True):
+class AreaRecord(msgspec.Struct, frozen=True):
     """An area as its folder keeps it. A leased one ends when the process that started it does."""
 
     name: str
@@ -48,7 +48,7 @@ class Record(msgspec.Struct, frozen=True):
 class Area:
     """The handle of a running area."""
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: AreaRecord) -> None:
         self.record = record
         self.topology = record.topology
         self._control = record.folder / "control"
@@ -65,8 +65,8 @@ class Area:
         """The command line that runs a command at a node."""
         return ["ip", "netns", "exec", self.namespace(node), *command]
 
-    def set(self, a: str, b: str, **fields: Unpack[control.Fields]) -> None:
-        """Give both directions between two nodes other values of some fields of `Way`, from now on.
+    def set(self, a: str, b: str, **fields: Unpack[control_socket.LinkFields]) -> None:
+        """Give both directions between two nodes other values of some fields of `LinkSettings`, from now on.
 
         `b` may be "all": the links to every other node, as when a client moves to another access network.
         """
@@ -75,17 +75,17 @@ class Area:
         if others == [one]:
             raise InputError(f"{a!r} has no link to itself")
         pairs = [pair for other in others for pair in ((one, other), (other, one))]
-        control.ask_change(self._control, [control.Change(i, j, fields) for i, j in pairs])
+        control_socket.ask_change(self._control, [control_socket.LinkChange(i, j, fields) for i, j in pairs])
 
     def cut(self, a: str, b: str) -> None:
-        """Lose everything between two nodes, also what is on its way."""
+        """Drop everything between two nodes, packets in transit included."""
         self.set(a, b, cut=True)
 
     def heal(self, a: str, b: str) -> None:
         """Undo `cut`."""
         self.set(a, b, cut=False)
 
-    def links(self, node: str) -> dict[str, control.LinkState]:
+    def links(self, node: str) -> dict[str, control_socket.LinkState]:
         """The links from a node, by the node they lead to."""
-        states = control.ask_links(self._control, self.topology.index(node))
+        states = control_socket.ask_links(self._control, self.topology.index(node))
         return {to: state for to, state in zip(self.topology.nodes, states, strict=True) if to != node}

@@ -13,9 +13,9 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from nearcast.lab.wan.topology import Way
+    from nearcast.lab.wan.topology import LinkSettings
 
-__all__ = ["Flight", "Link"]
+__all__ = ["DelayQueue", "Link"]
 
 # A limited link holds what it can send in this time, as the buffer of a router; what comes on top is lost.
 BUFFER_SECONDS = 0.1
@@ -44,10 +44,10 @@ class Link:
         "number",
         "packets",
         "sent",
-        "way",
+        "settings",
     )
 
-    def __init__(self, way: Way, exit: int, *, number: int = 0, seed: int = 0) -> None:  # noqa: A002
+    def __init__(self, settings: LinkSettings, exit: int, *, number: int = 0, seed: int = 0) -> None:  # noqa: A002
         self.exit = exit
         self.number = number
         self.packets: deque[tuple[float, bytes]] = deque()
@@ -56,15 +56,15 @@ class Link:
         # Made when needed: most links lose nothing, and a large area has a hundred thousand of them.
         self._random: random.Random | None = None
         self._last_due = self._free_at = self._redraw_at = self._shift = 0.0
-        self.change(way)
+        self.change(settings)
 
-    def change(self, way: Way) -> None:
+    def change(self, settings: LinkSettings) -> None:
         """Follow other settings from the next packet on."""
-        self.way = way
-        self._delay = way.delay_ms / 1000
-        self._jitter = way.jitter_ms / 1000
-        self._loss = 1.0 if way.cut else way.loss
-        self._seconds_per_byte = 0.0 if way.mbit is None else 8e-6 / way.mbit
+        self.settings = settings
+        self._delay = settings.delay_ms / 1000
+        self._jitter = settings.jitter_ms / 1000
+        self._loss = 1.0 if settings.cut else settings.loss
+        self._seconds_per_byte = 0.0 if settings.mbit is None else 8e-6 / settings.mbit
         self._plain = not (self._jitter or self._loss or self._seconds_per_byte)
         if not self._plain and self._random is None:
             self._random = random.Random(self._seed)
@@ -98,7 +98,7 @@ class Link:
         self._last_due = self._free_at = 0.0
 
 
-class Flight:
+class DelayQueue:
     """The packets of all links that are on their way."""
 
     def __init__(self) -> None:
@@ -133,10 +133,10 @@ class Flight:
         """When the next packet is due."""
         return self._heads[0][0] if self._heads else None
 
-    def change(self, link: Link, way: Way) -> None:
+    def change(self, link: Link, settings: LinkSettings) -> None:
         """Give a link other settings. Cutting it loses what is on its way, as pulling a cable does."""
-        link.change(way)
-        if way.cut:
+        link.change(settings)
+        if settings.cut:
             link.clear()
             self._heads = [head for head in self._heads if head[2] is not link]
             heapify(self._heads)

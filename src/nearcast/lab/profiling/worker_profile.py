@@ -20,14 +20,14 @@ from nearcast.message import Message
 from nearcast.site.ports import free_ports
 from nearcast.site.site import run_sites
 
-__all__ = ["Run", "draw", "measure", "one_site"]
+__all__ = ["ProfileRun", "draw", "measure", "one_site"]
 
 _PATIENCE = 5
-_MODULE = "nearcast.lab.profiling.burning"
+_MODULE = "nearcast.lab.profiling.cpu_processor"
 
 
 @dataclass(frozen=True)
-class Run:
+class ProfileRun:
     """Topics that share the worker for a while: messages per second and milliseconds of processing of each."""
 
     number: int
@@ -35,13 +35,13 @@ class Run:
     processing_ms: tuple[float, ...]
 
 
-def draw(number: int, k: int, seed: int, processing_ms: tuple[float, float]) -> Run:
+def draw(number: int, k: int, seed: int, processing_ms: tuple[float, float]) -> ProfileRun:
     """The topics of a run: 1 to k of them in turn, sharing a load of at most 0.9. The same for the same seed."""
     rng = np.random.default_rng((seed, number))
     topics = 1 + number % k
     each = rng.uniform(*processing_ms, topics)
     load = rng.uniform(0.1, 0.9) * rng.dirichlet(np.full(topics, 2.0))
-    return Run(number, tuple(np.maximum(1000 * load / each, 0.5).tolist()), tuple(each.tolist()))
+    return ProfileRun(number, tuple(np.maximum(1000 * load / each, 0.5).tolist()), tuple(each.tolist()))
 
 
 @contextlib.asynccontextmanager
@@ -54,7 +54,7 @@ async def one_site(k: int) -> AsyncIterator[str]:
             yield site.url
 
 
-async def measure(run: Run, url: str, seconds: float) -> list[float]:
+async def measure(run: ProfileRun, url: str, seconds: float) -> list[float]:
     """p90 of each topic in milliseconds, from publication to notification; the first fifth is left out."""
     async with connect(url) as publisher, connect(url) as subscriber:
         latencies: list[list[float]] = [[] for _ in run.rates]
@@ -80,7 +80,7 @@ def _noting(found: list[float], begin: float) -> Callable[[Message], None]:
     return note
 
 
-async def _publish(client: Client, run: Run, n: int, seconds: float) -> int:
+async def _publish(client: Client, run: ProfileRun, n: int, seconds: float) -> int:
     """Exponential pauses, as the public code of the co-location paper has them; how many were sent is returned."""
     rng = np.random.default_rng((run.number, n))
     payload, clock = str(run.processing_ms[n]).encode(), time.perf_counter

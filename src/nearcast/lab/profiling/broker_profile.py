@@ -24,7 +24,7 @@ from nearcast.message import Message
 from nearcast.site.ports import free_ports
 from nearcast.site.site import run_sites
 
-__all__ = ["Step", "profile"]
+__all__ = ["RateStep", "profile"]
 
 _TICK = 0.005
 _PROBE_EVERY = 0.004
@@ -32,7 +32,7 @@ _HELLO = b'CONNECT {"verbose":false,"pedantic":false,"echo":false}\r\nPING\r\n'
 
 
 @dataclass(frozen=True)
-class Step:
+class RateStep:
     """What was asked for, what came out, and how long it took."""
 
     rate_out: float
@@ -43,7 +43,7 @@ class Step:
 
 async def profile(
     subscribers: int, size: int, seconds: float, first_rate: float, growth: float, tolerance: float
-) -> AsyncIterator[Step]:
+) -> AsyncIterator[RateStep]:
     """Raise the output rate until p95 is `tolerance` times the best so far, or a tenth is not delivered in time."""
     with tempfile.TemporaryDirectory() as folder:
         site = SiteSpec("profile", port=free_ports(10))
@@ -53,7 +53,7 @@ async def profile(
                 delivered, p95 = await _at_rate(site, subscribers, size, seconds, rate)
                 degraded = p95 > max(tolerance * best, 1.0) or delivered < 0.9 * rate
                 best = min(best, p95)
-                yield Step(rate, delivered, p95, degraded)
+                yield RateStep(rate, delivered, p95, degraded)
                 if degraded:
                     return
                 rate *= growth

@@ -1,17 +1,15 @@
-"""A made-up city after Section 7 of the paper, to try planners on: groups of people around random points."""
+"""A generated city after Section 7 of the RELOC paper: the problem itself, to test and measure home planners."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from scipy.spatial.distance import cdist
 
-from nearcast.placement.homes.distance import plane_km
+from nearcast.lab.workloads.follow import site_grid
 from nearcast.placement.homes.problem import HomesProblem, membership
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 __all__ = ["PAPER", "CityParameters", "city", "random_members"]
 
@@ -63,10 +61,10 @@ def city(members: Any, parameters: CityParameters = PAPER, seed: int = 0) -> Hom
     position = np.full((clients, 2), np.inf)
     while (outside := ((position < 0) | (position > parameters.field_km)).any(axis=1)).any():
         position[outside] = rng.normal(lives_at[outside], parameters.spread_km)
-    sites = _grid(parameters.sites, parameters.field_km)
+    sites = np.stack(site_grid(parameters.sites, parameters.field_km), axis=1)
     return HomesProblem(
-        client_site_ms=parameters.ms_per_km * plane_km(position, sites),
-        site_site_ms=parameters.ms_per_km * plane_km(sites, sites),
+        client_site_ms=parameters.ms_per_km * cdist(position, sites),
+        site_site_ms=parameters.ms_per_km * cdist(sites, sites),
         cloud_ms=parameters.cloud_ms,
         storage=np.full(parameters.sites, parameters.storage),
         compute=np.full(parameters.sites, parameters.compute),
@@ -74,10 +72,3 @@ def city(members: Any, parameters: CityParameters = PAPER, seed: int = 0) -> Hom
         publications=members,
         subscriptions=members,
     )
-
-
-def _grid(sites: int, field_km: float) -> NDArray[np.float64]:
-    columns = int(np.ceil(np.sqrt(sites)))
-    rows = -(-sites // columns)
-    number = np.arange(sites)
-    return np.stack([(number % columns + 0.5) / columns, (number // columns + 0.5) / rows], axis=1) * field_km

@@ -8,7 +8,7 @@ import msgspec
 
 from nearcast.cli.tables import Column, Table, read_table
 from nearcast.errors import InputError
-from nearcast.lab.wan import Position, Topology, Way, from_positions, from_ways
+from nearcast.lab.wan import LinkSettings, Position, Topology, from_links, from_positions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,8 +24,8 @@ RTTS = [
 ]
 POSITIONS = [
     Column("node", "text"),
-    Column("latitude", minimum=-90.0),
-    Column("longitude", minimum=-180.0),
+    Column("latitude", minimum=-90.0, maximum=90.0),
+    Column("longitude", minimum=-180.0, maximum=180.0),
     Column("access_ms", optional=True),
 ]
 
@@ -36,32 +36,26 @@ def read_topology(path: Path, ms_per_km: float) -> Topology:
     try:
         if has_positions:
             return from_positions(_positions(read_table(path, POSITIONS, key=["node"])), ms_per_km)
-        return from_ways(_ways(read_table(path, RTTS, key=["source", "destination"])))
+        return from_links(_links(read_table(path, RTTS, key=["source", "destination"])))
     except InputError as error:
         # What is wrong with the whole, such as a pair without a row, knows no file.
         raise error if str(error).startswith(str(path)) else InputError(f"{path}: {error}") from None
 
 
-def _ways(table: Table) -> dict[tuple[str, str], Way]:
-    ways = {}
+def _links(table: Table) -> dict[tuple[str, str], LinkSettings]:
+    links = {}
     for row, (source, destination) in enumerate(zip(table["source"], table["destination"], strict=True)):
         values = {"delay_ms": float(table["rtt_ms"][row]) / 2}
         values |= {name: float(table[name][row]) for name in EXTRAS if name in table}
         try:
             # Measurements often have the trip to oneself; it never leaves the namespace.
             if source != destination:
-                ways[source, destination] = msgspec.convert(values, Way)
+                links[source, destination] = msgspec.convert(values, LinkSettings)
         except msgspec.ValidationError as error:
             table.refuse(row, str(error))
-    return ways
+    return links
 
 
 def _positions(table: Table) -> dict[str, Position]:
-    positions = {}
-    for row, node in enumerate(table["node"]):
-        latitude, longitude = float(table["latitude"][row]), float(table["longitude"][row])
-        if latitude > 90.0 or longitude > 180.0:
-            table.refuse(row, f"{latitude:g}, {longitude:g} is no place: latitude ends at 90, longitude at 180")
-        access = float(table["access_ms"][row]) if "access_ms" in table else 0.0
-        positions[node] = Position(latitude, longitude, access)
-    return positions
+    columns = [table[name].tolist() for name in ("latitude", "longitude", "access_ms") if name in table]
+    return {node: Position(*values) for node, *values in zip(table["node"], *columns, strict=True)}

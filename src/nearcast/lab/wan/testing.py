@@ -1,4 +1,4 @@
-"""A wide area for as long as a block runs, with commands and coroutines at its nodes: what tests need."""
+"""For tests: a wide area for the length of a block, with commands and coroutines that run at its nodes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nearcast.domain.deployment import Deployment
-    from nearcast.lab.wan.areas import Area
+    from nearcast.lab.wan.area import Area
     from nearcast.lab.wan.topology import Topology
     from nearcast.site.site import Site
 
@@ -28,7 +28,7 @@ SECONDS_TO_END = 5.0
 
 @contextlib.asynccontextmanager
 async def wide_area(topology: Topology, *, seed: int = 0) -> AsyncIterator[Area]:
-    """A wide area of its own, up inside the block. It goes with this process, however that ends."""
+    """A wide area of its own, up inside the block. It ends with this process, however that ends."""
     name = f"t{secrets.token_hex(4)}"
     area, emulator = await asyncio.to_thread(lifecycle.start, topology, name, seed=seed, leased=True)
     try:
