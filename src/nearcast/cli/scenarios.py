@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from nearcast.cli.progress import progress
+from nearcast.cli.progress_bar import progress
 from nearcast.errors import InputError
 
 if TYPE_CHECKING:

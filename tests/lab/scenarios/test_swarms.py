@@ -52,11 +52,11 @@ def test_delays_follow_the_zone_a_swarm_is_in() -> None:
 def test_the_wide_area_has_the_delays_of_the_start() -> None:
     scenario = swarms(PARAMETERS)
     topology = scenario.topology()
-    assert topology.way("zone0", "zone3").delay_ms == 15.0
-    assert topology.way(CLOUD, "zone2").delay_ms == 40.0
+    assert topology.link("zone0", "zone3").delay_ms == 15.0
+    assert topology.link(CLOUD, "zone2").delay_ms == 40.0
     for node in scenario.nodes:
         for site in scenario.sites:
-            assert topology.way(node, site).delay_ms == scenario.way(node, site, 0.0)
+            assert topology.link(node, site).delay_ms == scenario.way(node, site, 0.0)
 
 
 def test_one_zone_is_refused() -> None:

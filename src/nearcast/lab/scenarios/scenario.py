@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from nearcast.lab.wan.topology import Topology, Way, from_ways
+from nearcast.lab.wan.topology import LinkSettings, Topology, from_links
 
 __all__ = ["CLOUD", "FOREVER", "Participant", "Scenario", "ScheduledChange", "SubscribedSpan"]
 
@@ -94,12 +94,12 @@ class Scenario:
 
     def topology(self) -> Topology:
         """The wide area as it is at the start."""
-        ways = {pair: Way(delay) for pair, delay in self.between.items()}
+        ways = {pair: LinkSettings(delay) for pair, delay in self.between.items()}
         names = list(self.nodes)
         for n, node in enumerate(names):
-            ways |= {(node, site): Way(delay) for site, delay in self.nodes[node].items()}
-            ways |= {(node, other): Way(_UNUSED_WAY) for other in names[:n]}
-        return from_ways(ways)
+            ways |= {(node, site): LinkSettings(delay) for site, delay in self.nodes[node].items()}
+            ways |= {(node, other): LinkSettings(_UNUSED_WAY) for other in names[:n]}
+        return from_links(ways)
 
     def way(self, node: str, site: str, at: float) -> float:
         """The true delay between a node and a site at a time."""
