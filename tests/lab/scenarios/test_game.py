@@ -65,11 +65,11 @@ def test_delays_are_those_of_the_cities() -> None:
     scenario = game(known, AvatarParameters(seconds=60.0, avatars=6, groups=2, cities=3), "made up")
     assert set(scenario.edges) == {"NewYork", "Dallas", "StLouis"}
     topology = scenario.topology()
-    assert topology.way("Dallas", "StLouis").delay_ms == 40.0
-    assert topology.way("players-Dallas", "Dallas").delay_ms == 5.0
-    assert topology.way("players-Dallas", "StLouis").delay_ms == 45.0
-    assert topology.way("NewYork", CLOUD).delay_ms == 1.0
-    assert topology.way("Dallas", CLOUD).delay_ms == 21.0
+    assert topology.link("Dallas", "StLouis").delay_ms == 40.0
+    assert topology.link("players-Dallas", "Dallas").delay_ms == 5.0
+    assert topology.link("players-Dallas", "StLouis").delay_ms == 45.0
+    assert topology.link("NewYork", CLOUD).delay_ms == 1.0
+    assert topology.link("Dallas", CLOUD).delay_ms == 21.0
 
 
 def test_the_oracle_keeps_every_topic_within_its_bound_with_few_moves(scenario: Scenario) -> None:
