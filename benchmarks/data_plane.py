@@ -30,7 +30,7 @@ from nearcast.nats import subjects
 from nearcast.site.ports import free_ports
 from nearcast.site.servers import server_binary
 from nearcast.site.site import Site, run_sites
-from nearcast.site.spool import Spool
+from nearcast.site.worker.spool import Spool
 
 REPEAT = 5
 SIZES = (128, 4096)

@@ -11,9 +11,9 @@ import pytest
 
 from nearcast import NearcastError, processor
 from nearcast.processors import ProcessorError, ProcessorSpec, SpoolView, find_processor, load_processors
-from nearcast.site.executor import Executor, Ticket
-from nearcast.site.runner import Announcement, Setup
-from nearcast.site.spool import Spool
+from nearcast.site.worker.processor_main import Announcement, Setup
+from nearcast.site.worker.processor_process import ProcessorProcess, Ticket
+from nearcast.site.worker.spool import Spool
 
 MODULE = """
 from nearcast import processor
@@ -113,7 +113,7 @@ async def test_the_runner_calls_every_kind_of_processor(tmp_path: Path, module: 
     def note_failure(ticket: Ticket, reason: str) -> None:
         failed.append(reason)
 
-    executor = Executor(module, note, note_failure)
+    executor = ProcessorProcess(module, note, note_failure)
     running = asyncio.create_task(executor.run())
     topics = ["one", "several.x", "later", "later.several", "state.a", "state.b"]
     patterns = ["one", "several.*", "later", "later.several", "state.a", "state.b"]
@@ -177,7 +177,9 @@ async def outcomes_of(tmp_path: Path, pattern: str, payloads: list[bytes]) -> tu
     (tmp_path / f"{name}.py").write_text(ODD)
     done: list[list[bytes]] = []
     failed: list[str] = []
-    executor = Executor(Setup([name], [str(tmp_path)]), lambda _, n: done.append(n), lambda _, why: failed.append(why))
+    executor = ProcessorProcess(
+        Setup([name], [str(tmp_path)]), lambda _, n: done.append(n), lambda _, why: failed.append(why)
+    )
     running = asyncio.create_task(executor.run())
     spool = Spool(tmp_path / "spool", 10)
     executor.announce(Announcement(0, pattern, str(spool.path), pattern))

@@ -118,6 +118,6 @@ class WorkerStats(msgspec.Struct):
     dead_letters: int = 0
     dropped: int = 0
     duplicates: int = 0
-    runner_pid: int = 0
+    processor_pid: int = 0
     restarts: int = 0
     topics: dict[str, TopicWork] = {}

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearcast import NearcastError
-from nearcast.site.spool import Spool
+from nearcast.site.worker.spool import Spool
 
 messages = st.lists(st.tuples(st.binary(max_size=40), st.binary(max_size=3000)), max_size=120)
 

@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from nearcast.processors import ProcessorError, ProcessorSpec
-from nearcast.site.runner import ANNOUNCE, DONE, LENGTH, OUTCOME, READY, TICKET, Announcement, Setup
 from nearcast.site.supervisor import die_with_parent
+from nearcast.site.worker.processor_main import ANNOUNCE, DONE, LENGTH, OUTCOME, READY, TICKET, Announcement, Setup
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Executor", "Ticket"]
+__all__ = ["ProcessorProcess", "Ticket"]
 
 _log = logging.getLogger(__name__)
 _START_LIMIT = 60.0
@@ -50,7 +50,7 @@ class Ticket:
     position: int
 
 
-class Executor:
+class ProcessorProcess:
     """Runs tickets one at a time, in order.
 
     done:   called with a ticket and its notifications.
@@ -64,7 +64,7 @@ class Executor:
         failed: Callable[[Ticket, str], None],
     ) -> None:
         self._setup, self._done, self._failed = setup, done, failed
-        self._announced: list[Announcement] = []
+        self.announced: dict[int, Announcement] = {}
         self.outstanding: deque[Ticket] = deque()
         self.busy: defaultdict[int, float] = defaultdict(float)  # seconds of processing, by topic number
         self._unsent = bytearray()
@@ -87,12 +87,13 @@ class Executor:
 
     def announce(self, announcement: Announcement) -> None:
         """Make a topic known to this runner and its successors."""
-        self._announced.append(announcement)
+        self.announced[announcement.number] = announcement
         self._write(_announcement(announcement))
 
     def retire(self, number: int) -> None:
         """Have this runner let go of a topic, and tell its successors nothing of it."""
-        self._announced = [known for known in self._announced if known.number != number]
+        self.announced.pop(number, None)
+        self.busy.pop(number, None)
         self._write(_announcement(Announcement(number, "", "", "")))
 
     def submit(self, ticket: Ticket) -> None:
@@ -123,7 +124,7 @@ class Executor:
                 fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "nearcast.site.runner", msgspec.json.encode(self._setup).decode(),
+                [sys.executable, "-m", "nearcast.site.worker.processor_main", msgspec.json.encode(self._setup).decode(),
                  str(ticket_reader), str(outcome_writer)],
                 pass_fds=(ticket_reader, outcome_writer),
                 stderr=subprocess.PIPE,
@@ -138,7 +139,7 @@ class Executor:
         self._ready, self._verdict, self._words = False, "", b""
         self._received.clear()
         self._ended.clear()
-        self._unsent = bytearray(b"".join(map(_announcement, self._announced)))
+        self._unsent = bytearray(b"".join(map(_announcement, self.announced.values())))
         for ticket in self.outstanding:
             self._unsent += TICKET.pack(ticket.topic, ticket.number)
         loop = asyncio.get_running_loop()

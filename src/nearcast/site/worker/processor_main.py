@@ -20,7 +20,7 @@ from nearcast.codec import JSON
 from nearcast.message import Message
 from nearcast.nats.stamp import header_block
 from nearcast.processors import ProcessorError, ProcessorSpec, SpoolView, load_processors
-from nearcast.site.spool import Spool
+from nearcast.site.worker.spool import Spool
 
 __all__ = ["ANNOUNCE", "DONE", "FAILED", "LENGTH", "OUTCOME", "READY", "TICKET", "Announcement", "Setup"]
 

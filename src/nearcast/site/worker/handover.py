@@ -1,0 +1,549 @@
+"""How a topic comes to a worker and leaves it again, without losing or repeating a publication.
+
+    absent ─► copying ─► joining ─► member ─► stepping aside ─► forwarding ─► finishing ─► absent
+
+Joining: subscribe to the copies that the present member sends from now on, copy its spool, then enter the queue group.
+Leaving: a broker far away may still send here for a moment after the queue group was left. So the topic is subscribed
+to without the queue group first; what only this plain subscription got is forwarded to a member that stays. Most of it
+arrived there, too, and ids tell. Where there is a third member it may have gone there instead: then it is held for a
+moment, and processed only if no copy of it has come by then. A publication without an id is held as well, and dropped
+if another one with the same payload arrived.
+
+Decisions only: the worker feeds events and does what the instructions say, those that do I/O one after the other.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal, NamedTuple
+
+from nearcast.domain.worker_id import WorkerId
+from nearcast.nats.deduplication import RecentContents, RecentIds
+from nearcast.protocol.worker import HostTopic, LeaveTopic, MembersChanged, SpoolPage, SpoolPageRequest
+
+__all__ = [
+    "ANONYMOUS",
+    "AwaitIdle",
+    "CopyFailed",
+    "Discard",
+    "Done",
+    "Drain",
+    "Drained",
+    "Event",
+    "FetchPage",
+    "Forget",
+    "Forward",
+    "HandedOver",
+    "HandoverMachine",
+    "HoldExpired",
+    "HoldOver",
+    "Idle",
+    "Instruction",
+    "Keep",
+    "PageReceived",
+    "Phase",
+    "PlainReceived",
+    "Process",
+    "Publication",
+    "Refuse",
+    "Role",
+    "SettleOver",
+    "StartTimer",
+    "Subscribe",
+    "Subscribed",
+]
+
+ANONYMOUS = b"anonymous:"
+"""How the ids begin that workers give to publications of devices that send none."""
+
+Role = Literal["queue", "copies", "plain"]
+Command = HostTopic | LeaveTopic | MembersChanged | SpoolPageRequest
+
+
+class Publication(NamedTuple):
+    """A message of a concrete topic; the id may be empty."""
+
+    topic: str
+    id: bytes
+    payload: bytes
+
+
+class Phase(Enum):
+    """Where a topic is on its way through the worker."""
+
+    ABSENT = 0
+    COPYING = 1
+    JOINING = 2
+    MEMBER = 3
+    STEPPING_ASIDE = 4
+    FORWARDING = 5
+    FINISHING = 6
+
+
+_JOINING = (Phase.COPYING, Phase.JOINING)
+_PROCESSING = (Phase.COPYING, Phase.JOINING, Phase.MEMBER, Phase.STEPPING_ASIDE)
+
+
+# Events: the commands of protocol/worker, and what happened.
+
+
+@dataclass(frozen=True)
+class Subscribed:
+    """The broker knows of a subscription."""
+
+    role: Role
+
+
+@dataclass(frozen=True)
+class Drained:
+    """A subscription has ended, and all it got has been taken."""
+
+    role: Role
+
+
+@dataclass(frozen=True)
+class PageReceived:
+    """Part of the source's spool."""
+
+    page: SpoolPage
+
+
+@dataclass(frozen=True)
+class CopyFailed:
+    """The source did not send its spool."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class PlainReceived:
+    """The plain subscription got a publication."""
+
+    publication: Publication
+
+
+@dataclass(frozen=True)
+class HandedOver:
+    """A worker that left the topic forwarded a publication."""
+
+    publication: Publication
+
+
+@dataclass(frozen=True)
+class HoldExpired:
+    """A publication that was handed over has been held long enough."""
+
+    publication: Publication
+
+
+@dataclass(frozen=True)
+class SettleOver:
+    """All brokers have heard by now that this worker left the queue group."""
+
+
+@dataclass(frozen=True)
+class HoldOver:
+    """What others forwarded to this worker while it left has come by now."""
+
+
+@dataclass(frozen=True)
+class Idle:
+    """Nothing of the topic waits to be processed."""
+
+
+# Instructions: what to do next.
+
+
+@dataclass(frozen=True)
+class Subscribe:
+    """Subscribe, and wait until the broker knows; `Subscribed` follows."""
+
+    role: Role
+
+
+@dataclass(frozen=True)
+class Drain:
+    """End a subscription after taking what was sent to it; `Drained` follows."""
+
+    role: Role
+
+
+@dataclass(frozen=True)
+class FetchPage:
+    """Ask the source for part of its spool; `PageReceived` or `CopyFailed` follows."""
+
+    source: WorkerId
+    request: SpoolPageRequest
+
+
+@dataclass(frozen=True)
+class AwaitIdle:
+    """Wait until what was taken is processed; `Idle` follows."""
+
+
+@dataclass(frozen=True)
+class StartTimer:
+    """An event after some seconds."""
+
+    seconds: float
+    event: SettleOver | HoldOver | HoldExpired
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Append to the spool; another member processes it."""
+
+    publication: Publication
+
+
+@dataclass(frozen=True)
+class Process:
+    """Append to the spool and process."""
+
+    publication: Publication
+
+
+@dataclass(frozen=True)
+class Forward:
+    """Hand a publication over to a member."""
+
+    towards: WorkerId
+    publication: Publication
+
+
+@dataclass(frozen=True)
+class Discard:
+    """A publication that was handed over to a worker that can neither process nor forward it."""
+
+    publication: Publication
+
+
+@dataclass(frozen=True)
+class Forget:
+    """The topic has gone: close its spools and delete their files. Then host it again if these commands say so."""
+
+    returning: tuple[HostTopic, ...] = ()
+
+
+@dataclass(frozen=True)
+class Done:
+    """A command was carried out, once the I/O instructed before this has been done."""
+
+    command: Command
+
+
+@dataclass(frozen=True)
+class Refuse:
+    """A command cannot be carried out."""
+
+    command: Command
+    reason: str
+
+
+Event = (
+    Command
+    | Subscribed
+    | Drained
+    | PageReceived
+    | CopyFailed
+    | PlainReceived
+    | HandedOver
+    | HoldExpired
+    | SettleOver
+    | HoldOver
+    | Idle
+)
+Instruction = (
+    Subscribe | Drain | FetchPage | AwaitIdle | StartTimer | Keep | Process | Forward | Discard | Forget | Done | Refuse
+)
+
+
+class _Received:
+    """What came lately of a concrete topic: ids, and payloads of what had no id."""
+
+    __slots__ = ("ids", "payloads")
+
+    def __init__(self) -> None:
+        self.ids: RecentIds | None = None
+        self.payloads: RecentContents | None = None
+
+    def is_new(self, message_id: bytes) -> bool:
+        """Whether this id comes for the first time, as far as that is remembered."""
+        return self.ids is None or not self.ids.seen(message_id)
+
+    def note_payload(self, payload: bytes, now: float) -> None:
+        if self.payloads is not None:
+            self.payloads.note(payload, now)
+
+
+class HandoverMachine:
+    """One stay of a topic, or a family of topics, at a worker. Events in, instructions out; no I/O, no clock.
+
+    The data path asks `take_publication` and `take_copy` directly: an event per message would cost too much.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.phase = Phase.ABSENT
+        self.epoch = 0
+        self.sends_copies = False
+        self._shared = False  # with members besides this one and the one it came from
+        self._hold = 0.0
+        self._source: WorkerId | None = None
+        self._towards: WorkerId | None = None  # where publications go that still come after it left
+        self._settle = 0.0
+        self._copies = False  # whether copies are subscribed to
+        self._deduplicates = False
+        self._received: dict[str, _Received] = {}
+        self._buffered: list[Publication] = []  # copies that came before the spool had been copied
+        self._taken: Counter[tuple[str, bytes]] = Counter()  # from the queue group, while stepping aside
+        self._passed: list[Publication] = []  # seen by the plain subscription, while stepping aside
+        self._held = 0
+        self._failure = ""
+        self._pending: list[Command] = []  # answered when it has joined, or left
+        self._returning: list[HostTopic] = []  # answered when it has left and joined again
+
+    @property
+    def is_hosted(self) -> bool:
+        """Whether the topic is here to stay, or about to be."""
+        return self.phase in (*_JOINING, Phase.MEMBER)
+
+    def take_publication(self, topic: str, message_id: bytes, payload: bytes, now: float) -> bool:
+        """The queue group gave a publication: whether to process it. Else it came before."""
+        if self.phase is Phase.STEPPING_ASIDE:
+            self._taken[topic, message_id or payload] += 1
+        received = self._received.get(topic) or self._received_of(topic)
+        if message_id:
+            return received.is_new(message_id)
+        received.note_payload(payload, now)
+        return True
+
+    def take_copy(self, topic: str, message_id: bytes, payload: bytes, now: float) -> bool:
+        """Another member processed a publication: whether to append it to the spool now."""
+        received = self._received.get(topic) or self._received_of(topic)
+        if message_id.startswith(ANONYMOUS):
+            received.note_payload(payload, now)
+        if self.phase is Phase.COPYING:
+            self._buffered.append(Publication(topic, message_id, payload))
+            return False
+        return received.is_new(message_id)
+
+    def handle(self, event: Event, now: float) -> list[Instruction]:
+        """What to do now that this happened."""
+        match event:
+            case HostTopic():
+                return self._host(event)
+            case LeaveTopic():
+                return self._leave(event)
+            case MembersChanged():
+                return self._change_members(event)
+            case SpoolPageRequest():
+                return self._share_spool(event)
+            case Subscribed(role):
+                return self._subscribed(role)
+            case Drained(role):
+                return self._drained(role, now)
+            case PageReceived(page):
+                return self._copy(page)
+            case CopyFailed(reason):
+                self._failure = reason
+                return self._finish()
+            case PlainReceived(publication):
+                if self.phase is Phase.STEPPING_ASIDE:
+                    self._passed.append(publication)
+                    return []
+                return self._forward(publication, now)
+            case HandedOver(publication):
+                return self._handed_over(publication, now)
+            case HoldExpired(publication):
+                self._held -= 1
+                return self._release(publication, now)
+            case SettleOver():
+                return [Drain("plain")]
+            case HoldOver():
+                return self._finish()
+            case Idle():
+                return self._end()
+
+    # Joining
+
+    def _host(self, command: HostTopic) -> list[Instruction]:
+        if self.phase is Phase.ABSENT:
+            return self._begin(command)
+        if not self.is_hosted:  # it comes back before it has gone
+            self._returning.append(command)
+            return []
+        self.epoch = max(self.epoch, command.epoch)
+        if self.phase is Phase.MEMBER:
+            return [Done(command)]
+        self._pending.append(command)
+        return []
+
+    def _begin(self, command: HostTopic) -> list[Instruction]:
+        self.epoch, self._hold, self._source = command.epoch, command.hold, command.source
+        self._pending = [command]
+        self._shared = len(command.spec.managed_by) > 1
+        # Publications come twice when they are sent again for a quorum, or may be handed over by another member.
+        self._deduplicates = bool(command.spec.replicas) or command.epoch > 1 or self._shared
+        self.sends_copies = self._copies = self._shared or self._source is not None
+        self.phase = Phase.COPYING if self._source else Phase.JOINING
+        first: list[Instruction] = [Subscribe("copies")] if self._copies else []
+        return first if self._source else [*first, Subscribe("queue")]
+
+    def _subscribed(self, role: Role) -> list[Instruction]:
+        if role == "copies" and self.phase is Phase.COPYING and self._source is not None:
+            return [FetchPage(self._source, SpoolPageRequest(self.name))]
+        if role == "queue":
+            self.phase = Phase.MEMBER
+            return self._answer_pending()
+        return [Drain("queue")] if role == "plain" else []
+
+    def _copy(self, page: SpoolPage) -> list[Instruction]:
+        """First what the source has, then the copies it sent meanwhile."""
+        found = [Publication(entry.topic, entry.id, entry.payload) for entry in page.entries]
+        then: Instruction = Subscribe("queue")
+        if page.more:
+            assert self._source is not None
+            last = page.entries[-1]
+            then = FetchPage(self._source, SpoolPageRequest(self.name, (last.topic, last.number)))
+        else:
+            found += self._buffered
+            self._buffered = []
+            self.phase = Phase.JOINING
+        return [*(Keep(one) for one in found if self._received_of(one.topic).is_new(one.id)), then]
+
+    # Members
+
+    def _change_members(self, command: MembersChanged) -> list[Instruction]:
+        if not self.is_hosted or command.epoch < self.epoch:
+            return [Done(command)]
+        self.epoch = command.epoch
+        self._shared = command.members > 1
+        self._deduplicate()
+        return [*self._share(self._shared), Done(command)]
+
+    def _share_spool(self, request: SpoolPageRequest) -> list[Instruction]:
+        """From now on copies are sent as well, so that nothing is missed between the last page and the joining."""
+        if not self.is_hosted:
+            return [Refuse(request, "it does not have the topic")]
+        self._shared = True
+        self._deduplicate()  # the one that joins may fail and hand over to this one
+        return [*self._share(True), Done(request)]
+
+    def _share(self, on: bool) -> list[Instruction]:
+        if self.phase in _JOINING:  # copies are needed until it has joined
+            return []
+        self.sends_copies = on
+        if on == self._copies:
+            return []
+        self._copies = on
+        return [Subscribe("copies") if on else Drain("copies")]
+
+    # Leaving
+
+    def _leave(self, command: LeaveTopic) -> list[Instruction]:
+        if self.is_hosted and command.epoch < self.epoch:
+            return [Refuse(command, f"topic {self.name} is held with epoch {self.epoch}, newer than {command.epoch}")]
+        if self.phase in _JOINING:
+            return [Refuse(command, f"topic {self.name} is still being copied here")]
+        if self.phase is Phase.MEMBER:
+            self.phase = Phase.STEPPING_ASIDE
+            self._pending = [command]
+            self._towards, self._settle = command.towards, command.settle
+            return [Subscribe("plain") if command.towards else Drain("queue")]
+        recalled = [host for host in self._returning if host.epoch <= command.epoch]
+        self._returning = [host for host in self._returning if host not in recalled]
+        refused: list[Instruction] = [
+            Refuse(host, f"topic {self.name} was left with epoch {command.epoch}") for host in recalled
+        ]
+        if self.phase is Phase.STEPPING_ASIDE:
+            self._pending.append(command)
+            return refused
+        return [*refused, Done(command)]
+
+    def _drained(self, role: Role, now: float) -> list[Instruction]:
+        if role == "plain":
+            return [StartTimer(self._hold, HoldOver())]
+        if role == "copies":
+            return [AwaitIdle()] if self.phase is Phase.FINISHING else []
+        if self._towards is None:
+            return [*self._answer_pending(), *self._finish()]
+        # What the queue group gave has come; the rest is for the other member.
+        self.phase = Phase.FORWARDING
+        forwarded: list[Instruction] = []
+        for publication in self._passed:
+            key = (publication.topic, publication.id or publication.payload)
+            if self._taken[key] > 0:
+                self._taken[key] -= 1
+            else:
+                forwarded += self._forward(publication, now)
+        self._passed = []
+        self._taken.clear()
+        return [*forwarded, *self._answer_pending(), StartTimer(self._settle, SettleOver())]
+
+    def _forward(self, publication: Publication, now: float) -> list[Instruction]:
+        assert self._towards is not None
+        if not publication.id:  # another worker that left hands over the same: then one is enough
+            self._received_of(publication.topic).note_payload(publication.payload, now)
+        return [Forward(self._towards, publication)]
+
+    def _finish(self) -> list[Instruction]:
+        self.phase = Phase.FINISHING
+        if self._copies:  # before it waits: a copy that comes later would be put nowhere
+            self._copies = False
+            return [Drain("copies")]
+        return [AwaitIdle()]
+
+    def _end(self) -> list[Instruction]:
+        if self._held:  # handed over at the last moment; it is to be forwarded
+            return [StartTimer(self._hold, HoldOver())]
+        self.phase = Phase.ABSENT
+        return [*(Refuse(command, self._failure) for command in self._pending), Forget(tuple(self._returning))]
+
+    def _answer_pending(self) -> list[Instruction]:
+        answered, self._pending = self._pending, []
+        return [Done(command) for command in answered]
+
+    # What others hand over
+
+    def _handed_over(self, publication: Publication, now: float) -> list[Instruction]:
+        received = self._received_of(publication.topic)
+        if received.ids is not None and publication.id in received.ids:
+            return []
+        if self._shared or not publication.id:
+            self._held += 1
+            return [StartTimer(self._hold, HoldExpired(publication))]
+        return self._release(publication, now)
+
+    def _release(self, publication: Publication, now: float) -> list[Instruction]:
+        received = self._received_of(publication.topic)
+        if publication.id:
+            if not received.is_new(publication.id):
+                return []
+        elif received.payloads is not None and received.payloads.match(publication.payload, now):
+            return []
+        if self.phase in _PROCESSING:
+            return [Process(publication)]
+        return [Forward(self._towards, publication)] if self._towards else [Discard(publication)]
+
+    # What came lately
+
+    def _received_of(self, topic: str) -> _Received:
+        received = self._received.get(topic)
+        if received is None:
+            received = self._received[topic] = _Received()
+            if self._deduplicates:
+                self._remember(received)
+        return received
+
+    def _deduplicate(self) -> None:
+        if not self._deduplicates:
+            self._deduplicates = True
+            for received in self._received.values():
+                self._remember(received)
+
+    def _remember(self, received: _Received) -> None:
+        received.ids = RecentIds()
+        received.payloads = RecentContents(5 * self._hold)  # it may be held at several workers, one after the other

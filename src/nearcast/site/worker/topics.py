@@ -1,0 +1,129 @@
+"""The topic table of a worker: the topics and families it takes part in, and the concrete topics seen of them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nearcast.domain.latency_histogram import empty
+from nearcast.domain.topic import TopicSpec, matches
+from nearcast.errors import NearcastError
+from nearcast.nats import subjects
+from nearcast.protocol.worker import SpoolEntry, SpoolPage
+from nearcast.site.worker.handover import HandoverMachine, Role
+from nearcast.site.worker.processor_main import Announcement
+from nearcast.site.worker.spool import Spool
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from nearcast.processors import ProcessorSpec
+    from nearcast.site.worker.processor_process import ProcessorProcess
+
+__all__ = ["READ_AHEAD", "HostedTopic", "TopicFamily", "TopicTable", "read_page"]
+
+# How far the processor may be behind before messages wait outside the spool: the ring keeps this many slots more than
+# the spool's size, so that what a processor sees never depends on what came after its message.
+READ_AHEAD = 512
+_PAGE_BYTES = 256 << 10
+_PAGE_MESSAGES = 1000
+
+
+class TopicFamily:
+    """A topic, or a family of topics, that comes to this worker, is processed here, or leaves."""
+
+    def __init__(self, spec: TopicSpec, processor: ProcessorSpec, *, moved_here: bool) -> None:
+        self.spec, self.processor, self.moved_here = spec, processor, moved_here
+        self.machine = HandoverMachine(spec.name)
+        self.topics: list[HostedTopic] = []
+        self.subscriptions: dict[Role, Any] = {}
+        self.io_lock = asyncio.Lock()  # its I/O is done in the order it was instructed
+
+
+class HostedTopic:
+    """One concrete topic."""
+
+    __slots__ = ("copies", "family", "latency", "machine", "name", "notifications", "number", "processed", "spool")
+
+    def __init__(self, number: int, name: str, family: TopicFamily, folder: Path) -> None:
+        self.number, self.name, self.family, self.machine = number, name, family, family.machine
+        self.notifications, self.copies = subjects.notifications(name), subjects.copies(name)
+        self.processed, self.latency = 0, empty()
+        path = folder / f"{subjects.stream_name(name)}.spool"
+        if family.moved_here:
+            path.unlink(missing_ok=True)  # of an earlier stay
+        self.spool = Spool(path, family.processor.spool + READ_AHEAD)
+
+
+class TopicTable:
+    """Families by name, concrete topics by subject and by the number that the processor's process knows them by."""
+
+    def __init__(self, folder: Path, process: ProcessorProcess) -> None:
+        self._folder, self.process = folder, process
+        self.families: dict[str, TopicFamily] = {}
+        self.by_subject: dict[str, HostedTopic] = {}
+        self.by_number: dict[int, HostedTopic] = {}
+        self._numbers = itertools.count()  # never used twice: an outcome cannot be taken for another topic's
+
+    def family_of(self, topic: str) -> TopicFamily:
+        """The family that a concrete topic belongs to."""
+        for family in self.families.values():
+            if matches(family.spec.name, topic):
+                return family
+        raise NearcastError(f"topic {topic} is not processed here")
+
+    def topic_for(self, subject: str) -> HostedTopic:
+        """The topic of a subject of publications or copies; one seen for the first time gets its spool."""
+        known = self.by_subject.get(subject)
+        if known is not None:
+            return known
+        name = subjects.topic_of(subject)
+        family = self.family_of(name)
+        topic = HostedTopic(next(self._numbers), name, family, self._folder)
+        family.topics.append(topic)
+        self.by_number[topic.number] = topic
+        self.by_subject[subjects.publications(name)] = self.by_subject[subjects.copies(name)] = topic
+        self.process.announce(Announcement(topic.number, name, str(topic.spool.path), family.processor.pattern))
+        return topic
+
+    def forget(self, family: TopicFamily) -> None:
+        """A family that is processed elsewhere now; none of its messages may be waiting."""
+        del self.families[family.spec.name]
+        for topic in family.topics:
+            self.process.retire(topic.number)
+            del self.by_number[topic.number]
+            del self.by_subject[subjects.publications(topic.name)], self.by_subject[subjects.copies(topic.name)]
+            topic.spool.close()
+            topic.spool.path.unlink(missing_ok=True)
+
+
+def read_page(
+    family: TopicFamily, after: tuple[str, int], waiting: Iterable[tuple[HostedTopic, bytes, bytes]]
+) -> SpoolPage:
+    """Part of a family's spools, after a topic and a number; the last page ends with what waits outside the spool."""
+    entries: list[SpoolEntry] = []
+    size = 0
+    for entry in _entries(family, after):
+        entries.append(entry)
+        size += len(entry.payload) + len(entry.id)
+        if size > _PAGE_BYTES or len(entries) >= _PAGE_MESSAGES:
+            return SpoolPage(entries, more=True)
+    outside = [
+        SpoolEntry(topic.name, topic.spool.count, message_id, payload)
+        for topic, message_id, payload in waiting
+        if topic.family is family
+    ]
+    return SpoolPage(entries + outside[-family.processor.spool :])
+
+
+def _entries(family: TopicFamily, after: tuple[str, int]) -> Iterator[SpoolEntry]:
+    for topic in sorted(family.topics, key=lambda topic: topic.name):
+        if topic.name >= after[0]:
+            spool = topic.spool
+            first = max(spool.first, spool.count - family.processor.spool)
+            if topic.name == after[0]:
+                first = max(first, after[1] + 1)
+            for number in range(first, spool.count):
+                yield SpoolEntry(topic.name, number, *spool.read(number))

@@ -1,0 +1,376 @@
+"""A worker's NATS side.
+
+It takes publications from the local broker as a member of the topics' queue group, keeps them in spools, has the
+processor's process run them one at a time, and publishes what comes out. Topics come and go while it runs: `handover`
+decides, this does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+import time
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import uvloop
+from nats.errors import Error as NatsError
+
+from nearcast.domain.latency_histogram import bucket, empty
+from nearcast.errors import NearcastError
+from nearcast.nats import subjects
+from nearcast.nats.connection import Connection, ConnectionLostError, open_connection
+from nearcast.nats.rpc import Endpoint, Server, call
+from nearcast.nats.stamp import dead_letter_block, header_block, notification_id, parse_stamp, stamp_of
+from nearcast.nats.tasks import TaskSet
+from nearcast.processors import find_processor
+from nearcast.protocol.worker import (
+    HostTopic,
+    LeaveTopic,
+    MembersChanged,
+    SpoolPage,
+    SpoolPageRequest,
+    TopicWork,
+    WorkerAssignment,
+    WorkerStats,
+)
+from nearcast.site.worker import handover as ho
+from nearcast.site.worker.processor_main import Setup
+from nearcast.site.worker.processor_process import ProcessorProcess, Ticket
+from nearcast.site.worker.topics import READ_AHEAD, HostedTopic, TopicFamily, TopicTable, read_page
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nearcast.domain.worker_id import WorkerId
+
+__all__ = ["Worker", "main"]
+
+_log = logging.getLogger(__name__)
+_WAITING_LIMIT = 200_000
+_SAMPLED = 16  # one message in so many has its latency taken; a power of two
+_PAGE_TIMEOUT = 5.0
+_IDLE_POLL = 0.01
+
+
+class Worker:
+    """Publications in, notifications out."""
+
+    def __init__(self, assignment: WorkerAssignment) -> None:
+        self._assignment = assignment
+        self._folder = Path(assignment.run_directory) / f"spools-{assignment.worker}"
+        self._waiting: deque[tuple[HostedTopic, bytes, bytes, bool]] = deque()
+        self._appended = self._anonymous = 0
+        self._home = [assignment.site.encode()]
+        self._stats = WorkerStats(worker=assignment.worker)
+        self._process = ProcessorProcess(Setup(assignment.modules, assignment.search_path), self._done, self._failed)
+        self._table = TopicTable(self._folder, self._process)
+        self._topics = self._table.by_subject
+        self._commands: dict[Any, list[asyncio.Future[None]]] = {}
+        self._tasks = TaskSet()
+        self._connection: Connection | None = None
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        assignment = self._assignment
+        site, name = assignment.site, assignment.worker
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._connection = await open_connection([assignment.url], name=f"{site}/{name}", echo=False, timeout=30)
+        server = Server(self._connection, self._endpoints(), "nearcast-worker")
+        started = asyncio.Event()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._process.run(started.set))
+                await started.wait()
+                for spec in assignment.topics:
+                    await self._handle_command(HostTopic(spec, assignment.epochs.get(spec.name, 0)))
+                await self._connection.subscribe_raw(subjects.handover(site, name, ">"), self._handed_over)
+                await server.start()
+                await self._connection.flush()
+        finally:
+            await server.stop()
+            await self._tasks.cancel()
+            await self._connection.close()
+
+    def _endpoints(self) -> list[Endpoint]:
+        site, name = self._assignment.site, self._assignment.worker
+        commands: list[Any] = [HostTopic, LeaveTopic, MembersChanged]
+        return [
+            Endpoint("stats", subjects.worker(site, name), None, self._answer_stats),
+            *(
+                Endpoint(
+                    kind.verb, subjects.worker_command(site, name, kind.verb), kind, self._handle_command, "msgpack"
+                )
+                for kind in commands
+            ),
+            Endpoint(
+                SpoolPageRequest.verb,
+                subjects.worker_command(site, name, SpoolPageRequest.verb),
+                SpoolPageRequest,
+                self._answer_page,
+                "msgpack",
+            ),
+        ]
+
+    # Messages
+
+    def _published(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
+        topic = self._topics.get(subject) or self._table.topic_for(subject)
+        message_id = stamp_of(headers)
+        if not topic.machine.take_publication(topic.name, message_id, payload, time.monotonic()):
+            self._stats.duplicates += 1
+            return
+        message_id = message_id or self._own_id()
+        if topic.machine.sends_copies:
+            self._send(topic.copies, header_block(message_id), payload)
+            self._stats.copies_sent += 1
+        self._take(topic, message_id, payload, True)
+
+    def _copied(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
+        topic = self._topics.get(subject) or self._table.topic_for(subject)
+        self._stats.copies_received += 1
+        message_id = stamp_of(headers)
+        if topic.machine.take_copy(topic.name, message_id, payload, time.monotonic()):
+            self._take(topic, message_id, payload, False)
+
+    def _plain_received(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
+        publication = ho.Publication(subjects.topic_of(subject), stamp_of(headers), payload)
+        self._handle(self._table.family_of(publication.topic), ho.PlainReceived(publication))
+
+    def _handed_over(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
+        publication = ho.Publication(subjects.handed_topic(subject), stamp_of(headers), payload)
+        try:
+            family = self._table.family_of(publication.topic)
+        except NearcastError:
+            self._discard(publication)
+        else:
+            self._handle(family, ho.HandedOver(publication))
+
+    def _discard(self, publication: ho.Publication) -> None:
+        self._stats.dropped += 1
+        _log.error("dropped a handed-over message: topic %s is not hosted here", publication.topic)
+
+    def _take(self, topic: HostedTopic, message_id: bytes, payload: bytes, process: bool) -> None:
+        """Append to the spool and, if it is to be processed here, submit; wait in line when that is far behind."""
+        if self._waiting or self._is_far_behind():
+            if len(self._waiting) >= _WAITING_LIMIT:
+                self._waiting.popleft()
+                self._stats.dropped += 1
+            self._waiting.append((topic, message_id, payload, process))
+        else:
+            self._append(topic, message_id, payload, process)
+
+    def _append(self, topic: HostedTopic, message_id: bytes, payload: bytes, process: bool) -> None:
+        number = topic.spool.append(message_id, payload)
+        self._appended += 1
+        if process:
+            self._process.submit(Ticket(topic.number, number, topic.family.processor.timeout, self._appended))
+
+    def _is_far_behind(self) -> bool:
+        outstanding = self._process.outstanding
+        return bool(outstanding) and self._appended - outstanding[0].position >= READ_AHEAD
+
+    def _take_waiting(self) -> None:
+        while self._waiting and not self._is_far_behind():
+            self._append(*self._waiting.popleft())
+
+    def _done(self, ticket: Ticket, notifications: list[bytes]) -> None:
+        topic, stats = self._table.by_number[ticket.topic], self._stats
+        origin = topic.spool.read(ticket.number)[0]
+        stats.processed += 1
+        topic.processed += 1
+        if not topic.processed & (_SAMPLED - 1):
+            self._sample(topic, origin)
+        if origin.split(b":", 2)[1:2] != self._home:
+            stats.delegated += 1
+        for n, payload in enumerate(notifications):
+            self._send(topic.notifications, header_block(notification_id(origin, n)), payload)
+        stats.notified += len(notifications)
+        if self._waiting:
+            self._take_waiting()
+
+    def _failed(self, ticket: Ticket, reason: str) -> None:
+        topic = self._table.by_number[ticket.topic]
+        message_id, payload = topic.spool.read(ticket.number)
+        self._stats.dead_letters += 1
+        _log.warning("topic %s, message %s: %s", topic.name, message_id.decode(errors="replace"), reason)
+        self._send(subjects.dead_letters(topic.name), dead_letter_block(message_id, reason), payload)
+        self._take_waiting()
+
+    def _send(self, subject: str, headers: bytes, payload: bytes) -> None:
+        assert self._connection is not None
+        try:
+            self._connection.send(subject, headers, payload)
+        except ConnectionLostError as error:
+            self._stats.dropped += 1
+            _log.error("%s: not sent: %s", subject, error)
+
+    def _own_id(self) -> bytes:
+        """An id for a publication that came without one, from a device that does not use the SDK."""
+        self._anonymous += 1
+        return b"%b%b:%d:%d" % (ho.ANONYMOUS, self._home[0], time.time_ns() // 1000, self._anonymous)
+
+    # Topics that come and go
+
+    async def _handle_command(self, command: HostTopic | LeaveTopic | MembersChanged | SpoolPageRequest) -> None:
+        name = command.spec.name if isinstance(command, HostTopic) else command.topic
+        family = self._table.families.get(name)
+        if family is None:
+            if isinstance(command, SpoolPageRequest):
+                raise NearcastError("it does not have the topic")
+            if not isinstance(command, HostTopic):
+                return
+            family = self._new_family(command)
+        answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._commands.setdefault(command, []).append(answered)
+        self._handle(family, command)
+        await answered
+
+    def _new_family(self, command: HostTopic) -> TopicFamily:
+        processor = find_processor(self._process.processors, command.spec.name)
+        family = TopicFamily(command.spec, processor, moved_here=command.source is not None)
+        self._table.families[command.spec.name] = family
+        return family
+
+    def _handle(self, family: TopicFamily, event: ho.Event) -> None:
+        for instruction in family.machine.handle(event, time.monotonic()):
+            match instruction:
+                case ho.Process(publication):
+                    topic = self._table.topic_for(subjects.publications(publication.topic))
+                    self._take(topic, publication.id or self._own_id(), publication.payload, True)
+                case ho.Forward(towards, publication):
+                    headers = header_block(publication.id) if publication.id else b""
+                    self._send(subjects.handover(*towards, publication.topic), headers, publication.payload)
+                case ho.Keep(publication):
+                    topic = self._table.topic_for(subjects.publications(publication.topic))
+                    topic.spool.append(publication.id, publication.payload)
+                case ho.StartTimer(seconds, later):
+                    asyncio.get_running_loop().call_later(seconds, self._handle, family, later)
+                case ho.Discard(publication):
+                    self._discard(publication)
+                case ho.Refuse(command, reason):
+                    self._answer(command, NearcastError(reason))
+                case ho.Forget(returning):
+                    self._table.forget(family)
+                    for host in returning:
+                        self._handle(self._table.families.get(host.spec.name) or self._new_family(host), host)
+                case _:
+                    self._tasks.spawn(self._perform(family, instruction), name=f"{family.spec.name}: {instruction}")
+
+    async def _perform(
+        self, family: TopicFamily, instruction: ho.Subscribe | ho.Drain | ho.FetchPage | ho.AwaitIdle | ho.Done
+    ) -> None:
+        """Do what takes a while, and say when it is done."""
+        match instruction:
+            case ho.Subscribe(role):
+                await self._subscribe(family, role)
+            case ho.Drain(role):
+                await self._drain(family, role)
+            case ho.FetchPage(source, request):
+                self._handle(family, await self._fetch_page(source, request))
+            case ho.AwaitIdle():
+                # Polling costs less than an event set for every message.
+                while any(self._pending(family)):  # noqa: ASYNC110
+                    await asyncio.sleep(_IDLE_POLL)
+                self._handle(family, ho.Idle())
+            case ho.Done(command):
+                async with family.io_lock:
+                    self._answer(command)
+
+    async def _subscribe(self, family: TopicFamily, role: ho.Role) -> None:
+        connection, name = self._connection, family.spec.name
+        assert connection is not None
+        subject = subjects.copies(name) if role == "copies" else subjects.publications(name)
+        handler = {"queue": self._published, "copies": self._copied, "plain": self._plain_received}[role]
+        async with family.io_lock:
+            group = subjects.PROCESSORS if role == "queue" else ""
+            family.subscriptions[role] = await connection.subscribe_raw(subject, handler, group)
+            with contextlib.suppress(NatsError, TimeoutError):  # a broker that is away hears of it when it is back
+                await connection.flush()
+            self._handle(family, ho.Subscribed(role))
+
+    async def _drain(self, family: TopicFamily, role: ho.Role) -> None:
+        assert self._connection is not None
+        async with family.io_lock:
+            await self._connection.drain_subscription(family.subscriptions.pop(role))
+            self._handle(family, ho.Drained(role))
+
+    async def _fetch_page(self, source: WorkerId, request: SpoolPageRequest) -> ho.PageReceived | ho.CopyFailed:
+        assert self._connection is not None
+        subject = subjects.worker_command(*source, request.verb)
+        try:
+            page = await call(self._connection, subject, request, SpoolPage, timeout=_PAGE_TIMEOUT, encoding="msgpack")
+        except NearcastError as error:
+            return ho.CopyFailed(f"{source} sends no spool of topic {request.topic}: {error}")
+        return ho.PageReceived(page)
+
+    async def _answer_page(self, request: SpoolPageRequest) -> SpoolPage:
+        await self._handle_command(request)
+        family = self._table.families.get(request.topic)
+        if family is None:
+            raise NearcastError("it does not have the topic")
+        return read_page(family, request.after, [entry[:3] for entry in self._waiting])
+
+    def _answer(self, command: Any, error: NearcastError | None = None) -> None:
+        for answered in self._commands.pop(command, ()):
+            if answered.done():
+                continue
+            if error is None:
+                answered.set_result(None)
+            else:
+                answered.set_exception(error)
+
+    def _pending(self, family: TopicFamily) -> Iterator[bool]:
+        """For each message that is not processed yet: whether it is of this family."""
+        numbers = {topic.number for topic in family.topics}
+        yield from (ticket.topic in numbers for ticket in self._process.outstanding)
+        yield from (entry[0].number in numbers for entry in self._waiting)
+
+    # Figures
+
+    async def _answer_stats(self, request: None) -> WorkerStats:
+        self._stats.processor_pid = self._process.pid or 0
+        self._stats.restarts = self._process.restarts
+        self._stats.topics = {
+            name: self._work(family) for name, family in self._table.families.items() if family.machine.is_hosted
+        }
+        return self._stats
+
+    def _work(self, family: TopicFamily) -> TopicWork:
+        return TopicWork(
+            family.machine.epoch,
+            sum(topic.processed for topic in family.topics),
+            sum(self._process.busy[topic.number] for topic in family.topics),
+            sum(self._pending(family)),
+            [sum(counts) for counts in zip(empty(), *(topic.latency for topic in family.topics), strict=True)],
+        )
+
+    def _sample(self, topic: HostedTopic, origin: bytes) -> None:
+        published_us = parse_stamp(origin).published_us
+        if published_us:
+            topic.latency[bucket((time.time_ns() // 1000 - published_us) / 1000)] += 1
+
+
+async def _run_until_signal(assignment: WorkerAssignment) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    await Worker(assignment).run()
+
+
+def main() -> None:
+    """Entry point of the worker process: its assignment comes as JSON on standard input."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    assignment = msgspec.json.decode(sys.stdin.buffer.read(), type=WorkerAssignment)
+    try:
+        uvloop.run(_run_until_signal(assignment))
+    except* NearcastError as errors:
+        sys.exit(str(errors.exceptions[0]))
+    except* asyncio.CancelledError:
+        sys.exit(0)
