@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
+import numpy as np
 from tests.coordinator.worlds import SETTINGS, World, at
 
 from nearcast.coordinator.homes import HomePolicy, reloc_homes
@@ -54,5 +57,20 @@ def test_reloc_puts_friends_together_and_strangers_at_the_nearest_site() -> None
     assert with_plan.homes(ClientRecord("ann"), ["west", "middle"], SITES)[0] == "middle"  # east is lost
 
 
-def test_without_clients_or_places_reloc_has_no_plan() -> None:
+def test_without_clients_or_coordinates_reloc_has_no_plan() -> None:
     assert reloc_homes(World(west=0.0).model(), seed=1) == {}
+
+
+async def test_reloc_plans_again_once_the_sites_of_a_new_leader_have_reported() -> None:
+    world = World(west=0.0)
+    world.topic("chat", "west")
+    world.client("ann", 0.0, "west", "chat", "chat")
+    model = world.model()
+    silent = replace(model, sites=replace(model.sites, placed=np.array([False])))
+    homes = policy("reloc")
+    await homes.update_plan(silent, version=1, now=0.0)
+    assert homes.plan == {}
+    await homes.update_plan(model, version=1, now=1.0)
+    assert homes.plan == {}, "not before the cool-down is over"
+    await homes.update_plan(model, version=1, now=SETTINGS.cool_down)
+    assert homes.plan == {"ann": "west"}

@@ -67,8 +67,10 @@ class HomePolicy:
             return
         if now - self._planned_at < settings.cool_down:
             return
-        self._planned_version, self._planned_at = version, now
+        self._planned_at = now
         homes = await asyncio.to_thread(reloc_homes, model, settings.seed)
+        if homes:  # a new leader has no coordinates of the sites until they have reported
+            self._planned_version = version
         # A client that left may register again: its planned home is kept, unless there are too many of them.
         previous = self.plan if len(self.plan) <= 2 * len(homes) + _DEPARTED_KEPT else {}
         self.plan = previous | homes
@@ -79,8 +81,10 @@ def reloc_homes(model: Model, seed: int) -> dict[str, str]:
     from nearcast.placement.homes import RelocParameters, reloc
 
     live = np.flatnonzero(model.sites.alive & model.sites.placed)
+    if not len(live):
+        return {}
     rows, problem = homes_problem(model, live, np.arange(len(model.topics.names)))
-    if not len(rows) or not len(live):
+    if not len(rows):
         return {}
     plan = reloc(problem, RelocParameters(seed=seed))
     names = model.sites.names
