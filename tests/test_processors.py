@@ -7,9 +7,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from nearcast import NearcastError, processor
+from nearcast.codec import typed_decoder
 from nearcast.processors import ProcessorError, ProcessorSpec, SpoolView, find_processor, load_processors
 from nearcast.site.worker.processor_main import Announcement, Setup
 from nearcast.site.worker.processor_process import ProcessorProcess, Ticket
@@ -58,7 +60,7 @@ def module(tmp_path: Path) -> Iterator[Setup]:
 
 
 def test_all_marked_functions_and_classes_are_found(module: Setup) -> None:
-    specs = load_processors(module.modules, module.search_path)
+    specs = [found.spec for found in load_processors(module.modules, module.search_path)]
     assert {spec.pattern for spec in specs} == {"one", "several.*", "later", "later.several", "state.a", "state.b"}
     assert find_processor(specs, "several.x") == ProcessorSpec("several.*", 3, 9)
     assert find_processor(specs, "several.*").spool == 3
@@ -150,6 +152,33 @@ async def test_the_runner_calls_every_kind_of_processor(tmp_path: Path, module: 
     ]
     assert len(failed) == 1
     assert failed[0].startswith("TypeError")
+
+
+class Reading(msgspec.Struct):
+    speed: float
+
+
+def test_a_typed_view_leaves_out_what_is_of_another_type(tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "s", 10)
+    payloads = [b"{}", b'{"speed":1}', b"no JSON", b'{"speed":"2"}', b'{"speed":3}', b'{"speed":4}']
+    for n, payload in enumerate(payloads):
+        spool.append(b"id%d" % n, payload)
+    view = SpoolView(spool, "t", 3, typed_decoder(Reading))
+    view.advance(3)
+    assert [m.data for m in view] == [Reading(1)]
+    view.advance(5)
+    assert ([m.data for m in view], view[-1].data, len(view)) == ([Reading(3)], Reading(3), 1)
+    view.advance(6)
+    assert [m.data for m in reversed(view)] == [Reading(4), Reading(3)]
+    assert [m.data for m in view[:1]] == [Reading(3)]
+    view.advance(2)
+    assert [m.data for m in view] == [Reading(1)]
+    spool.close()
+
+
+def test_a_type_that_cannot_be_decoded_is_named() -> None:
+    with pytest.raises(ProcessorError, match=r"processor 'x': type is int \| object, which msgspec cannot"):
+        processor("x", type=int | object)
 
 
 ODD = """

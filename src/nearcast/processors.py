@@ -5,17 +5,32 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, overload
 
 import msgspec
 
+from nearcast.codec import JSON, typed_decoder
 from nearcast.domain.topic import check_pattern, covers
 from nearcast.errors import InputError
-from nearcast.message import Message
+from nearcast.message import Message, PayloadError
 from nearcast.nats.stamp import header_block
 
-__all__ = ["ProcessorError", "ProcessorSpec", "SpoolView", "find_processor", "load_processors", "processor"]
+__all__ = [
+    "Processor",
+    "ProcessorCall",
+    "ProcessorError",
+    "ProcessorSpec",
+    "SpoolReader",
+    "SpoolView",
+    "failure_reason",
+    "find_processor",
+    "load_processors",
+    "marked_processors",
+    "processor",
+]
 
 T = TypeVar("T", bound=Callable[..., Any])
 _MARK = "__nearcast_processors__"
@@ -33,11 +48,39 @@ class ProcessorSpec(msgspec.Struct, frozen=True):
     timeout: float
 
 
-def processor(pattern: str, *, spool: int = 100, timeout: float = 5.0) -> Callable[[T], T]:
+@dataclass(frozen=True)
+class Processor:
+    """A marked function or class: what it promises, what to call (or make, for a class), how payloads are decoded.
+
+    decode: None for JSON of any shape, decoded when user code asks for it.
+    """
+
+    spec: ProcessorSpec
+    target: Callable[..., Any]
+    decode: Callable[[bytes], Any] | None = None
+
+    def callable(self) -> Callable[..., Any]:
+        """The function, or the method `process` of a new object."""
+        if not inspect.isclass(self.target):
+            return self.target
+        made: Any = self.target()
+        return made.process  # type: ignore[no-any-return]
+
+
+def processor(
+    pattern: str,
+    *,
+    spool: int = 100,
+    timeout: float = 5.0,
+    type: Any = None,  # noqa: A002
+) -> Callable[[T], T]:
     """Mark a function, or a class with a method `process`, as the processor of the topics a pattern stands for.
 
     It is called as `f(message, spool)` and returns one notification, yields several, or returns None for none.
     It may be `async`. Bytes are sent as they are, everything else as JSON.
+
+    type: what payloads are decoded and validated as, by msgspec. A message of another shape becomes a dead letter,
+    and is left out of the spool that the processor sees.
     """
     check_pattern(pattern)
     if not isinstance(spool, int) or spool < 1:
@@ -46,32 +89,42 @@ def processor(pattern: str, *, spool: int = 100, timeout: float = 5.0) -> Callab
         )
     if timeout <= 0:
         raise ProcessorError(f"processor {pattern!r}: timeout is {timeout!r}; seconds above 0 are needed")
+    try:
+        decode = None if type is None else typed_decoder(type)
+    except InputError as error:
+        raise ProcessorError(f"processor {pattern!r}: {error}") from error
 
     def mark(target: T) -> T:
         if inspect.isclass(target) and not callable(getattr(target, "process", None)):
             raise ProcessorError(
                 f"processor {pattern!r}: class {target.__name__} has no method `process(message, spool)`"
             )
-        setattr(target, _MARK, (*getattr(target, _MARK, ()), ProcessorSpec(pattern, spool, timeout)))
+        marked = Processor(ProcessorSpec(pattern, spool, timeout), target, decode)
+        setattr(target, _MARK, (*marked_processors(target), marked))
         return target
 
     return mark
 
 
-def load_processors(modules: Sequence[str], search_path: Sequence[str] = ()) -> dict[ProcessorSpec, Callable[..., Any]]:
-    """Import modules and collect their processors: what each promises, and what to call (or make, for a class)."""
+def marked_processors(target: Any) -> tuple[Processor, ...]:
+    """What a function or class was marked as; nothing if it was not."""
+    return getattr(target, _MARK, ())
+
+
+def load_processors(modules: Sequence[str], search_path: Sequence[str] = ()) -> list[Processor]:
+    """Import modules and collect their processors."""
     sys.path[:0] = [folder for folder in search_path if folder not in sys.path]
-    found: dict[ProcessorSpec, Callable[..., Any]] = {}
+    found: dict[ProcessorSpec, Processor] = {}
     for name in modules:
         try:
             module = importlib.import_module(name)
         except Exception as error:
             raise ProcessorError(f"module {name!r} cannot be imported: {type(error).__name__}: {error}") from error
-        targets = [value for value in vars(module).values() if getattr(value, _MARK, None)]
-        if not targets:
+        marked = [one for value in vars(module).values() for one in marked_processors(value)]
+        if not marked:
             raise ProcessorError(f'module {name!r} has no processor; mark one with @processor("topic")')
-        found |= {spec: target for target in targets for spec in getattr(target, _MARK)}
-    return found
+        found |= {one.spec: one for one in marked}
+    return list(found.values())
 
 
 def find_processor(specs: Iterable[ProcessorSpec], topic: str) -> ProcessorSpec:
@@ -97,14 +150,16 @@ class SpoolView(Sequence[Message]):
     """The messages that came before the one in hand, oldest first: read-only, at most the spool's size.
 
     A message is made when it is first looked at and kept until it leaves the spool, so that code which goes through
-    the whole spool for every message does not make (or parse) it all anew.
+    the whole spool for every message does not make (or parse) it all anew. With a `decode` of a processor's own,
+    messages are decoded as they come, and those that it refuses are left out.
     """
 
-    __slots__ = ("_cache", "_end", "_size", "_spool", "_start", "_topic")
+    __slots__ = ("_cache", "_decode", "_end", "_numbers", "_size", "_spool", "_start", "_topic")
 
-    def __init__(self, spool: SpoolReader, topic: str, size: int) -> None:
-        self._spool, self._topic, self._size = spool, topic, size
+    def __init__(self, spool: SpoolReader, topic: str, size: int, decode: Callable[[bytes], Any] | None = None) -> None:
+        self._spool, self._topic, self._size, self._decode = spool, topic, size, decode
         self._start = self._end = 0
+        self._numbers: range | deque[int] = range(0)
         self._cache: dict[int, Message] = {}
 
     def advance(self, number: int) -> None:
@@ -113,32 +168,102 @@ class SpoolView(Sequence[Message]):
         if self._cache:
             for gone in range(self._start, start):
                 self._cache.pop(gone, None)
+        self._numbers = range(start, number) if self._decode is None else self._readable(start, number)
         self._start, self._end = start, number
 
+    def _readable(self, start: int, end: int) -> deque[int]:
+        """The numbers of messages that can be decoded; those before the last end are known."""
+        known, new = self._numbers, max(start, self._end)
+        if not isinstance(known, deque) or end < self._end:
+            known, new = deque(), start
+        while known and known[0] < start:
+            known.popleft()
+        known.extend(number for number in range(new, end) if self._is_readable(number))
+        return known
+
+    def _is_readable(self, number: int) -> bool:
+        try:
+            self.message(number).data  # noqa: B018 - decoded once, and kept
+        except PayloadError:
+            self._cache.pop(number, None)
+            return False
+        return True
+
     def __len__(self) -> int:
-        return self._end - self._start
+        return len(self._numbers)
 
     @overload
     def __getitem__(self, index: int) -> Message: ...
     @overload
     def __getitem__(self, index: slice) -> list[Message]: ...
     def __getitem__(self, index: int | slice) -> Message | list[Message]:
+        size = len(self._numbers)
         if isinstance(index, slice):
-            return [self._message(self._start + i) for i in range(*index.indices(len(self)))]
-        size = len(self)
+            return [self.message(self._numbers[i]) for i in range(*index.indices(size))]
         if not -size <= index < size:
             raise IndexError(f"spool of {self._topic} has {size} messages, not one at {index}")
-        return self._message(self._start + index % size)
+        return self.message(self._numbers[index])
 
     def __iter__(self) -> Iterator[Message]:
-        return map(self._message, range(self._start, self._end))
+        return map(self.message, self._numbers)
 
     def __reversed__(self) -> Iterator[Message]:
-        return map(self._message, range(self._end - 1, self._start - 1, -1))
+        return map(self.message, reversed(self._numbers))
 
-    def _message(self, number: int) -> Message:
+    def message(self, number: int) -> Message:
+        """A message by its number in the spool file; kept until it leaves the view."""
         message = self._cache.get(number)
         if message is None:
             message_id, payload = self._spool.read(number)
-            message = self._cache[number] = Message(self._topic, payload, header_block(message_id))
+            message = Message(self._topic, payload, header_block(message_id), self._decode or JSON.decode)
+            self._cache[number] = message
         return message
+
+
+class ProcessorCall:
+    """A processor with one topic's spool, ready to be called."""
+
+    def __init__(self, processor: Processor, call: Callable[..., Any], spool: SpoolReader, topic: str) -> None:
+        self._call, self._spool, self._topic, self._typed = call, spool, topic, processor.decode is not None
+        self._view = SpoolView(spool, topic, processor.spec.spool, processor.decode)
+
+    def process(self, number: int) -> list[bytes]:
+        """The notifications made from the message of that number."""
+        self._view.advance(number)
+        if self._typed:
+            message = self._view.message(number)
+            message.data  # noqa: B018 - raises PayloadError: user code sees only what it asked for
+        else:
+            message_id, payload = self._spool.read(number)
+            message = Message(self._topic, payload, header_block(message_id))
+        outcome = self._call(message, self._view)
+        if inspect.iscoroutine(outcome) or inspect.isasyncgen(outcome):
+            outcome = _await(outcome)
+        if outcome is None:
+            return []
+        values = outcome if inspect.isgenerator(outcome) or isinstance(outcome, _Yielded) else (outcome,)
+        return [value if isinstance(value, bytes) else JSON.encode(value) for value in values]
+
+
+def failure_reason(error: Exception) -> str:
+    """Why a message could not be processed, as its dead letter says."""
+    return f"{type(error).__name__}: {error}"
+
+
+class _Yielded(list[Any]):
+    """What an async generator yielded."""
+
+
+def _await(outcome: Any) -> Any:
+    import asyncio  # only async processors pay for an event loop
+
+    async def collect() -> Any:
+        return _Yielded([value async for value in outcome]) if inspect.isasyncgen(outcome) else await outcome
+
+    global _loop
+    if _loop is None:
+        _loop = asyncio.new_event_loop()
+    return _loop.run_until_complete(collect())
+
+
+_loop: Any = None

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
 
-from nearcast.domain.deployment import Deployment
-from nearcast.domain.site import Limits, SiteSpec, StoreSpec
-from nearcast.domain.topic import TopicSpec
-from nearcast.site.ports import free_ports
-from nearcast.site.site import Site, run_sites
+from nearcast.testing import RunningSites, sites
 
 # A processor for every behaviour the tests need, chosen by fields of the message.
 PROCESSORS = """
@@ -38,68 +34,17 @@ def echo(message, spool):
 """
 
 
-class City:
-    """Three sites with stores: tokyo and osaka at the edge, and the cloud."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.sites: dict[str, Site] = {}
-
-    def url(self, site: str) -> str:
-        return self.sites[site].spec.url
-
-
 @pytest.fixture
-def city(tmp_path: Path) -> Callable[..., contextlib.AbstractAsyncContextManager[City]]:
-    """`async with city(TopicSpec(...), ...) as c`: three running sites."""
-
-    @contextlib.asynccontextmanager
-    async def start(
-        *topics: TopicSpec,
-        names: tuple[str, ...] = ("tokyo", "osaka", "cloud"),
-        mqtt: bool = False,
-        max_payload: int = 1 << 20,
-        report_seconds: float = 5.0,
-    ) -> AsyncIterator[City]:
-        (tmp_path / "city_processors.py").write_text(PROCESSORS)
-        specs = []
-        for name in names:
-            (tmp_path / "stores" / name).mkdir(parents=True, exist_ok=True)
-            port = free_ports()
-            specs.append(
-                SiteSpec(
-                    name,
-                    "cloud" if name == "cloud" else "edge",
-                    port=port,
-                    mqtt_port=port + 5 if mqtt else None,
-                    store=StoreSpec(tmp_path / "stores" / name),
-                    limits=Limits(max_payload=max_payload),
-                )
-            )
-        c = City(tmp_path)
-        deployment = Deployment(tuple(specs), topics, ("city_processors",), report_seconds=report_seconds)
-        async with run_sites(deployment, tmp_path / "run", [str(tmp_path)]) as c.sites:
-            await interest_settled()
-            yield c
-
-    return start
-
-
-async def interest_settled() -> None:
-    """Gateways learn of subscriptions in the background; there is no event to wait for."""
-    await asyncio.sleep(0.3)
-
-
-async def until(holds: Callable[[], Awaitable[bool]] | Callable[[], bool], limit: float = 30.0) -> None:
-    """Wait for a condition; fail when it does not come to hold."""
-    clock = asyncio.get_running_loop().time
-    deadline = clock() + limit
-    while True:
-        answer = holds()
-        if answer if isinstance(answer, bool) else await answer:
-            return
-        assert clock() < deadline, "the condition did not come to hold in time"
-        await asyncio.sleep(0.02)
+def city(tmp_path: Path) -> Callable[..., contextlib.AbstractAsyncContextManager[RunningSites]]:
+    """`async with city(TopicSpec(...), ...) as c`: tokyo and osaka at the edge, and the cloud, with stores."""
+    (tmp_path / "city_processors.py").write_text(PROCESSORS)
+    return partial(
+        sites,
+        names=("tokyo", "osaka", "cloud"),
+        processors=["city_processors"],
+        search_path=[str(tmp_path)],
+        folder=tmp_path,
+    )
 
 
 def left_behind() -> list[str]:

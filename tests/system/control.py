@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
-from tests.system.conftest import City, until
 
 from nearcast.config.coordinator_settings import CoordinatorSettings
 from nearcast.coordinator.leader import Leader
@@ -16,6 +15,7 @@ from nearcast.coordinator.leadership import Coordinator
 from nearcast.nats.connection import Connection, open_connection
 from nearcast.nats.coordinator_rpc import call_coordinator
 from nearcast.nats.tasks import cancel_and_wait
+from nearcast.testing import RunningSites, until
 
 QUICK = CoordinatorSettings(
     period=0.3, lease=1.0, site_lost_after=2.0, client_lost_after=2.0, cool_down=1.0, automatic=False
@@ -41,7 +41,7 @@ class Control:
 
 
 @contextlib.asynccontextmanager
-async def coordinator(c: City, *, wait: bool = True, **changes: Any) -> AsyncIterator[Control]:
+async def coordinator(c: RunningSites, *, wait: bool = True, **changes: Any) -> AsyncIterator[Control]:
     """A coordinator beside the cloud; with `wait`, it leads and knows all sites."""
     settings = msgspec.structs.replace(QUICK, **changes)
     connection = await open_connection([c.url("cloud")], name="coordinator")

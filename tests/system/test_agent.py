@@ -6,7 +6,6 @@ import asyncio
 import json
 
 import pytest
-from tests.system.conftest import until
 
 import nearcast
 from nearcast.domain.topic import TopicSpec
@@ -14,6 +13,7 @@ from nearcast.nats import subjects
 from nearcast.nats.connection import open_connection
 from nearcast.nats.rpc import call
 from nearcast.protocol.services import StoresAnswer, TopicsAnswer, TopicsRequest
+from nearcast.testing import until
 
 
 async def test_services_are_discoverable_and_refuse_wrong_requests_with_400(city):

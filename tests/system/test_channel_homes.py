@@ -7,7 +7,6 @@ import time
 from collections import Counter
 
 import pytest
-from tests.system.conftest import until
 from tests.system.control import coordinator
 
 import nearcast
@@ -16,6 +15,7 @@ from nearcast.nats import subjects
 from nearcast.nats.catalog import Catalog
 from nearcast.nats.stamp import header_block
 from nearcast.nats.tasks import cancel_and_wait
+from nearcast.testing import until
 
 
 async def test_a_client_that_moves_misses_no_result_and_the_coordinator_lists_its_subscriptions(city):

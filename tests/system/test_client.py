@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
-from tests.system.conftest import interest_settled, until
 
 import nearcast
 from nearcast.domain.topic import TopicSpec
@@ -19,6 +18,7 @@ from nearcast.nats.stamp import header_block
 from nearcast.nats.tasks import cancel_and_wait
 from nearcast.site.ports import free_ports
 from nearcast.site.servers import server_binary
+from nearcast.testing import interest_settled, until
 
 
 @pytest.fixture

@@ -7,13 +7,13 @@ import contextlib
 import os
 import signal
 
-from tests.system.conftest import until
 from tests.system.control import coordinator
 from tests.system.test_rehoming import at
 
 import nearcast
 from nearcast.domain.topic import TopicSpec
 from nearcast.nats.tasks import cancel_and_wait
+from nearcast.testing import until
 
 
 async def place(c, control, **where):

@@ -8,7 +8,6 @@ from types import NoneType
 
 import msgspec
 import pytest
-from tests.system.conftest import until
 from tests.system.control import coordinator
 
 import nearcast
@@ -20,6 +19,7 @@ from nearcast.nats.lease import LeaseKeeper
 from nearcast.nats.rpc import StaleTermError, call
 from nearcast.protocol.control import StopTopic
 from nearcast.protocol.reports import SiteReport
+from nearcast.testing import until
 
 GPS = TopicSpec("gps", ("tokyo",))
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-from tests.system.conftest import until
 from tests.system.control import coordinator
 
 import nearcast
 from nearcast.coordinator.executor.executor import Executor
 from nearcast.domain.topic import TopicSpec
 from nearcast.nats.tasks import cancel_and_wait
+from nearcast.testing import until
 
 
 async def test_killed_at_every_step_leaves_one_owner_and_no_lost_message(city, monkeypatch):

@@ -8,10 +8,10 @@ import signal
 import subprocess
 
 import pytest
-from tests.system.conftest import City, until
 
 import nearcast
 from nearcast.domain.topic import TopicSpec
+from nearcast.testing import RunningSites, until
 
 EVERYWHERE = ("tokyo", "osaka", "cloud")
 
@@ -24,7 +24,7 @@ def unmount(path: str) -> None:
     subprocess.run(["umount", path], check=True)
 
 
-async def ids_at(c: City, site: str, topic: str) -> list[str]:
+async def ids_at(c: RunningSites, site: str, topic: str) -> list[str]:
     """The ids a site's own store holds, read past the client."""
     async with nearcast.connect(c.url(site)) as client:
         js = client.connection.jetstream(domain=site)

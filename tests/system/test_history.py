@@ -6,11 +6,11 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from tests.system.conftest import until
 
 import nearcast
 from nearcast import field
 from nearcast.domain.topic import TopicSpec
+from nearcast.testing import until
 
 LOG = TopicSpec("log", replicas=("tokyo", "osaka", "cloud"), quorum=3)
 

@@ -7,7 +7,6 @@ from collections import Counter
 from types import NoneType
 
 import pytest
-from tests.system.conftest import until
 
 import nearcast
 from nearcast.domain.topic import TopicSpec
@@ -16,10 +15,17 @@ from nearcast.nats import subjects
 from nearcast.nats.connection import open_connection
 from nearcast.nats.rpc import RemoteError, StaleTermError, call
 from nearcast.protocol.control import StartTopic, StopTopic
+from nearcast.testing import RunningSites, interest_settled, until
 
 
 async def command(connection, site, verb, body):
     await call(connection, subjects.site_command(site, verb), body, NoneType, timeout=30)
+
+
+async def handovers_are_over(c: RunningSites) -> bool:
+    """Whether no worker forwards or holds anything any more."""
+    workers = [stats for site in c.sites.values() for stats in await site.worker_stats()]
+    return not any(stats.leaving or stats.held for stats in workers)
 
 
 async def test_twenty_migrations_under_load_lose_and_repeat_nothing(city):
@@ -55,7 +61,8 @@ async def test_twenty_migrations_under_load_lose_and_repeat_nothing(city):
             running = False
             await asyncio.gather(*tasks)
             await until(lambda: len(got) >= len(published))
-            await asyncio.sleep(4.0)  # longer than anything that was handed over is held
+            await until(lambda: handovers_are_over(c))
+            await interest_settled()  # whatever was notified twice has come
             counts = Counter(identity.rpartition(";")[0] for identity in got)
             lost = [identity for identity in published if identity not in counts]
             repeated = [identity for identity, count in counts.items() if count > 1]
@@ -138,7 +145,8 @@ async def test_messages_without_ids_are_processed_once_too(city):
             running = False
             await asyncio.gather(*tasks)
             await until(lambda: len(got) >= sent)
-            await asyncio.sleep(8.0)  # longer than anything that was handed over is held
+            await until(lambda: handovers_are_over(c))
+            await interest_settled()
             counts = Counter(got)
             assert {n: counts[n] for n in range(sent) if counts[n] != 1} == {}
             assert sent > 500

@@ -7,13 +7,13 @@ import json
 
 import msgspec
 import paho.mqtt.client as mqtt
-from tests.system.conftest import until
 
 import nearcast
 from nearcast.domain.topic import TopicSpec
 from nearcast.nats import subjects
 from nearcast.nats.connection import open_connection
 from nearcast.protocol.reports import SiteReport
+from nearcast.testing import until
 
 
 async def test_an_unmodified_device_publishes_and_is_notified(city) -> None:

@@ -8,13 +8,13 @@ import json
 import msgspec
 import pytest
 from nats.errors import TimeoutError as NatsTimeoutError
-from tests.system.conftest import until
 
 from nearcast.errors import InputError
 from nearcast.nats.connection import open_connection
 from nearcast.nats.kv import Bucket, BucketNotFoundError, ConflictError
 from nearcast.nats.lease import LeaseKeeper, LeaseMachine
 from nearcast.nats.rpc import Endpoint, NoAnswerError, RemoteError, Server, StaleTermError, call
+from nearcast.testing import until
 
 
 class Question(msgspec.Struct):

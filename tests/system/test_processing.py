@@ -6,25 +6,24 @@ import asyncio
 import os
 import signal
 
-from tests.system.conftest import City, interest_settled, until
-
 import nearcast
 from nearcast.domain.topic import TopicSpec
+from nearcast.testing import RunningSites, interest_settled, until
 
 
-async def stats(c: City) -> dict[str, tuple[int, int]]:
+async def stats(c: RunningSites) -> dict[str, tuple[int, int]]:
     """Processed and delegated, per site that has workers."""
     found = {name: await site.worker_stats() for name, site in c.sites.items()}
     return {n: (sum(s.processed for s in w), sum(s.delegated for s in w)) for n, w in found.items() if w}
 
 
-async def publish_from(c: City, site: str, topic: str, number: int) -> None:
+async def publish_from(c: RunningSites, site: str, topic: str, number: int) -> None:
     async with nearcast.connect(c.url(site)) as client:
         for n in range(number):
             await client.publish(topic, {"n": n})
 
 
-async def processed(c: City, total: int) -> bool:
+async def processed(c: RunningSites, total: int) -> bool:
     return sum(p for p, _ in (await stats(c)).values()) == total
 
 
@@ -80,7 +79,7 @@ async def test_spools_of_all_managing_sites_hold_the_message_and_copies_go_only_
             assert set(copies) == {"spl.gps.car"}, "a topic with one managing site sends no copies"
 
 
-async def _received_copies(c: City, site: str, number: int) -> bool:
+async def _received_copies(c: RunningSites, site: str, number: int) -> bool:
     return (await c.sites[site].worker_stats())[0].copies_received == number
 
 

@@ -7,12 +7,12 @@ import contextlib
 from collections import Counter
 
 import pytest
-from tests.system.conftest import interest_settled, until
 from tests.system.control import coordinator
 
 import nearcast
 from nearcast.coordinates import Coordinate
 from nearcast.domain.topic import TopicSpec
+from nearcast.testing import interest_settled, until
 
 
 def at(x: float) -> Coordinate:

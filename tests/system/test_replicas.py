@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.system.conftest import interest_settled, until
 from tests.system.control import coordinator
 
 import nearcast
 from nearcast.coordinator.executor.steps import Finish
 from nearcast.coordinator.moves import ReplicaMove
 from nearcast.domain.topic import TopicSpec
+from nearcast.testing import interest_settled, until
 
 
 async def test_a_replica_moves_with_its_past_while_messages_flow(city):

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.system.conftest import until
 
 from nearcast import InputError
 from nearcast.cli import main
@@ -36,6 +35,7 @@ from nearcast.lab.wan import (
 )
 from nearcast.lab.wan.lifecycle import emulator_process
 from nearcast.lab.wan.namespaces import call_inside, names
+from nearcast.testing import until
 
 if TYPE_CHECKING:
     pass

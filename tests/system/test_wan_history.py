@@ -8,7 +8,6 @@ import signal
 from pathlib import Path
 
 import pytest
-from tests.system.conftest import until
 
 import nearcast
 from nearcast.client.history import StoreFinder
@@ -16,6 +15,7 @@ from nearcast.domain.deployment import Deployment
 from nearcast.domain.site import SiteSpec, StoreSpec
 from nearcast.domain.topic import TopicSpec
 from nearcast.lab.wan import call_at, from_rtts, missing_right, sites_at, wide_area
+from nearcast.testing import until
 
 pytestmark = [
     pytest.mark.skipif((reason := missing_right()) is not None, reason=str(reason)),

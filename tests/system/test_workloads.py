@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from tests.system.conftest import City
 from tests.system.test_cli import run
 
 from nearcast.errors import InputError, NearcastError
@@ -25,8 +24,9 @@ from nearcast.lab.workloads.schedule import JOIN, MOVE, PUBLISH, SUBSCRIBE
 from nearcast.lab.workloads.taxi import trip_schedule
 from nearcast.lab.workloads.taxi_job import TaxiParameters
 from nearcast.lab.workloads.uav import UavParameters, generate_towers, uav
+from nearcast.testing import RunningSites
 
-StartCity = Callable[..., contextlib.AbstractAsyncContextManager[City]]
+StartCity = Callable[..., contextlib.AbstractAsyncContextManager[RunningSites]]
 SITES = ("tokyo", "osaka", "cloud")
 
 

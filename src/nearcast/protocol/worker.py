@@ -107,7 +107,11 @@ class TopicWork(msgspec.Struct):
 
 
 class WorkerStats(msgspec.Struct):
-    """Counts since the worker started. Delegated: processed here for a publisher whose home is another site."""
+    """Counts since the worker started.
+
+    delegated: processed here for a publisher whose home is another site.
+    leaving, held: topics on their way out, and handed-over messages that wait, at this moment.
+    """
 
     worker: str = ""
     processed: int = 0
@@ -120,4 +124,6 @@ class WorkerStats(msgspec.Struct):
     duplicates: int = 0
     processor_pid: int = 0
     restarts: int = 0
+    leaving: int = 0
+    held: int = 0
     topics: dict[str, TopicWork] = {}

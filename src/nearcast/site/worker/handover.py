@@ -300,7 +300,7 @@ class HandoverMachine:
         self._buffered: list[Publication] = []  # copies that came before the spool had been copied
         self._taken: Counter[tuple[str, bytes]] = Counter()  # from the queue group, while stepping aside
         self._passed: list[Publication] = []  # seen by the plain subscription, while stepping aside
-        self._held = 0
+        self.held = 0
         self._failure = ""
         self._pending: list[Command] = []  # answered when it has joined, or left
         self._returning: list[HostTopic] = []  # answered when it has left and joined again
@@ -358,7 +358,7 @@ class HandoverMachine:
             case HandedOver(publication):
                 return self._handed_over(publication, now)
             case HoldExpired(publication):
-                self._held -= 1
+                self.held -= 1
                 return self._release(publication, now)
             case SettleOver():
                 return [Drain("plain")]
@@ -497,7 +497,7 @@ class HandoverMachine:
         return [AwaitIdle()]
 
     def _end(self) -> list[Instruction]:
-        if self._held:  # handed over at the last moment; it is to be forwarded
+        if self.held:  # handed over at the last moment; it is to be forwarded
             return [StartTimer(self._hold, HoldOver())]
         self.phase = Phase.ABSENT
         return [*(Refuse(command, self._failure) for command in self._pending), Forget(tuple(self._returning))]
@@ -513,7 +513,7 @@ class HandoverMachine:
         if received.ids is not None and publication.id in received.ids:
             return []
         if self._shared or not publication.id:
-            self._held += 1
+            self.held += 1
             return [StartTimer(self._hold, HoldExpired(publication))]
         return self._release(publication, now)
 

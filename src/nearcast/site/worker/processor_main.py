@@ -7,7 +7,6 @@ one message it had in hand is the first without an outcome.
 
 from __future__ import annotations
 
-import inspect
 import os
 import struct
 import sys
@@ -16,10 +15,7 @@ from typing import Any
 
 import msgspec
 
-from nearcast.codec import JSON
-from nearcast.message import Message
-from nearcast.nats.stamp import header_block
-from nearcast.processors import ProcessorError, ProcessorSpec, SpoolView, load_processors
+from nearcast.processors import Processor, ProcessorCall, ProcessorError, failure_reason, load_processors
 from nearcast.site.worker.spool import Spool
 
 __all__ = ["ANNOUNCE", "DONE", "FAILED", "LENGTH", "OUTCOME", "READY", "TICKET", "Announcement", "Setup"]
@@ -55,53 +51,21 @@ class Announcement(msgspec.Struct, frozen=True):
 class _Topic:
     """A topic with its processor, ready to be called."""
 
-    def __init__(self, announcement: Announcement, spec: ProcessorSpec, call: Any) -> None:
-        self.name, self.call = announcement.topic, call
+    def __init__(self, announcement: Announcement, processor: Processor, call: Any) -> None:
         self.spool = Spool.open_for_reading(Path(announcement.spool))
-        self.view = SpoolView(self.spool, self.name, spec.spool)
+        self._call = ProcessorCall(processor, call, self.spool, announcement.topic)
 
     def process(self, number: int) -> list[bytes]:
         self.spool.refresh()
-        self.view.advance(number)
-        message_id, payload = self.spool.read(number)
-        outcome = self.call(Message(self.name, payload, header_block(message_id)), self.view)
-        if outcome is None:
-            return []
-        if inspect.iscoroutine(outcome) or inspect.isasyncgen(outcome):
-            outcome = _finish(outcome)
-            if outcome is None:
-                return []
-        values = outcome if inspect.isgenerator(outcome) or isinstance(outcome, _Several) else (outcome,)
-        return [value if isinstance(value, bytes) else JSON.encode(value) for value in values]
-
-
-class _Several(list[Any]):
-    """What an async generator yielded."""
-
-
-def _finish(outcome: Any) -> Any:
-    import asyncio  # only async processors pay for an event loop
-
-    async def collect() -> Any:
-        return _Several([value async for value in outcome]) if inspect.isasyncgen(outcome) else await outcome
-
-    global _loop
-    if _loop is None:
-        _loop = asyncio.new_event_loop()
-    return _loop.run_until_complete(collect())
-
-
-_loop: Any = None
+        return self._call.process(number)
 
 
 def run(setup: Setup, tickets: int, outcomes: int) -> None:
     """Load the processors, say so, then work until the ticket pipe closes."""
-    processors = {
-        spec.pattern: (spec, target) for spec, target in load_processors(*msgspec.structs.astuple(setup)).items()
-    }
+    processors = {one.spec.pattern: one for one in load_processors(setup.modules, setup.search_path)}
     calls: dict[str, Any] = {}
     topics: dict[int, _Topic] = {}
-    promises = msgspec.json.encode([spec for spec, _ in processors.values()])
+    promises = msgspec.json.encode([one.spec for one in processors.values()])
     _write_all(outcomes, OUTCOME.pack(READY, 0, 0, len(promises)) + promises)
     buffer = bytearray()
     while chunk := os.read(tickets, 1 << 16):
@@ -120,26 +84,19 @@ def run(setup: Setup, tickets: int, outcomes: int) -> None:
                     if announcement.number in topics:
                         topics.pop(announcement.number).spool.close()
                     continue
-                spec, target = processors[announcement.pattern]
-                if spec.pattern not in calls:
-                    calls[spec.pattern] = _instance(target)
-                topics[announcement.number] = _Topic(announcement, spec, calls[spec.pattern])
+                processor = processors[announcement.pattern]
+                if announcement.pattern not in calls:
+                    calls[announcement.pattern] = processor.callable()
+                topics[announcement.number] = _Topic(announcement, processor, calls[announcement.pattern])
                 continue
             at += TICKET.size
             try:
                 body = b"".join(LENGTH.pack(len(n)) + n for n in topics[topic_number].process(number))
                 kind = DONE
             except Exception as error:
-                kind, body = FAILED, f"{type(error).__name__}: {error}".encode()[:1000]
+                kind, body = FAILED, failure_reason(error).encode()[:1000]
             _write_all(outcomes, OUTCOME.pack(kind, topic_number, number, len(body)) + body)
         del buffer[:at]
-
-
-def _instance(target: Any) -> Any:
-    if not inspect.isclass(target):
-        return target
-    made: Any = target()
-    return made.process
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

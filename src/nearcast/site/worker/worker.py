@@ -336,9 +336,10 @@ class Worker:
     async def _answer_stats(self, request: None) -> WorkerStats:
         self._stats.processor_pid = self._process.pid or 0
         self._stats.restarts = self._process.restarts
-        self._stats.topics = {
-            name: self._work(family) for name, family in self._table.families.items() if family.machine.is_hosted
-        }
+        families = self._table.families
+        self._stats.leaving = sum(not family.machine.is_hosted for family in families.values())
+        self._stats.held = sum(family.machine.held for family in families.values())
+        self._stats.topics = {name: self._work(family) for name, family in families.items() if family.machine.is_hosted}
         return self._stats
 
     def _work(self, family: TopicFamily) -> TopicWork:
