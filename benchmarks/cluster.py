@@ -22,7 +22,7 @@ from nats.js.api import AckPolicy, ConsumerConfig
 import nearcast
 from nearcast.cluster.nats_source.blocking_connection import connection_to
 from nearcast.cluster.nats_source.source import NatsSource
-from nearcast.cluster.session import spark_session
+from nearcast.cluster.spark_session import spark_session
 from nearcast.nats.connection import open_connection
 
 if TYPE_CHECKING:

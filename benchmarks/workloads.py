@@ -72,7 +72,7 @@ def taxi_figures(sizes: list[int]) -> Iterator[Figure]:
 
 
 def _spark(path: str, out: str) -> dict[str, Any]:
-    from nearcast.cluster.session import spark_session
+    from nearcast.cluster.spark_session import spark_session
     from nearcast.lab.workloads.taxi_job import analyse
 
     p = TaxiParameters()

@@ -25,7 +25,7 @@ settings.load_profile("nearcast")
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """One Spark per test process, started by the first test that needs it."""
-    from nearcast.cluster.session import spark_session
+    from nearcast.cluster.spark_session import spark_session
 
     session = spark_session("tests", "local[2]")
     yield session

@@ -38,7 +38,7 @@ def run(
     """Keep datasets and execute channels until Ctrl-C."""
     from nearcast.cluster.driver import Driver
     from nearcast.cluster.driver_lease import DriverLease
-    from nearcast.cluster.session import spark_session
+    from nearcast.cluster.spark_session import spark_session
     from nearcast.config.deployment_file import read_configuration
 
     deployment = read_configuration(config)

@@ -37,7 +37,7 @@ def command(
 
 def _show_channel(seconds: float, seed: int) -> None:
     """The data cluster: a few hundred subscribers of one channel. Without Java, a word about that and no more."""
-    from nearcast.cluster.session import JavaError, require_java
+    from nearcast.cluster.spark_session import JavaError, require_java
 
     try:
         require_java()

@@ -261,7 +261,7 @@ DEFAULTS: dict[str, Callable[[], Workload]] = {
 
 
 def _taxi(trips: str | None, generate: int, out: Path, p: TaxiParameters) -> Workload:
-    from nearcast.cluster.session import stop_spark
+    from nearcast.cluster.spark_session import stop_spark
     from nearcast.lab.workloads.taxi import taxi as make_taxi
     from nearcast.lab.workloads.taxi_trips import write_trips
 

@@ -13,7 +13,7 @@ from nearcast.cluster.datasets.record_files import read_table
 from nearcast.cluster.datasets.schema import arrow_schema, dataset_ddl, parse_ddl, required_fields
 from nearcast.cluster.datasets.warehouse import Warehouse
 from nearcast.cluster.nats_source.blocking_connection import connection_to
-from nearcast.cluster.session import spark_session
+from nearcast.cluster.spark_session import spark_session
 from nearcast.domain.channel import ChannelSpec, check_channel
 from nearcast.domain.dataset import DatasetSpec, check_dataset
 from nearcast.errors import InputError

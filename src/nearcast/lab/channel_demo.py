@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import nearcast
 from nearcast.cluster.admin import Admin
 from nearcast.cluster.driver import running_driver
-from nearcast.cluster.session import spark_session
+from nearcast.cluster.spark_session import spark_session
 from nearcast.domain.channel import ChannelSpec, Parameter
 from nearcast.domain.cluster import ClusterSpec
 from nearcast.domain.dataset import DatasetSpec

@@ -62,7 +62,7 @@ def homes(
     def plan(advance: Advance) -> planners.HomesPlan:
         if engine == "spark":
             from nearcast.cluster.analytics import parallel_planners
-            from nearcast.cluster.session import spark_session
+            from nearcast.cluster.spark_session import spark_session
 
             return parallel_planners.reloc(spark_session("nearcast plan homes"), problem, parameters)
         methods = {

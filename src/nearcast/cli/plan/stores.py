@@ -84,7 +84,7 @@ def stores(
         problem = planners.StorageProblem(network, rates, count, capacity, degrees, size, publication)
         if engine == "spark":
             from nearcast.cluster.analytics import parallel_planners
-            from nearcast.cluster.session import spark_session
+            from nearcast.cluster.spark_session import spark_session
 
             return parallel_planners.stores(spark_session("nearcast plan stores"), problem, assign)
         if assign == "exact" and rates.size * network.nodes > EXACT_LIMIT:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nearcast.cluster.session import spark_session
+from nearcast.cluster.spark_session import spark_session
 from nearcast.errors import InputError
 from nearcast.lab.workloads.schedule import (
     JOIN,

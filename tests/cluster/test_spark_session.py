@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nearcast.cluster.session import local_cores, require_java, spark_session
+from nearcast.cluster.spark_session import local_cores, require_java, spark_session
 from nearcast.errors import NearcastError
 
 if TYPE_CHECKING:
