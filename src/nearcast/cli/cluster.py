@@ -42,11 +42,9 @@ def run(
     from nearcast.config.deployment_file import read_configuration
 
     deployment = read_configuration(config)
-    if deployment.cluster is None:
-        raise InputError(f"{config}: there is no [cluster]; add one with a `warehouse`")
+    spec = deployment.data_cluster()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     logging.getLogger("py4j").setLevel(logging.ERROR)
-    spec = deployment.cluster
     sys.setswitchinterval(0.001)  # a batch passes through several threads, each switch may take this long
     lease = DriverLease(deployment.cloud())  # the lease of a killed driver expires while Spark starts
     spark = spark_session("nearcast cluster", master=spec.master, settings=spec.spark)
@@ -54,7 +52,7 @@ def run(
     for number in (signal.SIGINT, signal.SIGTERM):  # after Spark has started: it installs its own handlers
         signal.signal(number, lambda *_: stop.set())
     try:
-        with Driver(spark, spec, deployment, lease) as driver:
+        with Driver(spark, deployment, lease) as driver:
             if metrics_port is not None:
                 _serve_metrics(driver.progress, metrics_port)
             _log.info("the data cluster is running")

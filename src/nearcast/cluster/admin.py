@@ -85,12 +85,10 @@ class Admin:
         spec = self.dataset(name)
         if not spec.static:
             raise InputError(f"dataset {name!r} is a stream from {spec.source}; feed it instead")
-        if self._deployment.cluster is None:
-            raise InputError("the configuration has no [cluster]; add one with a `warehouse`")
         spark = spark or _validation_session()
         table = read_table(path, arrow_schema(parse_ddl(dataset_ddl(spec), name)), required_fields(spec.schema))
         following = replace(spec, version=spec.version + 1)
-        warehouse = Warehouse(self._deployment.cluster.warehouse)
+        warehouse = Warehouse(self._deployment.data_cluster().warehouse)
         warehouse.write_file(static_path(warehouse, name, following.version), table)
         self._connection.call(self._catalog.replace_dataset(following))
         return int(table.num_rows)

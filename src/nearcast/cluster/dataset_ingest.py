@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from nearcast.cluster.channels.results import ResultLog, group_results
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["DatasetIngest"]
 
 
+@dataclass(eq=False)
 class DatasetIngest:
     """Spark calls it for each micro-batch of a dataset.
 
@@ -28,20 +30,15 @@ class DatasetIngest:
     overwritten, and a batch that was complete is skipped.
     """
 
-    def __init__(
-        self,
-        table: StreamTable,
-        views: DatasetViews,
-        matcher: Matcher,
-        results: ResultLog,
-        progress: DriverProgress,
-    ) -> None:
-        self._table, self._views = table, views
-        self._matcher, self.results, self._progress = matcher, results, progress
-        self.channels: Sequence[RunningChannel] = ()
-        self._reader: DriverReader | None = None
-        self._first = True
-        self._timer = StageTimer()
+    _table: StreamTable
+    _views: DatasetViews
+    _matcher: Matcher
+    results: ResultLog
+    _progress: DriverProgress
+    channels: Sequence[RunningChannel] = ()
+    _reader: DriverReader | None = None
+    _first: bool = True
+    _timer: StageTimer = field(default_factory=StageTimer)
 
     def query_starts(self, reader: DriverReader) -> None:
         """The query starts (again): its first batch may be one that was interrupted."""

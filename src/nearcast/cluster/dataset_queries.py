@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from nearcast.cluster.datasets.views import DatasetViews
     from nearcast.cluster.datasets.warehouse import Warehouse
     from nearcast.cluster.driver_progress import DriverProgress
-    from nearcast.domain.cluster import ClusterSpec
     from nearcast.domain.deployment import Deployment
 
 __all__ = ["DatasetQueries"]
@@ -41,7 +40,6 @@ class DatasetQueries:
     def __init__(
         self,
         spark: SparkSession,
-        spec: ClusterSpec,
         deployment: Deployment,
         warehouse: Warehouse,
         views: DatasetViews,
@@ -49,10 +47,10 @@ class DatasetQueries:
         ingest: Callable[[StreamTable], DatasetIngest],
         failed: Callable[[str, str], None],
     ) -> None:
-        self._spark, self._spec, self._deployment = spark, spec, deployment
+        self._spark, self._deployment, self._spec = spark, deployment, deployment.data_cluster()
         self._warehouse, self._views, self._progress = warehouse, views, progress
         self._make_ingest, self._failed = ingest, failed
-        self._checkpoints = spec.checkpoints or warehouse.uri(warehouse.folder("checkpoints"))
+        self._checkpoints = self._spec.checkpoints or warehouse.uri(warehouse.folder("checkpoints"))
         self.specs: dict[str, DatasetSpec] = {}
         self.ingests: dict[str, DatasetIngest] = {}
         self._pending: list[DatasetSpec] = []

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nearcast.cluster.analytics.workload_tables import workload_tables, write_tables
 from nearcast.cluster.channels.channel_set import ChannelSet
@@ -25,7 +25,6 @@ from nearcast.cluster.driver_lease import DriverLease
 from nearcast.cluster.driver_progress import DriverProgress
 from nearcast.cluster.nats_source.blocking_connection import connection_to
 from nearcast.cluster.spark_errors import error_line
-from nearcast.errors import InputError
 from nearcast.nats import subjects
 from nearcast.nats.catalog import CHANNELS, DATASETS, SUBSCRIPTIONS, Catalog
 from nearcast.nats.kv import BucketError
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from nearcast.cluster.datasets.dataset_tables import StreamTable
-    from nearcast.domain.cluster import ClusterSpec
     from nearcast.domain.deployment import Deployment
 
 __all__ = ["Driver", "running_driver"]
@@ -49,15 +47,13 @@ _WORKLOAD_SECONDS = 3600.0
 class Driver:
     """Use as a context manager; `run` calls `step` until it is told to stop."""
 
-    def __init__(
-        self, spark: SparkSession, spec: ClusterSpec, deployment: Deployment, lease: DriverLease | None = None
-    ) -> None:
-        self._spark, self._spec, self._deployment = spark, spec, deployment
+    def __init__(self, spark: SparkSession, deployment: Deployment, lease: DriverLease | None = None) -> None:
+        self._spark, self._deployment, self._spec = spark, deployment, deployment.data_cluster()
         cloud = deployment.cloud()
         self._lease = lease or DriverLease(cloud)
         self._prefix = subjects.store_api(cloud.name)
         self._connection = connection_to([cloud.url])
-        self._warehouse = Warehouse(spec.warehouse)
+        self._warehouse = Warehouse(self._spec.warehouse)
         self._catalog = Catalog(self._connection.connection, cloud.name)
         self._connection.call(self._catalog.prepare())
         self._connection.call(self._catalog.keep_reports())
@@ -67,7 +63,7 @@ class Driver:
         self._matcher = Matcher(spark)
         self._views = DatasetViews(spark)
         self._datasets = DatasetQueries(
-            spark, spec, deployment, self._warehouse, self._views, self.progress, self._ingest, self._failed
+            spark, deployment, self._warehouse, self._views, self.progress, self._ingest, self._failed
         )
         self._channels = ChannelSet(spark, self.progress, self._schedule)
         self._outdated = False  # datasets or channels have changed since the last update of the channels
@@ -166,10 +162,9 @@ class Driver:
         try:
             self._datasets.tidy()
             oldest = (datetime.now(UTC) - timedelta(seconds=self._spec.keep_results)).strftime("%Y-%m-%d")
-            logs = [ingest.results for ingest in list(self._datasets.ingests.values())]
-            logs += [scheduled.results for scheduled in list(self._channels.scheduled.values())]
-            for log in logs:
-                log.tidy(oldest)
+            producers: list[Any] = [*self._datasets.ingests.values(), *self._channels.scheduled.values()]
+            for producer in producers:
+                producer.results.tidy(oldest)
             if self._spec.analyse_every and time.monotonic() - self._analysed > self._spec.analyse_every:
                 self._analysed = time.monotonic()
                 self.analyse()
@@ -180,9 +175,7 @@ class Driver:
 @contextlib.asynccontextmanager
 async def running_driver(spark: SparkSession, deployment: Deployment) -> AsyncIterator[Driver]:
     """A driver in a thread, for asynchronous programs: the demo, a benchmark, a test."""
-    if deployment.cluster is None:
-        raise InputError("the deployment has no [cluster]")
-    driver = await asyncio.to_thread(Driver, spark, deployment.cluster, deployment)
+    driver = await asyncio.to_thread(Driver, spark, deployment)
     stop = threading.Event()
 
     def work() -> None:

@@ -40,6 +40,12 @@ class Deployment:
             raise InputError('datasets and channels need a site of kind = "cloud" with a [site.store]; there is none')
         return found[0]
 
+    def data_cluster(self) -> ClusterSpec:
+        """The settings of the data cluster."""
+        if self.cluster is None:
+            raise InputError("the configuration has no [cluster]; add one with a `warehouse`")
+        return self.cluster
+
     def peers(self, name: str) -> tuple[SiteSpec, ...]:
         """All other sites."""
         return tuple(site for site in self.sites if site.name != name)

@@ -21,7 +21,15 @@ from nearcast.nats.tasks import retry
 if TYPE_CHECKING:
     from nearcast.nats.connection import Connection
 
-__all__ = ["Bucket", "BucketError", "BucketFollower", "BucketNotFoundError", "ConflictError", "bucket_stream"]
+__all__ = [
+    "Bucket",
+    "BucketError",
+    "BucketFollower",
+    "BucketNotFoundError",
+    "ConflictError",
+    "bucket_stream",
+    "bucket_subject",
+]
 
 _PAGE = 1000
 _WRONG_LAST_SEQUENCE = 10071
@@ -46,6 +54,11 @@ def bucket_stream(bucket: str) -> str:
     return f"KV_{bucket}"
 
 
+def bucket_subject(bucket: str, key: str) -> str:
+    """The subject of a key, or of a pattern of keys, in the stream of a bucket."""
+    return f"$KV.{bucket}.{key}"
+
+
 class Bucket:
     """A bucket in the store of a site. A revision is the number of the change that made a value."""
 
@@ -55,7 +68,8 @@ class Bucket:
         self._js = connection.jetstream(domain=site, timeout=timeout)
         self._jsm = connection.jsm(prefix=prefix, timeout=timeout)
         self._reader = StreamReader(connection, prefix, timeout)
-        self._subject, self._publish_to = f"$KV.{name}.", f"{prefix}.$KV.{name}."
+        self._subject = bucket_subject(name, "")
+        self._publish_to = f"{prefix}.{self._subject}"
 
     async def create(self, *, within: float = 0.0) -> Bucket:
         """Make it if it is not there; waits that long for a store that is still starting."""

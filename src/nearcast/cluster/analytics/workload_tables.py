@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.csv as pacsv
+from pyspark.sql import DataFrame
 
 from nearcast.cluster.analytics import workload_statistics as statistics
 from nearcast.cluster.channels.results import RESULTS
 from nearcast.nats import subjects
 from nearcast.nats.catalog import REPORTS_STREAM
-from nearcast.nats.kv import bucket_stream
+from nearcast.nats.kv import bucket_stream, bucket_subject
 from nearcast.nats.subjects import STATE_BUCKET
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from nearcast.cluster.datasets.warehouse import Warehouse
     from nearcast.domain.deployment import Deployment
@@ -69,33 +70,32 @@ def write_tables(warehouse: Warehouse, tables: dict[str, DataFrame]) -> None:
         warehouse.write_bytes(warehouse.folder("analytics", f"{name}.csv"), sink.getvalue())
 
 
+def _stream(spark: SparkSession, deployment: Deployment, store: str, **options: str) -> DataFrame:
+    """A stream of a site's store."""
+    return spark.read.format("nats").options(servers=deployment.cloud().url, domain=store, **options).load()
+
+
 def _published(spark: SparkSession, deployment: Deployment) -> DataFrame:
-    cloud = deployment.cloud()
-    frames = []
+    cloud, frames = deployment.cloud().name, []
     for topic in deployment.topics:
         if topic.replicas:
-            store = cloud.name if cloud.name in topic.replicas else topic.replicas[0]
-            reader = spark.read.format("nats").option("servers", cloud.url).option("domain", store)
-            frames.append(statistics.publications(reader.option("stream", subjects.stream_name(topic.name)).load()))
-    if not frames:
-        return spark.createDataFrame([], _PUBLISHED)
-    return reduce(lambda one, other: one.union(other), frames)
+            store = cloud if cloud in topic.replicas else topic.replicas[0]
+            stored = _stream(spark, deployment, store, stream=subjects.stream_name(topic.name))
+            frames.append(statistics.publications(stored))
+    return reduce(DataFrame.union, frames) if frames else spark.createDataFrame([], _PUBLISHED)
 
 
 def _reports(spark: SparkSession, deployment: Deployment, since: float) -> DataFrame:
-    cloud = deployment.cloud()
-    reader = spark.read.format("nats").option("servers", cloud.url).option("domain", cloud.name)
-    return reader.option("stream", REPORTS_STREAM).load().where(f"time >= timestamp_micros({int(since * 1e6)})")
+    reports = _stream(spark, deployment, deployment.cloud().name, stream=REPORTS_STREAM)
+    return reports.where(f"time >= timestamp_micros({int(since * 1e6)})")
 
 
 def _clients(spark: SparkSession, deployment: Deployment, coordinated: bool) -> DataFrame:
-    """(name, publishes, subscribes) of each client the coordinator knows."""
+    """(name, publishes, subscribes) of each client that is registered with the coordinator."""
     if not coordinated:
         return spark.createDataFrame([], statistics.CLIENT)
-    cloud = deployment.cloud()
-    reader = spark.read.format("nats").option("servers", cloud.url).option("domain", cloud.name)
-    kept = reader.option("stream", bucket_stream(STATE_BUCKET)).option("subject", f"$KV.{STATE_BUCKET}.client.>").load()
-    return statistics.clients(kept)
+    stream, subject = bucket_stream(STATE_BUCKET), bucket_subject(STATE_BUCKET, "client.>")
+    return statistics.clients(_stream(spark, deployment, deployment.cloud().name, stream=stream, subject=subject))
 
 
 def _results(spark: SparkSession, warehouse: Warehouse) -> DataFrame:

@@ -168,13 +168,8 @@ class Matcher:
         if plan is not None and any(c not in due or c.inputs_version != version for c, version in plan.versions):
             del self._plans[key]
             plan = None
-        qualified = [
-            channel
-            for channel in due
-            if channel.reusable
-            and channel.unchanged_batches >= _UNCHANGED_BATCHES
-            and len(channel.rows) <= _MOST_SUBSCRIPTIONS
-        ]
+        unchanged = [c for c in due if c.reusable and c.unchanged_batches >= _UNCHANGED_BATCHES]
+        qualified = [channel for channel in unchanged if len(channel.rows) <= _MOST_SUBSCRIPTIONS]
         if any(plan is None or channel not in plan.considered for channel in qualified):
             plan = self._plans[key] = self._make_plan(qualified, table, records, view_of)
         return plan if plan and plan.versions else None

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from nearcast.cluster.channels import grid
 from nearcast.cluster.channels.tokens import (
     Predicate,
-    TableReference,
+    TableRef,
     Token,
     predicates,
     split_arguments,
@@ -94,12 +94,12 @@ def rewrite(
 
 def _equalities(
     tokens: Sequence[Token],
-    named: Sequence[TableReference],
+    named: Sequence[TableRef],
     how: RewriteOptions,
     values: Mapping[str, Collection[float]],
-) -> list[tuple[Predicate, TableReference, str, str]]:
+) -> list[tuple[Predicate, TableRef, str, str]]:
     """(predicate, table to copy, array to explode, new predicate) for each predicate that becomes an equality."""
-    found: list[tuple[Predicate, TableReference, str, str]] = []
+    found: list[tuple[Predicate, TableRef, str, str]] = []
     copied: set[int] = set()
     for predicate in predicates(tokens):
         made = _radius(predicate, named, copied, values)
@@ -112,8 +112,8 @@ def _equalities(
 
 
 def _radius(
-    predicate: Predicate, named: Sequence[TableReference], copied: set[int], values: Mapping[str, Collection[float]]
-) -> tuple[TableReference, str, str] | None:
+    predicate: Predicate, named: Sequence[TableRef], copied: set[int], values: Mapping[str, Collection[float]]
+) -> tuple[TableRef, str, str] | None:
     found = radius_condition(predicate)
     if found is None:
         return None
@@ -166,8 +166,8 @@ def _level(bound: Token) -> tuple[str, str]:
 
 
 def _threshold(
-    predicate: Predicate, named: Sequence[TableReference], copied: set[int], values: Mapping[str, Collection[float]]
-) -> tuple[TableReference, str, str] | None:
+    predicate: Predicate, named: Sequence[TableRef], copied: set[int], values: Mapping[str, Collection[float]]
+) -> tuple[TableRef, str, str] | None:
     tokens = predicate.tokens
     if len(tokens) < 3:
         return None
@@ -185,9 +185,7 @@ def _threshold(
     return table, f"filter(array({known}), _v -> {_columns_only(left)} {sign} _v)", f"({{e}} = {parameter.text})"
 
 
-def _owner(
-    predicate: Predicate, named: Sequence[TableReference], parts: Sequence[Sequence[Token]]
-) -> TableReference | None:
+def _owner(predicate: Predicate, named: Sequence[TableRef], parts: Sequence[Sequence[Token]]) -> TableRef | None:
     """The table of the block that has all columns of these parts; None if copying it would change a LEFT JOIN."""
     aliases = set()
     for part in parts:

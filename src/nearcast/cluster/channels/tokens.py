@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Predicate", "TableReference", "Token", "predicates", "split_arguments", "tables", "tokenize"]
+__all__ = ["Predicate", "TableRef", "Token", "predicates", "split_arguments", "tables", "tokenize"]
 
 _TOKEN = re.compile(
     r"""(?P<space>\s+|--[^\n]*|/\*.*?\*/)
@@ -46,7 +46,7 @@ class Token:
 
 
 @dataclass(frozen=True)
-class TableReference:
+class TableRef:
     """A table in a FROM clause: a dataset, or a SELECT in parentheses, which has no name. `start` and `end` are without
     the alias. outer: it is the optional side of a LEFT JOIN."""
 
@@ -95,9 +95,9 @@ def tokenize(text: str) -> list[Token]:
     return found
 
 
-def tables(tokens: Sequence[Token]) -> list[TableReference]:
+def tables(tokens: Sequence[Token]) -> list[TableRef]:
     """The tables named in FROM and JOIN, in the order of the text."""
-    found: list[TableReference] = []
+    found: list[TableRef] = []
     from_depth: dict[int, int] = {}
     for n, token in enumerate(tokens):
         word = token.word
@@ -153,7 +153,7 @@ def _at_block_level(tokens: Sequence[Token], n: int) -> bool:
     return False
 
 
-def _table(tokens: Sequence[Token], n: int, outer: bool) -> TableReference | None:
+def _table(tokens: Sequence[Token], n: int, outer: bool) -> TableRef | None:
     if n >= len(tokens) or tokens[n].word in ("LATERAL", "VALUES"):
         return None
     first = last = tokens[n]
@@ -172,7 +172,7 @@ def _table(tokens: Sequence[Token], n: int, outer: bool) -> TableReference | Non
     alias = name
     if after < len(tokens) and tokens[after].kind == "name" and tokens[after].word not in _NOT_AN_ALIAS:
         alias = tokens[after].text.strip("`").lower()
-    return TableReference(name, alias, first.start, last.end, first.block, outer)
+    return TableRef(name, alias, first.start, last.end, first.block, outer)
 
 
 def _joined_by(tokens: Sequence[Token], join: int) -> str:
