@@ -15,6 +15,7 @@ import msgspec
 
 from nearcast.errors import NearcastError
 from nearcast.nats.connection import ConnectionLostError
+from nearcast.nats.stream_publisher import decode_acknowledgement
 from nearcast.nats.tasks import cancel_and_wait
 
 if TYPE_CHECKING:
@@ -42,12 +43,6 @@ class QuorumError(NearcastError, TimeoutError):
         why = f"; refused: {'; '.join(refused)}" if refused else ""
         super().__init__(f"topic {topic}: {len(answered)} of {needed} stores acknowledged in time ({who}){why}")
         self.topic, self.id, self.needed, self.answered, self.refused = topic, message_id, needed, answered, refused
-
-
-class _Ack(msgspec.Struct):
-    stream: str = ""
-    domain: str = ""
-    error: dict[str, object] | None = None
 
 
 @dataclass(slots=True)
@@ -83,7 +78,6 @@ class Acknowledgements:
         self._room = asyncio.Event()
         self._stopped = False
         self._timer: asyncio.Task[None] | None = None
-        self._decode = msgspec.json.Decoder(_Ack).decode
 
     async def start(self) -> None:
         """Listen for acknowledgements."""
@@ -133,9 +127,9 @@ class Acknowledgements:
         entry = self._waiting.get(token)
         if entry is None or not payload:  # answered already; or no store listens (yet)
             return
-        ack = self._decode(payload)
+        ack = decode_acknowledgement(payload)
         if ack.error is not None:
-            entry.refused.append(f"{ack.domain or ack.stream or 'a store'}: {ack.error.get('description')}")
+            entry.refused.append(f"{ack.domain or ack.stream or 'a store'}: {ack.error.description}")
             return
         if ack.domain in entry.answered:
             return

@@ -14,12 +14,31 @@ from nearcast.nats.streams import StreamError
 if TYPE_CHECKING:
     from nearcast.nats.connection import Connection
 
-__all__ = ["OutgoingMessage", "StreamPublisher"]
+__all__ = ["Acknowledgement", "OutgoingMessage", "StreamPublisher", "decode_acknowledgement"]
 
 OutgoingMessage = tuple[str, str, bytes]
 """Subject, id and payload. An empty id is not sent."""
 
 _UNACKNOWLEDGED = 4_096
+
+
+class StreamApiError(msgspec.Struct):
+    """Why a stream refused a publication."""
+
+    description: str = "unknown error"
+
+
+class Acknowledgement(msgspec.Struct):
+    """What a stream answers to a publication. domain: the site whose store has the stream."""
+
+    stream: str = ""
+    domain: str = ""
+    seq: int = 0
+    duplicate: bool = False
+    error: StreamApiError | None = None
+
+
+decode_acknowledgement = msgspec.json.Decoder(Acknowledgement).decode
 
 
 class StreamPublisher:
@@ -84,21 +103,6 @@ class StreamPublisher:
             acknowledgements.take(payload, headers)
 
 
-class _ApiError(msgspec.Struct):
-    description: str = "unknown error"
-
-
-class _Acknowledgement(msgspec.Struct):
-    """What a stream answers to a publication."""
-
-    seq: int = 0
-    duplicate: bool = False
-    error: _ApiError | None = None
-
-
-_decode = msgspec.json.Decoder(_Acknowledgement).decode
-
-
 class _Acknowledgements:
     """Of messages that were published together."""
 
@@ -112,7 +116,7 @@ class _Acknowledgements:
         if headers.startswith(b"NATS/1.0 503"):
             self.problem = "no stream keeps this subject"
         else:
-            answer = _decode(payload)
+            answer = decode_acknowledgement(payload)
             self.sequence = answer.seq
             self.duplicates += answer.duplicate
             self.problem = answer.error.description if answer.error else self.problem
