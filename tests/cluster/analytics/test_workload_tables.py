@@ -33,7 +33,7 @@ async def test_tables_of_running_sites_with_a_coordinators_registry(spark: Spark
     warehouse = Warehouse(str(tmp_path / "warehouse"))
 
     def tables(coordinated: bool) -> dict[str, list[Any]]:
-        made = workload_tables(spark, deployment, warehouse, [("edge", "near.k1")], 60.0, coordinated=coordinated)
+        made = workload_tables(spark, deployment, warehouse, [("edge", "near.k1")], 3600.0, coordinated=coordinated)
         return {name: [tuple(row) for row in frame.collect()] for name, frame in made.items()}
 
     async with run_sites(deployment, tmp_path / "run"):
@@ -52,7 +52,7 @@ async def test_tables_of_running_sites_with_a_coordinators_registry(spark: Spark
         assert await catalog.knows_clients()
         after = await asyncio.to_thread(tables, True)
         await connection.close()
-    assert before["demand"] == [("edge", "gps.a", pytest.approx(4 / 60))]
+    assert before["demand"] == [("edge", "gps.a", pytest.approx(4 / 3600))]
     assert before["members"] == [("gps.a", "car", "pub")]
     assert after["members"] == [("gps.a", "car", "pub"), ("gps.a", "watcher", "sub")]
     assert after["relations"] == [("car", "watcher", 1)]
