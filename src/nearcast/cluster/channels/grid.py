@@ -11,10 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from nearcast.coordinates.geography import EARTH_RADIUS_KM
+
 __all__ = ["DISTANCE", "FUNCTION", "cell", "cells_around", "height_of", "level_of"]
 
 FUNCTION = "distance"
-_RADIUS = 6_371_008.8
+_RADIUS = EARTH_RADIUS_KM * 1000
 _SMALLEST = 64.0
 _METRES_PER_DEGREE = 111_000.0  # a little less than it is, so that rows are a little higher than they must be
 _LEVELS = 19  # the last one has cells larger than half the way round the globe
