@@ -66,15 +66,7 @@ def follow(
 ) -> None:
     """Topics from who follows whom, clients around them: tables for `nearcast plan homes`."""
     p = FollowParameters(
-        topics,
-        sites,
-        sigma_km,
-        field_km,
-        storage,
-        compute,
-        period_s=period_s,
-        duration_s=duration_s,
-        seed=seed,
+        topics, sites, sigma_km, field_km, storage, compute, period_s=period_s, duration_s=duration_s, seed=seed
     )
     follows = generate_follows(clients, p) if graph is None else formats.read_follows(graph)
     _finish(make_follow(follows, p), out)
@@ -84,8 +76,7 @@ def follow(
 def taxi(
     out: Out,
     trips: Annotated[
-        str | None,
-        typer.Option(help="Trips in DEBS 2015 format: a file, a folder or a URL; made up if not given."),
+        str | None, typer.Option(help="Trips in DEBS 2015 format: a file, a folder or a URL; made up if not given.")
     ] = None,
     generate: Annotated[int, typer.Option(min=1, help="Number of made-up trips.")] = TRIPS,
     window_s: Annotated[int, typer.Option(min=1, help="Load is summed up per window.")] = TaxiParameters.window_s,
@@ -162,14 +153,7 @@ def content(
 ) -> None:
     """Requests for stored content on a network of sites: tables for `nearcast plan stores`."""
     p = ContentParameters(
-        nodes,
-        topics,
-        popularity,
-        locality,
-        graph=graph,
-        rate_scale=rate_scale,
-        duration_s=duration_s,
-        seed=seed,
+        nodes, topics, popularity, locality, graph=graph, rate_scale=rate_scale, duration_s=duration_s, seed=seed
     )
     _finish(make_content(p), out)
 

@@ -133,12 +133,7 @@ class Node:
         return sorted(samples)[len(samples) // 2]
 
     def _pushed(
-        self,
-        position: tuple[float, ...],
-        height: float,
-        source: tuple[float, ...],
-        source_height: float,
-        force: float,
+        self, position: tuple[float, ...], height: float, source: tuple[float, ...], source_height: float, force: float
     ) -> tuple[tuple[float, ...], float]:
         """Position and height after a push of `force` ms away from a source."""
         apart = math.dist(position, source)

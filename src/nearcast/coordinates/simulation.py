@@ -173,13 +173,7 @@ def fit(
     return Fit(simulation.position, simulation.height, rounds, median, float(np.percentile(errors, 90)))
 
 
-def relative_errors(
-    position: Floats,
-    height: Floats,
-    source: Ints,
-    destination: Ints,
-    rtt_ms: Floats,
-) -> Floats:
+def relative_errors(position: Floats, height: Floats, source: Ints, destination: Ints, rtt_ms: Floats) -> Floats:
     """|estimate - measured| / measured for every link."""
     estimate = np.linalg.norm(position[source] - position[destination], axis=1)
     estimate += height[source] + height[destination]

@@ -13,7 +13,7 @@ from nearcast.errors import InputError
 from nearcast.placement import balance as planners
 
 if TYPE_CHECKING:
-    from nearcast.cli.plan.command import Advance
+    from nearcast.placement.progress import Advance
 
 __all__ = ["balance"]
 

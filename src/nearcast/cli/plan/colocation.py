@@ -20,7 +20,7 @@ from nearcast.placement.colocation.incremental import NEW
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from nearcast.cli.plan.command import Advance
+    from nearcast.placement.progress import Advance
 
 __all__ = ["colocation"]
 

@@ -15,7 +15,7 @@ from nearcast.cli.tables import write_table
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    Advance = Callable[[float], None]  # told the share of the work that is done
+    from nearcast.placement.progress import Advance
 
 __all__ = ["Engine", "JsonOption", "OutOption", "SeedOption", "plan_and_write"]
 

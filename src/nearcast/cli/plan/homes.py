@@ -18,16 +18,13 @@ from nearcast.placement import homes as planners
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from nearcast.cli.plan.command import Advance
+    from nearcast.placement.progress import Advance
 
 __all__ = ["homes"]
 
 Method = Literal["random", "nearest", "one_topic_one_site", "reloc", "refined", "exact"]
 PLANE = (Column("x_km", minimum=None, optional=True), Column("y_km", minimum=None, optional=True))
-GLOBE = (
-    Column("lat", minimum=-90, maximum=90, optional=True),
-    Column("lon", minimum=-180, maximum=180, optional=True),
-)
+GLOBE = (Column("lat", minimum=-90, maximum=90, optional=True), Column("lon", minimum=-180, maximum=180, optional=True))
 MEMBERS = (Column("topic", "text"), Column("client", "text"), Column("role", "text", choices=("pub", "sub", "both")))
 
 

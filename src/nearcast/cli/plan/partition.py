@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from nearcast.cli.plan.command import Advance
+    from nearcast.placement.progress import Advance
 
 __all__ = ["partition"]
 

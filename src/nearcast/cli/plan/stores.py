@@ -19,7 +19,7 @@ from nearcast.placement import storage as planners
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from nearcast.cli.plan.command import Advance
+    from nearcast.placement.progress import Advance
 
 __all__ = ["stores"]
 
@@ -39,8 +39,7 @@ def stores(
     count: Annotated[int, typer.Option("--stores", help="M: how many nodes get a store")],
     capacity: Annotated[float, typer.Option(help="L: how many topics (or how much size) a store holds")],
     min_replicas: Annotated[
-        int | None,
-        typer.Option(help="Least replicas per topic, 1 by default; more by its share of requests"),
+        int | None, typer.Option(help="Least replicas per topic, 1 by default; more by its share of requests")
     ] = None,
     replicas: Annotated[Path | None, typer.Option(help="topic,replicas: instead of --min-replicas")] = None,
     sizes: Annotated[Path | None, typer.Option(help="topic,size: topics not in it have size 1")] = None,

@@ -28,12 +28,7 @@ SO_TIMESTAMPNS = 35
 
 
 def round_trips(
-    area: Area,
-    pairs: Sequence[tuple[str, str]],
-    *,
-    count: int = 5,
-    gap: float = 0.001,
-    patience: float = 1.0,
+    area: Area, pairs: Sequence[tuple[str, str]], *, count: int = 5, gap: float = 0.001, patience: float = 1.0
 ) -> dict[tuple[str, str], list[float]]:
     """Round trips in ms by (source, destination), `count` each, sent one by one with a gap in seconds.
 

@@ -26,16 +26,7 @@ from nearcast.errors import NearcastError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = [
-    "NamespaceError",
-    "call_inside",
-    "create",
-    "delete",
-    "missing_right",
-    "names",
-    "open_tun",
-    "start_inside",
-]
+__all__ = ["NamespaceError", "call_inside", "create", "delete", "missing_right", "names", "open_tun", "start_inside"]
 
 T = TypeVar("T")
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.spatial.distance import cdist
 
-from nearcast.lab.workloads.follow import site_grid
 from nearcast.placement.homes.problem import HomesProblem, membership
+
+if TYPE_CHECKING:
+    from nearcast.placement.arrays import Floats
 
 __all__ = ["PAPER", "CityParameters", "city", "random_members"]
 
@@ -61,7 +63,7 @@ def city(members: Any, parameters: CityParameters = PAPER, seed: int = 0) -> Hom
     position = np.full((clients, 2), np.inf)
     while (outside := ((position < 0) | (position > parameters.field_km)).any(axis=1)).any():
         position[outside] = rng.normal(lives_at[outside], parameters.spread_km)
-    sites = np.stack(site_grid(parameters.sites, parameters.field_km), axis=1)
+    sites = _grid(parameters.sites, parameters.field_km)
     return HomesProblem(
         client_site_ms=parameters.ms_per_km * cdist(position, sites),
         site_site_ms=parameters.ms_per_km * cdist(sites, sites),
@@ -72,3 +74,11 @@ def city(members: Any, parameters: CityParameters = PAPER, seed: int = 0) -> Hom
         publications=members,
         subscriptions=members,
     )
+
+
+def _grid(sites: int, field_km: float) -> Floats:
+    """A last row that is not full keeps the columns of the others; `follow.site_grid` spreads it evenly."""
+    columns = int(np.ceil(np.sqrt(sites)))
+    rows = -(-sites // columns)
+    number = np.arange(sites)
+    return np.stack([(number % columns + 0.5) / columns, (number // columns + 0.5) / rows], axis=1) * field_km

@@ -20,17 +20,9 @@ from nearcast.lab.workloads.workload import SiteMap, Workload
 from nearcast.placement.storage import Network, from_edges
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from nearcast.placement.arrays import Floats, Ints
 
-__all__ = [
-    "ContentParameters",
-    "content",
-    "locality",
-    "popularity",
-    "random_edges",
-    "random_tree",
-    "zipf_demand",
-]
+__all__ = ["ContentParameters", "content", "locality", "popularity", "random_edges", "random_tree", "zipf_demand"]
 
 
 @dataclass(frozen=True)
@@ -54,19 +46,19 @@ class ContentParameters:
     seed: int = 1
 
 
-def popularity(topics: int, exponent: float) -> NDArray[np.float64]:
+def popularity(topics: int, exponent: float) -> Floats:
     """p_t: shares of the requests, Zipf in rank; they sum to 1."""
     weight = np.arange(1, topics + 1) ** -float(exponent)
     return np.asarray(weight / weight.sum())
 
 
-def locality(topics: int, exponent: float) -> NDArray[np.float64]:
+def locality(topics: int, exponent: float) -> Floats:
     """l_t: the share of sites that ask for a topic, Zipf in rank; the widest is asked for everywhere."""
     weight = np.arange(1, topics + 1) ** -float(exponent)
     return np.asarray(weight / weight.max())
 
 
-def random_edges(p: ContentParameters, rng: np.random.Generator) -> NDArray[np.int64]:
+def random_edges(p: ContentParameters, rng: np.random.Generator) -> Ints:
     """Edges (a, b), a < b: a random tree; a general graph has `extra_edges` more per node."""
     tree = _tree_edges(p.nodes, rng)
     if p.graph == "tree":
@@ -95,7 +87,7 @@ def zipf_demand(
     popularity_exponent: float = 1.0,
     locality_exponent: float | None = None,
     rate: float = 25.0,
-) -> NDArray[np.float64]:
+) -> Floats:
     """r_i^t = rate · p_t requests/s at each asking node, topics × nodes; all nodes ask without a locality exponent.
 
     With one, topic t is asked for by the nodes closest to a random centre: its Zipf share of all nodes.
@@ -157,12 +149,12 @@ def content(p: ContentParameters) -> Workload:
     return Workload("content", about, plan, tables, SiteMap(sites, x, y, load, ("", "")), events.build())
 
 
-def _tree_edges(nodes: int, rng: np.random.Generator) -> NDArray[np.int64]:
+def _tree_edges(nodes: int, rng: np.random.Generator) -> Ints:
     child = np.arange(1, nodes)
     return np.stack((rng.integers(0, child), child), axis=1)
 
 
-def _layout(edges: NDArray[np.int64], p: ContentParameters) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _layout(edges: Ints, p: ContentParameters) -> tuple[Floats, Floats]:
     import rustworkx
 
     graph = rustworkx.PyGraph()

@@ -14,19 +14,11 @@ import numpy as np
 from nearcast.errors import InputError
 from nearcast.lab.workloads.emergency_scene import TYPES, EmergencyParameters, Scene
 from nearcast.lab.workloads.follow import site_grid
-from nearcast.lab.workloads.schedule import (
-    JOIN,
-    LEAVE,
-    MOVE,
-    PUBLISH,
-    SUBSCRIBE,
-    UNSUBSCRIBE,
-    ScheduleBuilder,
-)
+from nearcast.lab.workloads.schedule import JOIN, LEAVE, MOVE, PUBLISH, SUBSCRIBE, UNSUBSCRIBE, ScheduleBuilder
 from nearcast.lab.workloads.workload import Columns, SiteMap, Workload
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from nearcast.placement.arrays import Floats, Ints
 
 __all__ = ["CHANNELS", "EmergencyChannel", "emergency"]
 
@@ -76,14 +68,7 @@ def emergency(scene: Scene, p: EmergencyParameters) -> Workload:
     events.add(JOIN, 0.0, np.append(sensors, cluster), site=0, x=site_x[0], y=site_y[0])
     events.add(SUBSCRIBE, 0.0, cluster, np.arange(len(TYPES) + 1))
     where = {"x": scene.report_x, "y": scene.report_y}
-    events.add(
-        PUBLISH,
-        scene.report_s,
-        sensors[scene.report_type],
-        scene.report_type,
-        size=scene.report_size,
-        **where,
-    )
+    events.add(PUBLISH, scene.report_s, sensors[scene.report_type], scene.report_type, size=scene.report_size, **where)
     events.add(PUBLISH, result_time, cluster, first_key + result_key, size=result_size)
     online = _users(scene, p, rng, home, events, user, first_key + chosen, locations)
 
@@ -114,9 +99,7 @@ def emergency(scene: Scene, p: EmergencyParameters) -> Workload:
     return Workload("emergency", about, plan, tables, places, events.build(), scene.skipped)
 
 
-def _subscriptions(
-    p: EmergencyParameters, rng: np.random.Generator
-) -> tuple[NDArray[np.int64], NDArray[np.int64], list[str]]:
+def _subscriptions(p: EmergencyParameters, rng: np.random.Generator) -> tuple[Ints, Ints, list[str]]:
     """User and key of each subscription: 1 to 5 channels each, 1 to 3 subscriptions a channel."""
     values = {"type": list(TYPES), "area": [f"a{n}" for n in range(p.areas_per_side**2)]}
     number: dict[str, int] = {}
@@ -134,9 +117,7 @@ def _subscriptions(
     return pairs[0], pairs[1], list(number)
 
 
-def _results(
-    scene: Scene, p: EmergencyParameters, keys: list[str]
-) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
+def _results(scene: Scene, p: EmergencyParameters, keys: list[str]) -> tuple[Floats, Ints, Ints]:
     """When the cluster publishes a result, for which subscription, its size: all matches of a period."""
     kinds = {t: n for n, t in enumerate(TYPES)}
     side = p.field_km / p.areas_per_side
@@ -173,10 +154,10 @@ def _users(
     scene: Scene,
     p: EmergencyParameters,
     rng: np.random.Generator,
-    home: NDArray[np.int64],
+    home: Ints,
     events: ScheduleBuilder,
-    user: NDArray[np.int64],
-    topic: NDArray[np.int64],
+    user: Ints,
+    topic: Ints,
     locations: int,
 ) -> int:
     """Log in, subscribe, move, tell the location, unsubscribe, log out; how many log out before the end."""

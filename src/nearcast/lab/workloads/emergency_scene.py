@@ -11,9 +11,8 @@ from nearcast.errors import InputError
 from nearcast.lab.workloads.mobility import random_waypoint, sampled_traces
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from nearcast.lab.workloads.formats import Incidents, Positions
+    from nearcast.placement.arrays import Floats, Ints
 
 __all__ = ["TYPES", "EmergencyParameters", "Scene", "generate_scene", "real_scene"]
 
@@ -44,17 +43,17 @@ class EmergencyParameters:
 class Scene:
     """What happens on the field (km): users by time, reports in order of time, shelters."""
 
-    times: NDArray[np.float64]
-    user_x: NDArray[np.float64]
-    user_y: NDArray[np.float64]
-    report_s: NDArray[np.float64]
-    report_type: NDArray[np.int64]
-    report_x: NDArray[np.float64]
-    report_y: NDArray[np.float64]
-    report_size: NDArray[np.int64]
+    times: Floats
+    user_x: Floats
+    user_y: Floats
+    report_s: Floats
+    report_type: Ints
+    report_x: Floats
+    report_y: Floats
+    report_size: Ints
     shelter: tuple[str, ...]
-    shelter_x: NDArray[np.float64]
-    shelter_y: NDArray[np.float64]
+    shelter_x: Floats
+    shelter_y: Floats
     skipped: dict[str, int]
 
 
@@ -128,9 +127,7 @@ def real_scene(
     return Scene(**{**new, "skipped": skipped})
 
 
-def _to_field(
-    x: NDArray[np.float64], y: NDArray[np.float64], field_km: float
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _to_field(x: Floats, y: Floats, field_km: float) -> tuple[Floats, Floats]:
     """Scale positions to the field by their own middle 98 %, the rest on its edge."""
     placed = []
     for axis in (x, y):
@@ -139,7 +136,7 @@ def _to_field(
     return placed[0], placed[1]
 
 
-def _types(texts: list[str], rng: np.random.Generator) -> NDArray[np.int64]:
+def _types(texts: list[str], rng: np.random.Generator) -> Ints:
     drawn = rng.integers(len(TYPES), size=len(texts))
     for row, text in enumerate(texts):
         cause = text.rsplit("|", 1)[-1].lower()

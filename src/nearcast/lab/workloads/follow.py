@@ -19,7 +19,7 @@ from nearcast.lab.workloads.schedule import JOIN, PUBLISH, SUBSCRIBE, ScheduleBu
 from nearcast.lab.workloads.workload import Columns, SiteMap, Workload
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from nearcast.placement.arrays import Floats, Ints
 
 __all__ = ["FollowParameters", "follow", "generate_follows"]
 
@@ -116,7 +116,7 @@ def follow(follows: Follows, p: FollowParameters) -> Workload:
     return Workload("follow", about, plan, tables, SiteMap(sites, site_x, site_y, load), events.build(), skipped)
 
 
-def site_grid(sites: int, field_km: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def site_grid(sites: int, field_km: float) -> tuple[Floats, Floats]:
     """Sites in rows on a square field, each row filled evenly; a perfect grid when the number is a square."""
     rows = int(np.sqrt(sites))
     per_row = np.diff(np.linspace(0, sites, rows + 1).astype(int))
@@ -125,9 +125,7 @@ def site_grid(sites: int, field_km: float) -> tuple[NDArray[np.float64], NDArray
     return x, y
 
 
-def _memberships(
-    follows: Follows, p: FollowParameters, rng: np.random.Generator
-) -> tuple[NDArray[np.int64], NDArray[np.int64], dict[str, int]]:
+def _memberships(follows: Follows, p: FollowParameters, rng: np.random.Generator) -> tuple[Ints, Ints, dict[str, int]]:
     """Topic and user of every membership: random lines, as long as a user has room for another topic."""
     order = np.argsort(follows.follower, kind="stable")
     follower, followee = follows.follower[order], follows.followee[order]
@@ -163,12 +161,8 @@ def _memberships(
 
 
 def _positions(
-    topic: NDArray[np.int64],
-    client: NDArray[np.int64],
-    topics: int,
-    p: FollowParameters,
-    rng: np.random.Generator,
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    topic: Ints, client: Ints, topics: int, p: FollowParameters, rng: np.random.Generator
+) -> tuple[Floats, Floats]:
     """Each client around the centre of its first topic; the Gaussian is cut at the edges of the field."""
     first = np.zeros(int(client.max()) + 1, dtype=np.int64)
     first[client[::-1]] = topic[::-1]

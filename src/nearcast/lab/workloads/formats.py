@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    Floats = NDArray[np.float64]
+    from nearcast.placement.arrays import Bools, Floats, Ints
 
 __all__ = [
     "Cities",
@@ -49,8 +49,8 @@ class Follows:
     """Who follows whom, as positions in `users`."""
 
     users: Sequence[str]
-    follower: NDArray[np.int64]
-    followee: NDArray[np.int64]
+    follower: Ints
+    followee: Ints
     skipped: Mapping[str, int]
 
 
@@ -151,12 +151,7 @@ def read_cab_positions(path: Path) -> Positions:
     if not ok.any():
         raise InputError(f"{path}, row 1: no row has a position and a time")
     order = np.argsort(time_s[ok], kind="stable")
-    lat, lon, time_s, cab = (
-        lat[ok][order],
-        lon[ok][order],
-        time_s[ok][order],
-        rows["cab"].to_numpy()[ok][order],
-    )
+    lat, lon, time_s, cab = (lat[ok][order], lon[ok][order], time_s[ok][order], rows["cab"].to_numpy()[ok][order])
     return Positions(lat, lon, cab, time_s, _some(skipped))
 
 
@@ -225,7 +220,7 @@ def read_cities(servers: Path, pings: Path, country: str | None = None) -> Citie
     return Cities(rows["name"].to_numpy()[keep].tolist(), lat, lon, rtt, _some(skipped))
 
 
-def _fully_connected(rtt: Floats) -> NDArray[np.int64]:
+def _fully_connected(rtt: Floats) -> Ints:
     keep = np.arange(len(rtt))
     while np.isnan(rtt[np.ix_(keep, keep)]).any():
         holes = np.isnan(rtt[np.ix_(keep, keep)]).sum(axis=1)
@@ -259,9 +254,9 @@ def _numbers(column: pd.Series[str]) -> Floats:
     return np.asarray(pd.to_numeric(column, errors="coerce"), dtype=np.float64)
 
 
-def _on_earth(lat: Floats, lon: Floats, skipped: Counter[str]) -> NDArray[np.bool_]:
+def _on_earth(lat: Floats, lon: Floats, skipped: Counter[str]) -> Bools:
     known = np.isfinite(lat) & np.isfinite(lon)
-    inside: NDArray[np.bool_] = known & (np.abs(lat) <= 90) & (np.abs(lon) <= 180) & ((lat != 0) | (lon != 0))
+    inside: Bools = known & (np.abs(lat) <= 90) & (np.abs(lon) <= 180) & ((lat != 0) | (lon != 0))
     skipped["no position"] += int((~known).sum())
     skipped["not on Earth"] += int((known & ~inside).sum())
     return inside

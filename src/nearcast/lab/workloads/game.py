@@ -20,7 +20,7 @@ from nearcast.lab.workloads.uav import coordinate_columns
 from nearcast.lab.workloads.workload import SiteMap, Workload
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from nearcast.placement.arrays import Floats, Ints
 
 __all__ = ["GameParameters", "GroupChange", "game", "generate_cities", "group_changes", "spread_out"]
 
@@ -125,7 +125,7 @@ def game(known: Cities, p: GameParameters) -> Workload:
     return Workload("game", about, plan, tables, places, events.build(), known.skipped)
 
 
-def group_changes(p: GameParameters, rng: np.random.Generator) -> tuple[NDArray[np.int64], list[GroupChange]]:
+def group_changes(p: GameParameters, rng: np.random.Generator) -> tuple[Ints, list[GroupChange]]:
     """The group of each avatar at first, and who joins another one when."""
     group = rng.permutation(np.arange(p.avatars) % p.groups)
     first = group.copy()
@@ -140,7 +140,7 @@ def group_changes(p: GameParameters, rng: np.random.Generator) -> tuple[NDArray[
     return first, changes
 
 
-def _play_groups(p: GameParameters, rng: np.random.Generator, events: ScheduleBuilder) -> tuple[NDArray[np.int64], int]:
+def _play_groups(p: GameParameters, rng: np.random.Generator, events: ScheduleBuilder) -> tuple[Ints, int]:
     """Subscribe avatars to the others of their group, again after each change; the last groups, changes."""
     group, changes = group_changes(p, rng)
     together = [set(np.flatnonzero(group == g).tolist()) for g in range(p.groups)]
@@ -159,13 +159,13 @@ def _play_groups(p: GameParameters, rng: np.random.Generator, events: ScheduleBu
     return group, len(changes)
 
 
-def _dwell(p: GameParameters, rng: np.random.Generator, number: int) -> NDArray[np.float64]:
+def _dwell(p: GameParameters, rng: np.random.Generator, number: int) -> Floats:
     if p.dwell == "uniform":
         return rng.uniform(p.shortest_s, p.longest_s, number)
     return rng.exponential((p.shortest_s + p.longest_s) / 2, number)
 
 
-def spread_out(rtt: NDArray[np.float64], count: int) -> NDArray[np.int64]:
+def spread_out(rtt: Floats, count: int) -> Ints:
     """The first city and then always the one farthest from those taken: a topology as wide as it can be."""
     taken = [0]
     while len(taken) < count:
@@ -175,7 +175,7 @@ def spread_out(rtt: NDArray[np.float64], count: int) -> NDArray[np.int64]:
     return np.array(taken)
 
 
-def _relative_error(point: NDArray[np.float64], delay: NDArray[np.float64]) -> float:
+def _relative_error(point: Floats, delay: Floats) -> float:
     a, b = np.triu_indices(len(delay), 1)
     if not len(a):
         return 0.0

@@ -9,23 +9,23 @@ import numpy as np
 from nearcast.coordinates.geography import EARTH_RADIUS_KM
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
+
+    from nearcast.placement.arrays import Floats
 
 __all__ = ["DIMENSIONS", "local_plane_km", "network_coordinates"]
 
 DIMENSIONS = 8
 
 
-def local_plane_km(
-    lat: ArrayLike, lon: ArrayLike, centre: tuple[float, float]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def local_plane_km(lat: ArrayLike, lon: ArrayLike, centre: tuple[float, float]) -> tuple[Floats, Floats]:
     """East and north of a centre in km; good over a city."""
     per_degree = np.pi / 180 * EARTH_RADIUS_KM
     lat, lon = np.asarray(lat, dtype=np.float64), np.asarray(lon, dtype=np.float64)
     return (lon - centre[1]) * per_degree * np.cos(np.radians(centre[0])), (lat - centre[0]) * per_degree
 
 
-def network_coordinates(delay_ms: NDArray[np.float64]) -> NDArray[np.float64]:
+def network_coordinates(delay_ms: Floats) -> Floats:
     """Points in eight dimensions whose distances are close to the delays (metric scaling by majorisation).
 
     This is what network coordinates converge to when every node has measured every other one.

@@ -7,11 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
-
     from nearcast.lab.workloads.formats import Positions
+    from nearcast.placement.arrays import Floats
 
 __all__ = ["random_waypoint", "sampled_traces"]
 

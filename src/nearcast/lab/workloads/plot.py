@@ -141,10 +141,7 @@ def _rates(axes: Axes, workload: Workload) -> None:
     middle = (edges[1:] + edges[:-1]) / 2
     upto = np.searchsorted(schedule.time_s, middle)
     most = 1
-    for label, up, down, style in (
-        ("clients", JOIN, LEAVE, ":"),
-        ("subscriptions", SUBSCRIBE, UNSUBSCRIBE, "--"),
-    ):
+    for label, up, down, style in (("clients", JOIN, LEAVE, ":"), ("subscriptions", SUBSCRIBE, UNSUBSCRIBE, "--")):
         step = (schedule.kind == up).astype(np.int64) - (schedule.kind == down)
         there = np.concatenate(([0], np.cumsum(step)))[upto]
         most = max(most, int(there.max()))

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
+    from nearcast.placement.arrays import Floats, Ints
+
 __all__ = ["KINDS", "Event", "Kind", "Predicted", "Schedule", "ScheduleBuilder"]
 
 # Events of the same instant happen in this order.
@@ -49,8 +51,8 @@ class Predicted:
     """What a schedule must cause when nothing is lost and nothing is doubled, per topic."""
 
     topics: tuple[str, ...]
-    published: NDArray[np.int64]
-    delivered: NDArray[np.int64]
+    published: Ints
+    delivered: Ints
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class Schedule:
     clients: tuple[str, ...]
     topics: tuple[str, ...]
     sites: tuple[str, ...]
-    time_s: NDArray[np.float64]
+    time_s: Floats
     kind: NDArray[np.int8]
     client: NDArray[np.int32]
     topic: NDArray[np.int32]
@@ -90,7 +92,7 @@ class Schedule:
         """The events before a time."""
         return self._rows(slice(0, int(np.searchsorted(self.time_s, time_s))))
 
-    def fan_out(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def fan_out(self) -> tuple[Ints, Ints]:
         """Rows of the publications, and how many subscribers each has at its moment.
 
         A client that subscribes to the topic it publishes to is one of them: it gets its own message.
@@ -162,9 +164,7 @@ class ScheduleBuilder:
         return Schedule(*names, *(column[order] for column in columns))
 
 
-def ticks(
-    rng: np.random.Generator, actors: int, period_s: float, start_s: float, end_s: float
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def ticks(rng: np.random.Generator, actors: int, period_s: float, start_s: float, end_s: float) -> tuple[Floats, Ints]:
     """Times and actors when each acts once per period, each with a phase of its own."""
     phase = rng.uniform(0, period_s, actors)
     rounds = np.arange(start_s, end_s, period_s)

@@ -9,15 +9,7 @@ import numpy as np
 
 from nearcast.cluster.spark_session import spark_session
 from nearcast.errors import InputError
-from nearcast.lab.workloads.schedule import (
-    JOIN,
-    LEAVE,
-    PUBLISH,
-    SUBSCRIBE,
-    UNSUBSCRIBE,
-    Schedule,
-    ScheduleBuilder,
-)
+from nearcast.lab.workloads.schedule import JOIN, LEAVE, PUBLISH, SUBSCRIBE, UNSUBSCRIBE, Schedule, ScheduleBuilder
 from nearcast.lab.workloads.taxi_job import GRID, Analysis, TaxiParameters, analyse, first_trips
 from nearcast.lab.workloads.workload import Columns, SiteMap, Workload
 
@@ -26,6 +18,8 @@ if TYPE_CHECKING:
 
     import pandas as pd
     from numpy.typing import NDArray
+
+    from nearcast.placement.arrays import Floats
 
 __all__ = ["LARGEST_RATE", "taxi", "topic_table", "trip_schedule"]
 
@@ -148,7 +142,7 @@ def _workload(analysis: Analysis, schedule: Schedule, p: TaxiParameters) -> Work
     return Workload("taxi", about, plan, tables, places, schedule, skipped)
 
 
-def centres(east: NDArray[Any], south: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def centres(east: NDArray[Any], south: NDArray[Any]) -> tuple[Floats, Floats]:
     """Longitude and latitude of the middle of regions."""
     east, south = east.astype(np.float64), south.astype(np.float64)
     return GRID.west + (east - 0.5) * GRID.cell_lon, GRID.north - (south - 0.5) * GRID.cell_lat

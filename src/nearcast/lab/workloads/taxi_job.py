@@ -37,13 +37,7 @@ FIELDS = (
     "pickup_longitude", "pickup_latitude", "dropoff_longitude", "dropoff_latitude", "payment_type",
     "fare_amount", "surcharge", "mta_tax", "tip_amount", "tolls_amount", "total_amount",
 )  # fmt: skip
-REASONS = (
-    "not 17 columns",
-    "unreadable number or time",
-    "no position",
-    "outside the city",
-    "impossible times",
-)
+REASONS = ("not 17 columns", "unreadable number or time", "no position", "outside the city", "impossible times")
 
 
 @dataclass(frozen=True)
@@ -93,12 +87,7 @@ def read_trips(spark: SparkSession, path: str, p: TaxiParameters) -> DataFrame:
         whole = F.when(F.length(column) == len("2013-01-01 00:00:00"), F.col(column))
         return F.unix_timestamp(whole.try_cast("timestamp"))
 
-    named = {
-        "x0": "pickup_longitude",
-        "y0": "pickup_latitude",
-        "x1": "dropoff_longitude",
-        "y1": "dropoff_latitude",
-    }
+    named = {"x0": "pickup_longitude", "y0": "pickup_latitude", "x1": "dropoff_longitude", "y1": "dropoff_latitude"}
     typed = text.select(
         "medallion",
         seconds("pickup_datetime").alias("t0"),

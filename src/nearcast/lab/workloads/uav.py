@@ -19,7 +19,7 @@ from nearcast.lab.workloads.schedule import JOIN, MOVE, PUBLISH, SUBSCRIBE, Sche
 from nearcast.lab.workloads.workload import Columns, SiteMap, Workload
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from nearcast.placement.arrays import Floats
 
 __all__ = ["UavParameters", "generate_towers", "uav"]
 
@@ -127,6 +127,6 @@ def uav(towers: Positions, p: UavParameters) -> Workload:
     return Workload("uav", about, plan, tables, places, events.build(), towers.skipped)
 
 
-def coordinate_columns(point: NDArray[np.float64], height: NDArray[np.float64]) -> Columns:
+def coordinate_columns(point: Floats, height: Floats) -> Columns:
     """The columns c0…c7,height of a table. Distances are one-way delays in ms, so that two legs add up."""
     return {**{f"c{axis}": point[:, axis].round(4) for axis in range(DIMENSIONS)}, "height": height}

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from nearcast.placement.arrays import Floats
+
 __all__ = ["Columns", "SiteMap", "Workload"]
 
 Columns = dict[str, Any]
@@ -30,9 +32,9 @@ class SiteMap:
     """Where the sites are. A heavier place is drawn larger."""
 
     names: Sequence[str]
-    x: NDArray[np.float64]
-    y: NDArray[np.float64]
-    weight: NDArray[np.float64]
+    x: Floats
+    y: Floats
+    weight: Floats
     axes: tuple[str, str] = ("km", "km")
 
 
@@ -80,11 +82,7 @@ class Workload:
         except (KeyError, ValueError, pa.ArrowException) as error:
             raise InputError(f"{folder} does not hold a workload: {str(error).splitlines()[0]}") from None
         where = SiteMap(
-            [str(p) for p in places["place"]],
-            places["x"],
-            places["y"],
-            places["weight"],
-            tuple(about["axes"]),
+            [str(p) for p in places["place"]], places["x"], places["y"], places["weight"], tuple(about["axes"])
         )
         return Workload(about["workload"], about["about"], about["plan"], tables, where, schedule, about["skipped"])
 

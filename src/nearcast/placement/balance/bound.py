@@ -9,8 +9,7 @@ from scipy.sparse import csr_array, diags_array
 from scipy.sparse.linalg import LinearOperator, eigsh
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from nearcast.placement.arrays import Floats
     from nearcast.placement.balance.problem import BalanceProblem
 
 __all__ = ["lower_bound"]
@@ -93,7 +92,7 @@ def _little_alike(problem: BalanceProblem) -> float:
     return mean + mean**2 / squares(min(highest, total))
 
 
-def _largest_eigenvalue(z: csr_array, z_along: NDArray[np.float64]) -> float:
+def _largest_eigenvalue(z: csr_array, z_along: Floats) -> float:
     """Of ZᵀZ without the part along v."""
     size = len(z_along)
     if size <= 64:

@@ -14,7 +14,7 @@ from nearcast.placement.balance.planners import sdm
 from nearcast.placement.balance.problem import BalancePlan, BalanceProblem, report
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from nearcast.placement.arrays import Floats, Ints
 
 __all__ = ["group_shuffle", "grouped", "similar_groups"]
 
@@ -24,12 +24,7 @@ _DIMENSIONS = 16
 
 
 def grouped(
-    problem: BalanceProblem,
-    current: NDArray[np.int64],
-    *,
-    alpha: float = 0.0,
-    beta: float = 0.0,
-    seed: int = 0,
+    problem: BalanceProblem, current: Ints, *, alpha: float = 0.0, beta: float = 0.0, seed: int = 0
 ) -> BalancePlan:
     """Similarity-based migration of whole groups, then of single subscribers for what is left.
 
@@ -44,7 +39,7 @@ def grouped(
     return report(problem, current, singles.assignment)
 
 
-def group_shuffle(problem: BalanceProblem, seed: int = 0) -> NDArray[np.int64]:
+def group_shuffle(problem: BalanceProblem, seed: int = 0) -> Ints:
     """Assign groups anew, heaviest first, each to the site whose load is least with it."""
     labels = similar_groups(problem, _PER_SITE * problem.sites, seed)
     groups = _merged(problem, labels, int(labels.max()) + 1)
@@ -61,7 +56,7 @@ def group_shuffle(problem: BalanceProblem, seed: int = 0) -> NDArray[np.int64]:
     return site[labels]
 
 
-def similar_groups(problem: BalanceProblem, count: int, seed: int) -> NDArray[np.int64]:
+def similar_groups(problem: BalanceProblem, count: int, seed: int) -> Ints:
     """At most `count` groups of subscribers with similar subscriptions, heavy subscriptions counting more."""
     weighted = csr_array(problem.subscriptions * np.sqrt(problem.rates)[None, :])
     place = _principal_places(weighted)
@@ -75,7 +70,7 @@ def similar_groups(problem: BalanceProblem, count: int, seed: int) -> NDArray[np
     return np.unique(labels, return_inverse=True)[1].astype(np.int64)
 
 
-def _principal_places(weighted: csr_array) -> NDArray[np.float64]:
+def _principal_places(weighted: csr_array) -> Floats:
     """Subscribers in the few dimensions in which they differ most."""
     smaller = min(weighted.shape)
     if smaller <= 2 * _DIMENSIONS:
@@ -85,7 +80,7 @@ def _principal_places(weighted: csr_array) -> NDArray[np.float64]:
     return np.asarray(left * scale)
 
 
-def _merged(problem: BalanceProblem, member: NDArray[np.int64], groups: int) -> BalanceProblem:
+def _merged(problem: BalanceProblem, member: Ints, groups: int) -> BalanceProblem:
     """The problem in which each group is one subscriber."""
     once = np.ones(len(member), dtype=np.int32)
     membership = csr_array((once, (member, np.arange(len(member)))), shape=(groups, len(member)))

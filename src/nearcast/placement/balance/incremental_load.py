@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from nearcast.placement.arrays import Floats, Ints
     from nearcast.placement.balance.problem import BalanceProblem
 
 __all__ = ["IncrementalLoad"]
@@ -23,7 +24,7 @@ class IncrementalLoad:
     Those that are sent nothing (`rank >= active`) cannot change a load.
     """
 
-    def __init__(self, problem: BalanceProblem, assignment: NDArray[np.int64]) -> None:
+    def __init__(self, problem: BalanceProblem, assignment: Ints) -> None:
         self.order = np.argsort(-problem.outgoing, kind="stable")
         ranked = csr_array(problem.subscriptions[self.order])
         self.indptr, self.indices, self.times = ranked.indptr, ranked.indices, ranked.data
@@ -42,7 +43,7 @@ class IncrementalLoad:
         self.heaviest = np.zeros(problem.sites, dtype=np.int64)  # at or above each site's heaviest rank
         self.tiny = 1e-11 * float(self.load.sum())
 
-    def assignment(self) -> NDArray[np.int64]:
+    def assignment(self) -> Ints:
         """Brokers in the subscribers' own order."""
         result = np.empty_like(self.site)
         result[self.order] = self.site
@@ -52,7 +53,7 @@ class IncrementalLoad:
         """The heaviest rank that is sent no more than `load`."""
         return int(np.searchsorted(-self.outgoing[: self.active], -load))
 
-    def ranks_at(self, site: int, low: int) -> Iterator[NDArray[np.int64]]:
+    def ranks_at(self, site: int, low: int) -> Iterator[Ints]:
         """The site's subscribers from rank `low` on, heaviest first, in batches that grow."""
         # Nobody above this rank is at the site: without it, those moved away are looked at again and again.
         nobody = low <= self.heaviest[site]
@@ -65,7 +66,7 @@ class IncrementalLoad:
                     self.heaviest[site], nobody = ranks[0], False
                 yield ranks
 
-    def incoming(self, ranks: NDArray[np.int64], sites: NDArray[np.int64]) -> NDArray[np.float64]:
+    def incoming(self, ranks: Ints, sites: Ints) -> Floats:
         """`[site, rank]`: what each site would have to fetch in addition for each of these ranks."""
         entries, lengths = self._entries(ranks)
         missing = self.missing[sites[:, None], self.indices[entries]]
@@ -90,7 +91,7 @@ class IncrementalLoad:
         self.site[rank] = to
         self.heaviest[to] = min(self.heaviest[to], rank)
 
-    def move_many(self, ranks: NDArray[np.int64], to: NDArray[np.int64]) -> None:
+    def move_many(self, ranks: Ints, to: Ints) -> None:
         """Many at once, each rank named once."""
         entries, lengths = self._entries(ranks)
         subscriptions, times = self.indices[entries], self.times[entries]
@@ -105,7 +106,7 @@ class IncrementalLoad:
         self.site[ranks] = to
         np.minimum.at(self.heaviest, to, ranks)
 
-    def _entries(self, ranks: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _entries(self, ranks: Ints) -> tuple[Ints, Ints]:
         """Where the rows of these ranks are in `indices`, one after the other, and how long each is."""
         lengths = self.indptr[ranks + 1] - self.indptr[ranks]
         starts = np.cumsum(lengths) - lengths

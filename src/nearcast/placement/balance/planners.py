@@ -11,11 +11,13 @@ from scipy.spatial import KDTree
 
 from nearcast.placement.balance.incremental_load import IncrementalLoad
 from nearcast.placement.balance.problem import BalancePlan, BalanceProblem, cov, loads, report
+from nearcast.placement.progress import no_progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from numpy.typing import NDArray
+    from nearcast.placement.arrays import Floats, Ints
+    from nearcast.placement.progress import Advance
 
 __all__ = ["Thresholds", "gsh", "ldm", "nearest", "random", "round_robin", "sdm", "staged"]
 
@@ -35,22 +37,22 @@ class Thresholds:
 DEFAULT = Thresholds()
 
 
-def nearest(subscribers: NDArray[np.float64], sites: NDArray[np.float64]) -> NDArray[np.int64]:
+def nearest(subscribers: Floats, sites: Floats) -> Ints:
     """Stage 1 (Section 5.1), NR: the closest site, for positions in one row each (x, y)."""
     return np.asarray(KDTree(sites).query(subscribers)[1], dtype=np.int64)
 
 
-def round_robin(subscribers: int, sites: int) -> NDArray[np.int64]:
+def round_robin(subscribers: int, sites: int) -> Ints:
     """Stage 1, RR: the same number of subscribers at every site."""
     return np.arange(subscribers) % sites
 
 
-def random(subscribers: int, sites: int, seed: int) -> NDArray[np.int64]:
+def random(subscribers: int, sites: int, seed: int) -> Ints:
     """Stage 1, RND: any site."""
     return np.random.default_rng(seed).integers(sites, size=subscribers)
 
 
-def ldm(problem: BalanceProblem, current: NDArray[np.int64], *, alpha: float = 0.0, beta: float = 0.0) -> BalancePlan:
+def ldm(problem: BalanceProblem, current: Ints, *, alpha: float = 0.0, beta: float = 0.0) -> BalancePlan:
     """Stage 2, load-based migration: the heaviest subscriber that may, to the least loaded site.
 
     Goes on while cov > α and μ > β, and ends when no valid move is left.
@@ -58,19 +60,17 @@ def ldm(problem: BalanceProblem, current: NDArray[np.int64], *, alpha: float = 0
     return _migrate(problem, current, alpha, beta, lambda load: np.array([load.argmin()]))
 
 
-def sdm(problem: BalanceProblem, current: NDArray[np.int64], *, alpha: float = 0.0, beta: float = 0.0) -> BalancePlan:
+def sdm(problem: BalanceProblem, current: Ints, *, alpha: float = 0.0, beta: float = 0.0) -> BalancePlan:
     """Stage 2, similarity-based migration: to the site below the mean load that shares most with the subscriber."""
 
-    def below_mean(load: NDArray[np.float64]) -> NDArray[np.int64]:
+    def below_mean(load: Floats) -> Ints:
         lightest_first = np.argsort(load, kind="stable")
         return np.asarray(lightest_first[load[lightest_first] < load.mean()])
 
     return _migrate(problem, current, alpha, beta, below_mean)
 
 
-def gsh(
-    problem: BalanceProblem, current: NDArray[np.int64], advance: Callable[[float], None] | None = None
-) -> BalancePlan:
+def gsh(problem: BalanceProblem, current: Ints, advance: Advance = no_progress) -> BalancePlan:
     """Stage 3 (Section 5.3), greedy shuffle: heaviest subscriber first, each to the least loaded site (Eq. 5)."""
     assignment = np.empty(problem.subscribers, dtype=np.int64)
     indptr, indices = problem.subscriptions.indptr, problem.subscriptions.indices
@@ -85,16 +85,13 @@ def gsh(
         to_fetch[subscriptions] = 0.0
         heapq.heapreplace(lightest, (load, site))
         assignment[subscriber] = site
-        if advance is not None and done % _REPORT_EVERY == 0:
+        if done % _REPORT_EVERY == 0:
             advance(done / problem.subscribers)
     return report(problem, current, assignment)
 
 
 def staged(
-    problem: BalanceProblem,
-    current: NDArray[np.int64],
-    thresholds: Thresholds = DEFAULT,
-    scheme: Literal["ldm", "sdm"] = "ldm",
+    problem: BalanceProblem, current: Ints, thresholds: Thresholds = DEFAULT, scheme: Literal["ldm", "sdm"] = "ldm"
 ) -> BalancePlan:
     """Both later stages in one plan; a subscriber appears in it once, with its last site."""
     assignment, load = current, loads(problem, current)
@@ -106,11 +103,7 @@ def staged(
 
 
 def _migrate(
-    problem: BalanceProblem,
-    current: NDArray[np.int64],
-    alpha: float,
-    beta: float,
-    destinations: Callable[[NDArray[np.float64]], NDArray[np.int64]],
+    problem: BalanceProblem, current: Ints, alpha: float, beta: float, destinations: Callable[[Floats], Ints]
 ) -> BalancePlan:
     state = IncrementalLoad(problem, current)
     while cov(state.load) > alpha and state.load.mean() > beta:
@@ -121,7 +114,7 @@ def _migrate(
     return report(problem, current, state.assignment())
 
 
-def _first_valid(state: IncrementalLoad, destinations: NDArray[np.int64]) -> tuple[int, int] | None:
+def _first_valid(state: IncrementalLoad, destinations: Ints) -> tuple[int, int] | None:
     """The heaviest subscriber of the most loaded site whose move is valid, and where it goes (lines 7-17).
 
     It goes where it shares most, which is where it adds least; of equals, to the first of `destinations`.

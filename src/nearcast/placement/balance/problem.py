@@ -10,9 +10,9 @@ import numpy as np
 from scipy.sparse import csr_array
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from nearcast.placement.arrays import Floats, Ints
 
-    Assignment = NDArray[np.int64]
+    Assignment = Ints
 
 __all__ = ["BalancePlan", "BalanceProblem", "cov", "from_pairs", "loads", "report"]
 
@@ -25,7 +25,7 @@ class BalanceProblem:
     """
 
     subscriptions: Any  # csr_array, subscribers x subscriptions
-    rates: NDArray[np.float64]
+    rates: Floats
     sites: int
 
     @property
@@ -33,26 +33,19 @@ class BalanceProblem:
         return int(self.subscriptions.shape[0])
 
     @cached_property
-    def outgoing(self) -> NDArray[np.float64]:
+    def outgoing(self) -> Floats:
         """u_i = Σ_k y_ik λ_k: what has to be sent to each subscriber."""
         return np.asarray(self.subscriptions @ self.rates)
 
 
-def from_pairs(
-    subscriber: NDArray[np.int64],
-    subscription: NDArray[np.int64],
-    rates: NDArray[np.float64],
-    *,
-    subscribers: int,
-    sites: int,
-) -> BalanceProblem:
+def from_pairs(subscriber: Ints, subscription: Ints, rates: Floats, *, subscribers: int, sites: int) -> BalanceProblem:
     """The problem with one frontend subscription per pair."""
     once = np.ones(len(subscriber), dtype=np.int32)
     shape = (subscribers, len(rates))
     return BalanceProblem(csr_array((once, (subscriber, subscription)), shape=shape), rates, sites)
 
 
-def loads(problem: BalanceProblem, assignment: Assignment) -> NDArray[np.float64]:
+def loads(problem: BalanceProblem, assignment: Assignment) -> Floats:
     """F_j: each subscription a site holds comes in once and goes out to each who has it (Eq. 1-5)."""
     at_site = csr_array(
         (np.ones(problem.subscribers), (assignment, np.arange(problem.subscribers))),
@@ -65,7 +58,7 @@ def loads(problem: BalanceProblem, assignment: Assignment) -> NDArray[np.float64
     return np.asarray(attached @ problem.rates + outgoing)
 
 
-def cov(load: NDArray[np.float64]) -> float:
+def cov(load: Floats) -> float:
     """Coefficient of variation of the sites' loads (Eq. 6-8)."""
     mean = float(load.mean())
     return float(load.std()) / mean if mean > 0 else 0.0
@@ -76,9 +69,9 @@ class BalancePlan:
     """A new assignment of subscribers to sites, and what it changes."""
 
     assignment: Assignment
-    moved: NDArray[np.int64]  # the subscribers whose site changes
-    loads_before: NDArray[np.float64]
-    loads: NDArray[np.float64]
+    moved: Ints  # the subscribers whose site changes
+    loads_before: Floats
+    loads: Floats
 
     @property
     def max_load(self) -> float:

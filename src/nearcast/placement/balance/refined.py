@@ -13,11 +13,11 @@ from nearcast.placement.balance.groups import group_shuffle
 from nearcast.placement.balance.incremental_load import IncrementalLoad
 from nearcast.placement.balance.planners import gsh, ldm
 from nearcast.placement.balance.problem import BalancePlan, BalanceProblem, loads, report
+from nearcast.placement.progress import no_progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
+    from nearcast.placement.arrays import Ints
+    from nearcast.placement.progress import Advance
 
 __all__ = ["refined"]
 
@@ -30,12 +30,7 @@ _WORTH_IT = 8
 
 
 def refined(
-    problem: BalanceProblem,
-    current: NDArray[np.int64],
-    *,
-    tolerance: float = 0.0001,
-    seed: int = 0,
-    advance: Callable[[float], None] | None = None,
+    problem: BalanceProblem, current: Ints, *, tolerance: float = 0.0001, seed: int = 0, advance: Advance = no_progress
 ) -> BalancePlan:
     """The maximum load of the better shuffle (of subscribers or of similar groups), with few moves.
 
@@ -60,7 +55,7 @@ def refined(
     return shuffled
 
 
-def _renamed(problem: BalanceProblem, current: NDArray[np.int64], assignment: NDArray[np.int64]) -> BalancePlan:
+def _renamed(problem: BalanceProblem, current: Ints, assignment: Ints) -> BalancePlan:
     """Brokers are alike: give each set of subscribers to the site that already has most of it."""
     stay = np.zeros((problem.sites, problem.sites))
     np.add.at(stay, (assignment, current), 1)
@@ -88,7 +83,7 @@ def _relieve(state: IncrementalLoad, source: int, goal: float) -> bool:
     return True
 
 
-def _move_many(state: IncrementalLoad, mine: NDArray[np.int64], excess: float, goal: float) -> int:
+def _move_many(state: IncrementalLoad, mine: Ints, excess: float, goal: float) -> int:
     """Send away as many at once as certainly must go, and say how many: who would have gone one by one.
 
     A site far above the goal has thousands to give away. Half of the excess and half of every room are left
@@ -118,7 +113,7 @@ def _move_many(state: IncrementalLoad, mine: NDArray[np.int64], excess: float, g
     return count
 
 
-def _move_away(state: IncrementalLoad, mine: NDArray[np.int64], excess: float, goal: float) -> tuple[int, int] | None:
+def _move_away(state: IncrementalLoad, mine: Ints, excess: float, goal: float) -> tuple[int, int] | None:
     """Who goes, and where: the lightest that is enough alone, else the heaviest there is room for."""
     destinations = np.argsort(state.load, kind="stable")
     destinations = destinations[state.load[destinations] < goal]

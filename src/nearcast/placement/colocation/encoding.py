@@ -27,12 +27,7 @@ DESCRIPTION, WEIGHTS = "model.json", "weights.npz"
 
 def encode(model: LatencyModel, report: Sequence[Accuracy]) -> dict[str, bytes]:
     """The model's files: name -> content."""
-    description = {
-        "format": FORMAT,
-        "version": VERSION,
-        "k": model.k,
-        "accuracy": [asdict(line) for line in report],
-    }
+    description = {"format": FORMAT, "version": VERSION, "k": model.k, "accuracy": [asdict(line) for line in report]}
     arrays = {f"isolated_{name}": value for name, value in vars(model.isolated).items()}
     for topics, network in enumerate(model.networks, start=2):
         for layer in range(3):

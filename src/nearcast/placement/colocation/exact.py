@@ -14,8 +14,7 @@ from nearcast.placement.colocation.search import feasible_pairs
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
+    from nearcast.placement.arrays import Bools, Ints
     from nearcast.placement.colocation.problem import ColocationPlan, Feasibility
 
 __all__ = ["exact", "lower_bound", "maximal_sets"]
@@ -65,7 +64,7 @@ def exact(possible: Feasibility, k: int) -> ColocationPlan:
     return as_plan(possible, workers)
 
 
-def maximal_sets(possible: Feasibility, k: int) -> Iterator[NDArray[np.int64]]:
+def maximal_sets(possible: Feasibility, k: int) -> Iterator[Ints]:
     """Feasible sets of at most k topics that are in no larger one, a level per size.
 
     A set is feasible when its own prediction is and all sets with one topic less are (Property 1(b)).
@@ -85,13 +84,7 @@ def maximal_sets(possible: Feasibility, k: int) -> Iterator[NDArray[np.int64]]:
     yield order[level]
 
 
-def _extended(
-    possible: Feasibility,
-    order: NDArray[np.int64],
-    pairs: NDArray[np.bool_],
-    level: NDArray[np.int64],
-    bit: NDArray[np.int64],
-) -> NDArray[np.int64]:
+def _extended(possible: Feasibility, order: Ints, pairs: Bools, level: Ints, bit: Ints) -> Ints:
     """All feasible sets of one topic more, given all feasible sets of a size."""
     mates = pairs[level].all(axis=1) & (np.arange(len(order)) > level[:, -1:])
     if mates.sum() > MOST_SETS:

@@ -10,8 +10,7 @@ from nearcast.placement.colocation.planners import check_k, slowest_first
 from nearcast.placement.colocation.problem import MAX_LOAD
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from nearcast.placement.arrays import Bools, Ints
     from nearcast.placement.colocation.problem import ColocationPlan, Feasibility
 
 __all__ = ["adjusted"]
@@ -20,9 +19,7 @@ NEW = -1
 ASKED_AT_ONCE = 32
 
 
-def adjusted(
-    possible: Feasibility, k: int, current: NDArray[np.int64], changed: NDArray[np.bool_] | None = None
-) -> ColocationPlan:
+def adjusted(possible: Feasibility, k: int, current: Ints, changed: Bools | None = None) -> ColocationPlan:
     """A plan for the topics as they are now, close to the one in force.
 
     `current`: the worker of each topic so far, -1 for a new one; topics that are gone are simply not among
@@ -60,7 +57,7 @@ def _infeasible(possible: Feasibility, members: dict[int, list[int]], k: int) ->
     return [(number, topics) for number, topics in members.items() if number not in good]
 
 
-def _kept(possible: Feasibility, topics: list[int], suspect: NDArray[np.bool_], k: int) -> list[int]:
+def _kept(possible: Feasibility, topics: list[int], suspect: Bools, k: int) -> list[int]:
     """The topics that stay: the unchanged ones first, then the lightest, as far as they go together."""
     kept: list[int] = []
     for topic in sorted(topics, key=lambda t: (bool(suspect[t]), float(possible.load[t]))):

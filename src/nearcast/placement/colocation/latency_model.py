@@ -12,15 +12,17 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from nearcast.placement.arrays import Floats, Ints
+
 __all__ = ["IsolatedModel", "LatencyModel", "LatencyNetwork", "load_of", "subset_columns", "topic_features"]
 
 
-def load_of(rate: NDArray[np.float64], processing_ms: NDArray[np.float64]) -> NDArray[np.float64]:
+def load_of(rate: Floats, processing_ms: Floats) -> Floats:
     """d = p·r: the share of a worker's time that a topic asks for."""
     return rate * processing_ms / 1000
 
 
-def topic_features(rate: NDArray[np.float64], processing_ms: NDArray[np.float64]) -> NDArray[np.float64]:
+def topic_features(rate: Floats, processing_ms: Floats) -> Floats:
     """p, r and d of each topic, one row per topic. Sums of such rows describe a background."""
     return np.stack([processing_ms, rate, load_of(rate, processing_ms)], axis=-1)
 
@@ -32,19 +34,19 @@ class IsolatedModel:
     The paper fits the latency itself; its logarithm fits the simulated worker far better (R² .97, not .69).
     """
 
-    low: NDArray[np.float64]  # p, r
-    high: NDArray[np.float64]
-    powers: NDArray[np.int64]  # one row per term: the powers of p and r
-    coefficients: NDArray[np.float64]
+    low: Floats  # p, r
+    high: Floats
+    powers: Ints  # one row per term: the powers of p and r
+    coefficients: Floats
 
-    def terms(self, own: NDArray[np.float64]) -> NDArray[np.float64]:
+    def terms(self, own: Floats) -> Floats:
         """The polynomial's terms for topics p, r, d. Outside the range it stays at the edge: a polynomial
         of degree 4 says nothing out there."""
         scaled = (np.clip(own[:, :2], self.low, self.high) - self.low) / (self.high - self.low)
         powers = scaled[:, :, None] ** np.arange(5)
         return powers[:, 0, self.powers[:, 0]] * powers[:, 1, self.powers[:, 1]]
 
-    def log_latency(self, own: NDArray[np.float64]) -> NDArray[np.float64]:
+    def log_latency(self, own: Floats) -> Floats:
         return np.asarray(self.terms(own) @ self.coefficients)
 
 
@@ -59,7 +61,7 @@ class LatencyNetwork:
     weights: tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]
     biases: tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]
 
-    def log_latency(self, own: NDArray[np.float64], background: NDArray[np.float64]) -> NDArray[np.float64]:
+    def log_latency(self, own: Floats, background: Floats) -> Floats:
         """Rows p, r, d of the foreground topics, and of their backgrounds or of one they all share."""
         first, second, last = self.weights
         hidden = own.astype(np.float32) @ first[:3]
@@ -83,20 +85,20 @@ class LatencyModel:
         """The largest number of co-located topics it can predict."""
         return len(self.networks) + 1
 
-    def log_latency(self, size: int, own: NDArray[np.float64], background: NDArray[np.float64]) -> NDArray[np.float64]:
+    def log_latency(self, size: int, own: Floats, background: Floats) -> Floats:
         """log p90 (ms) of topics (rows p, r, d) among `size` - 1 others that sum to `background`."""
         if size > 1:
             return self.networks[size - 2].log_latency(own, background)
         return np.maximum(self.isolated.log_latency(own), np.log(own[:, 0]))  # no faster than its processing
 
-    def log_latency_of_sets(self, topics: NDArray[np.float64]) -> NDArray[np.float64]:
+    def log_latency_of_sets(self, topics: Floats) -> Floats:
         """log p90 of each member of each set as learned; topics: sets × members × (p, r, d)."""
         sets, size, _ = topics.shape
         background = topics.sum(axis=1, keepdims=True) - topics
         own = topics.reshape(-1, 3)
         return self.log_latency(size, own, background.reshape(-1, 3)).reshape(sets, size)
 
-    def predict_ms(self, topics: NDArray[np.float64]) -> NDArray[np.float64]:
+    def predict_ms(self, topics: Floats) -> Floats:
         """Monotone p90 of each member of each set; topics: sets × members × (p, r, d).
 
         Property 1(b) asks that a topic is never slower in a smaller set. Networks learned apart from each
@@ -114,7 +116,7 @@ class LatencyModel:
 
 
 @cache
-def subset_columns(size: int, smaller: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def subset_columns(size: int, smaller: int) -> tuple[Ints, Ints]:
     """All subsets of `smaller` columns out of `size`; for each column, where it stands in that flat list."""
     columns = np.array(list(combinations(range(size), smaller)))
     of_member = np.stack([np.flatnonzero(columns.ravel() == member) for member in range(size)])

@@ -16,8 +16,7 @@ from nearcast.placement.colocation.search import FirstSets, feasible_pairs, fill
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from numpy.typing import NDArray
-
+    from nearcast.placement.arrays import Ints
     from nearcast.placement.colocation.problem import ColocationPlan, Feasibility
 
 __all__ = ["as_plan", "check_k", "ffd", "fill_in_order", "hybrid", "lfs", "matching", "slowest_first"]
@@ -74,7 +73,7 @@ def check_k(possible: Feasibility, k: int) -> None:
         raise InputError(f"k is {k}; the model was trained for 1 to {possible.model.k} topics on a worker")
 
 
-def slowest_first(possible: Feasibility) -> NDArray[np.int64]:
+def slowest_first(possible: Feasibility) -> Ints:
     """Topics in decreasing order of their latency alone."""
     return np.argsort(-possible.isolated, kind="stable")
 
@@ -87,7 +86,7 @@ def as_plan(possible: Feasibility, workers: Iterable[list[int]]) -> ColocationPl
     return possible.plan(worker)
 
 
-def fill_in_order(possible: Feasibility, waiting: NDArray[np.int64], k: int) -> list[list[int]]:
+def fill_in_order(possible: Feasibility, waiting: Ints, k: int) -> list[list[int]]:
     """Start a worker with the first topic that waits and fill it first fit, until none waits."""
     workers = []
     placed = np.zeros(len(possible.topics), dtype=bool)
@@ -99,7 +98,7 @@ def fill_in_order(possible: Feasibility, waiting: NDArray[np.int64], k: int) -> 
     return workers
 
 
-def _largest_sets(possible: Feasibility, waiting: NDArray[np.int64], k: int) -> list[list[int]]:
+def _largest_sets(possible: Feasibility, waiting: Ints, k: int) -> list[list[int]]:
     workers = []
     for size in range(k, 2, -1):
         sets = FirstSets(possible, waiting, size)
@@ -110,7 +109,7 @@ def _largest_sets(possible: Feasibility, waiting: NDArray[np.int64], k: int) -> 
     return workers + (_matched(possible, waiting) if k > 1 else [[int(topic)] for topic in waiting])
 
 
-def _matched(possible: Feasibility, waiting: NDArray[np.int64]) -> list[list[int]]:
+def _matched(possible: Feasibility, waiting: Ints) -> list[list[int]]:
     import rustworkx as rx
 
     graph = rx.PyGraph()

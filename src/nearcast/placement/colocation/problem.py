@@ -13,8 +13,7 @@ from nearcast.placement.colocation.latency_model import subset_columns, topic_fe
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
+    from nearcast.placement.arrays import Bools, Floats, Ints
     from nearcast.placement.colocation.latency_model import LatencyModel
 
 __all__ = ["ColocationPlan", "ColocationTopics", "Feasibility", "InfeasibleTopicError", "feasibility"]
@@ -36,9 +35,9 @@ class InfeasibleTopicError(InputError):
 class ColocationTopics:
     """What a planner knows of each topic: r, p and its own bound τ on the 90th percentile latency."""
 
-    rate: NDArray[np.float64]
-    processing_ms: NDArray[np.float64]
-    bound_ms: NDArray[np.float64]
+    rate: Floats
+    processing_ms: Floats
+    bound_ms: Floats
 
     def __len__(self) -> int:
         return len(self.rate)
@@ -48,8 +47,8 @@ class ColocationTopics:
 class ColocationPlan:
     """Which worker each topic is on (numbers from 0, not all need be in use) and what is predicted there."""
 
-    worker: NDArray[np.int64]
-    predicted_ms: NDArray[np.float64]
+    worker: Ints
+    predicted_ms: Floats
     violations: int
 
     @property
@@ -69,20 +68,20 @@ class Feasibility:
 
     model: LatencyModel
     topics: ColocationTopics
-    features: NDArray[np.float64]  # topics × (p, r, d)
-    load: NDArray[np.float64]  # d of each topic
-    log_limit: NDArray[np.float64]
-    isolated: NDArray[np.float64]  # log p90 of each topic alone
+    features: Floats  # topics × (p, r, d)
+    load: Floats  # d of each topic
+    log_limit: Floats
+    isolated: Floats  # log p90 of each topic alone
 
-    def sets(self, sets: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def sets(self, sets: Ints) -> Bools:
         """F of each row."""
         return self._subsets(sets, newest_only=False)
 
-    def extended(self, sets: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def extended(self, sets: Ints) -> Bools:
         """F of each row, known to be feasible without its last column: only subsets with it are new."""
         return self._subsets(sets, newest_only=True)
 
-    def groups(self, groups: Sequence[Sequence[int]]) -> NDArray[np.bool_]:
+    def groups(self, groups: Sequence[Sequence[int]]) -> Bools:
         """F of groups that are not all of one size."""
         size = np.array([len(group) for group in groups])
         good = np.zeros(len(groups), dtype=bool)
@@ -91,21 +90,21 @@ class Feasibility:
             good[same] = self.sets(np.array([groups[int(i)] for i in same], dtype=np.int64))
         return good
 
-    def may_be(self, sets: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def may_be(self, sets: Ints) -> Bools:
         """False where the set itself fails, whatever its subsets do. Cheap, and enough to cut a search:
         nothing that contains such a set is feasible."""
         topics = self.features[sets]
         met = (self.model.log_latency_of_sets(topics) <= self.log_limit[sets]).all(axis=1)
         return np.asarray(met & (topics[:, :, 2].sum(axis=1) <= MAX_LOAD))
 
-    def newcomer_may_join(self, members: NDArray[np.int64], newcomers: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def newcomer_may_join(self, members: Ints, newcomers: Ints) -> Bools:
         """False where the newcomer itself would be too slow among the members: one prediction each."""
         own = self.features[newcomers]
         background = self.features[members].sum(axis=0, keepdims=True)
         log_latency = self.model.log_latency(len(members) + 1, own, background)
         return np.asarray(log_latency <= self.log_limit[newcomers])
 
-    def plan(self, worker: NDArray[np.int64]) -> ColocationPlan:
+    def plan(self, worker: Ints) -> ColocationPlan:
         """A plan with its predictions, computed from the sets themselves."""
         order = np.argsort(worker, kind="stable")
         _, start, count = np.unique(worker[order], return_index=True, return_counts=True)
@@ -115,7 +114,7 @@ class Feasibility:
             predicted[members] = self.model.predict_ms(self.features[members])
         return ColocationPlan(worker, predicted, int((predicted > self.topics.bound_ms).sum()))
 
-    def _subsets(self, sets: NDArray[np.int64], *, newest_only: bool) -> NDArray[np.bool_]:
+    def _subsets(self, sets: Ints, *, newest_only: bool) -> Bools:
         """No subset of two or more fails. A set that failed at one size is not asked at the next."""
         good = self.load[sets].sum(axis=1) <= MAX_LOAD
         for size in range(sets.shape[1], 1, -1):

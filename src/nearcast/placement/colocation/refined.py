@@ -13,8 +13,7 @@ from nearcast.placement.colocation.planners import as_plan, check_k, fill_in_ord
 from nearcast.placement.colocation.problem import MAX_LOAD
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from nearcast.placement.arrays import Ints
     from nearcast.placement.colocation.problem import ColocationPlan, Feasibility
 
 __all__ = ["refine", "refined"]
@@ -94,6 +93,6 @@ def _exchange(
 
 
 @cache
-def _divisions(topics: int) -> NDArray[np.int64]:
+def _divisions(topics: int) -> Ints:
     """All ways to divide topics between two workers, one per row; 1: the second one gets the topic."""
     return np.arange(2**topics)[:, None] >> np.arange(topics) & 1

@@ -11,8 +11,7 @@ from nearcast.placement.colocation.problem import MAX_LOAD
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from numpy.typing import NDArray
-
+    from nearcast.placement.arrays import Bools, Floats, Ints
     from nearcast.placement.colocation.problem import Feasibility
 
 __all__ = ["FirstSets", "feasible_pairs", "fill"]
@@ -21,7 +20,7 @@ FIRST_BATCH = 4
 LARGEST_BLOCK = 4096  # what the layers of a network make of it still fits the processor's cache
 
 
-def feasible_pairs(possible: Feasibility, topics: NDArray[np.int64]) -> NDArray[np.bool_]:
+def feasible_pairs(possible: Feasibility, topics: Ints) -> Bools:
     """Which pairs of topics may share a worker: a symmetric matrix over the positions in `topics`."""
     n = len(topics)
     matrix = np.zeros((n, n), dtype=bool)
@@ -33,7 +32,7 @@ def feasible_pairs(possible: Feasibility, topics: NDArray[np.int64]) -> NDArray[
     return matrix | matrix.T
 
 
-def fill(possible: Feasibility, members: list[int], waiting: NDArray[np.int64], k: int) -> list[int]:
+def fill(possible: Feasibility, members: list[int], waiting: Ints, k: int) -> list[int]:
     """First fit on one worker: go once through the waiting topics and take each that still fits, up to k.
 
     Subsets are asked about once, when the worker is done: if it is feasible, so was every step to it. If not,
@@ -46,11 +45,7 @@ def fill(possible: Feasibility, members: list[int], waiting: NDArray[np.int64], 
 
 
 def _filled(
-    possible: Feasibility,
-    members: list[int],
-    waiting: NDArray[np.int64],
-    k: int,
-    feasible: Callable[[NDArray[np.int64]], NDArray[np.bool_]],
+    possible: Feasibility, members: list[int], waiting: Ints, k: int, feasible: Callable[[Ints], Bools]
 ) -> list[int]:
     """Newcomers are asked in growing batches; large ones first by the newcomer's own prediction only, which
     turns nearly all of them away once a worker is nearly full. A refusal stays one: members only get more."""
@@ -81,7 +76,7 @@ class FirstSets:
     or when too few topics behind it go together with each of its members.
     """
 
-    def __init__(self, possible: Feasibility, topics: NDArray[np.int64], size: int) -> None:
+    def __init__(self, possible: Feasibility, topics: Ints, size: int) -> None:
         self.possible = possible
         self.size = size
         self.topics = topics
@@ -107,9 +102,7 @@ class FirstSets:
             self.root += 1
         return None
 
-    def _search(
-        self, prefixes: NDArray[np.int64], mates: NDArray[np.bool_], lightest: NDArray[np.float64]
-    ) -> NDArray[np.int64] | None:
+    def _search(self, prefixes: Ints, mates: Bools, lightest: Floats) -> Ints | None:
         missing = self.size - prefixes.shape[1]
         if missing == 0:
             full = (row for row in prefixes if self.possible.sets(self.topics[row][None, :])[0])
@@ -125,13 +118,7 @@ class FirstSets:
             block = min(block * 2, max(1, LARGEST_BLOCK // len(self.topics)))
         return None
 
-    def _extend(
-        self,
-        prefixes: NDArray[np.int64],
-        mates: NDArray[np.bool_],
-        missing: int,
-        lightest: NDArray[np.float64],
-    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    def _extend(self, prefixes: Ints, mates: Bools, missing: int, lightest: Floats) -> tuple[Ints, Bools]:
         parent, newest = np.nonzero(mates)
         load = self.possible.load[self.topics[prefixes]].sum(axis=1)[parent]
         load = load + self.possible.load[self.topics[newest]] + lightest[missing - 1, newest]
@@ -145,7 +132,7 @@ class FirstSets:
         good = self.possible.may_be(self.topics[children]) if len(children) else np.zeros(0, dtype=bool)
         return children[good], their_mates[good]
 
-    def _lightest_sums(self) -> NDArray[np.float64]:
+    def _lightest_sums(self) -> Floats:
         """lightest[m, i]: the load of the m lightest waiting topics behind i; infinite if fewer wait."""
         load = np.where(self.waiting, self.possible.load[self.topics], np.inf)
         sums = np.zeros((self.size, len(load)))

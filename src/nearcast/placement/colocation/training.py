@@ -10,24 +10,14 @@ import numpy as np
 
 from nearcast.errors import InputError
 from nearcast.placement.colocation.latency_model import IsolatedModel, LatencyModel, LatencyNetwork, topic_features
+from nearcast.placement.progress import no_progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
+    from nearcast.placement.arrays import Floats, Ints
     from nearcast.placement.colocation.worker_simulation import Samples
+    from nearcast.placement.progress import Advance
 
-__all__ = [
-    "Accuracy",
-    "CurvePoint",
-    "Training",
-    "Validation",
-    "learning_curve",
-    "runs_of_size",
-    "train",
-    "validate",
-]
+__all__ = ["Accuracy", "CurvePoint", "Training", "Validation", "learning_curve", "runs_of_size", "train", "validate"]
 
 DEGREE = 4
 ISOLATED_L2 = 1e-4
@@ -76,7 +66,7 @@ class CurvePoint:
     validation_error: float
 
 
-def runs_of_size(samples: Samples, size: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def runs_of_size(samples: Samples, size: int) -> tuple[Floats, Floats]:
     """The runs of exactly `size` topics: features runs × topics × (p, r, d), and log p90 runs × topics."""
     _, run, count = np.unique(samples.run, return_inverse=True, return_counts=True)
     rows = np.flatnonzero(count[run] == size)
@@ -86,7 +76,7 @@ def runs_of_size(samples: Samples, size: int) -> tuple[NDArray[np.float64], NDAr
 
 
 def train(
-    samples: Samples, settings: Training, advance: Callable[[float], None] = lambda fraction: None
+    samples: Samples, settings: Training, advance: Advance = no_progress
 ) -> tuple[LatencyModel, tuple[Accuracy, ...]]:
     """Learn a model for as many topics as the largest run has; whole runs are held out to test it."""
     largest = int(np.unique(samples.run, return_counts=True)[1].max())
@@ -135,7 +125,7 @@ def learning_curve(
     return tuple(points)
 
 
-def _usable(samples: Samples, size: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _usable(samples: Samples, size: int) -> tuple[Floats, Floats]:
     topics, target = runs_of_size(samples, size)
     # A topic without a message has no latency. Alone and overloaded, latency has a cliff that no polynomial
     # follows; feasibility never asks there.
@@ -146,15 +136,13 @@ def _usable(samples: Samples, size: int) -> tuple[NDArray[np.float64], NDArray[n
     return topics[good], target[good]
 
 
-def _split(runs: int, settings: Training) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _split(runs: int, settings: Training) -> tuple[Ints, Ints]:
     order = np.random.default_rng(settings.seed).permutation(runs)
     held_out = max(2, round(settings.held_out * runs))
     return order[held_out:], order[:held_out]
 
 
-def _fit(
-    topics: NDArray[np.float64], target: NDArray[np.float64], settings: Training
-) -> IsolatedModel | LatencyNetwork:
+def _fit(topics: Floats, target: Floats, settings: Training) -> IsolatedModel | LatencyNetwork:
     size = topics.shape[1]
     if size == 1:
         return _fit_isolated(topics[:, 0], target[:, 0])
@@ -165,7 +153,7 @@ def _fit(
     )
 
 
-def _fit_isolated(own: NDArray[np.float64], target: NDArray[np.float64]) -> IsolatedModel:
+def _fit_isolated(own: Floats, target: Floats) -> IsolatedModel:
     low, high = own[:, :2].min(axis=0), own[:, :2].max(axis=0)
     high = np.where(high > low, high, low + 1)  # all topics alike in one of them: nothing to scale
     powers = np.array([(p, r) for p in range(DEGREE + 1) for r in range(DEGREE + 1 - p)])
@@ -178,9 +166,7 @@ def _fit_isolated(own: NDArray[np.float64], target: NDArray[np.float64]) -> Isol
     return replace(empty, coefficients=coefficients.astype(np.float64))
 
 
-def _fit_network(
-    features: NDArray[np.float64], target: NDArray[np.float64], neurons: int, settings: Training
-) -> LatencyNetwork:
+def _fit_network(features: Floats, target: Floats, neurons: int, settings: Training) -> LatencyNetwork:
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.neural_network import MLPRegressor
     from threadpoolctl import threadpool_limits
@@ -207,7 +193,7 @@ def _fit_network(
     return LatencyNetwork((weights[0], weights[1], weights[2]), (weights[3], weights[4], weights[5]))
 
 
-def _r2(part: IsolatedModel | LatencyNetwork, topics: NDArray[np.float64], target: NDArray[np.float64]) -> float:
+def _r2(part: IsolatedModel | LatencyNetwork, topics: Floats, target: Floats) -> float:
     if isinstance(part, IsolatedModel):
         return _score(target, part.log_latency(topics[:, 0])[:, None])
     background = topics.sum(axis=1, keepdims=True) - topics
@@ -215,6 +201,6 @@ def _r2(part: IsolatedModel | LatencyNetwork, topics: NDArray[np.float64], targe
     return _score(target, found.reshape(target.shape))
 
 
-def _score(target: NDArray[np.float64], found: NDArray[np.float64]) -> float:
+def _score(target: Floats, found: Floats) -> float:
     residual, total = ((target - found) ** 2).sum(), ((target - target.mean()) ** 2).sum()
     return float(1 - residual / total) if total > 0 else float(residual == 0)

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+from nearcast.placement.progress import no_progress
 
-    from numpy.typing import NDArray
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nearcast.placement.arrays import Floats, Ints
+    from nearcast.placement.progress import Advance
 
 __all__ = ["Arrivals", "Samples", "SimulatedWorker", "arrival_times", "joined", "latencies_ms", "p90_ms", "simulate"]
 
@@ -21,11 +24,11 @@ Arrivals = Literal["constant", "poisson"]
 class Samples:
     """What runs measured, one row per topic of a run. Topics of the same run shared a worker."""
 
-    run: NDArray[np.int64]
-    topic: NDArray[np.int64]
-    rate: NDArray[np.float64]
-    processing_ms: NDArray[np.float64]
-    p90_ms: NDArray[np.float64]
+    run: Ints
+    topic: Ints
+    rate: Floats
+    processing_ms: Floats
+    p90_ms: Floats
 
 
 def joined(parts: Sequence[Samples]) -> Samples:
@@ -55,16 +58,14 @@ class SimulatedWorker:
     overhead_ms: float = 0.0
 
 
-def arrival_times(
-    rate: float, seconds: float, arrivals: Arrivals, generator: np.random.Generator
-) -> NDArray[np.float64]:
+def arrival_times(rate: float, seconds: float, arrivals: Arrivals, generator: np.random.Generator) -> Floats:
     """When a topic's messages arrive: evenly spaced from a random phase, or a Poisson process."""
     if arrivals == "constant":
         return np.arange(generator.uniform(0, 1 / rate), seconds, 1 / rate)
     return np.sort(generator.uniform(0, seconds, generator.poisson(rate * seconds)))
 
 
-def latencies_ms(arrival: NDArray[np.float64], service: NDArray[np.float64]) -> NDArray[np.float64]:
+def latencies_ms(arrival: Floats, service: Floats) -> Floats:
     """Latency of each message at a single server, given sorted arrivals and service times in seconds.
 
     A message starts when it is there and the one before it is done. Written out, message n is done at
@@ -75,12 +76,7 @@ def latencies_ms(arrival: NDArray[np.float64], service: NDArray[np.float64]) -> 
     return np.asarray((done - arrival) * 1000)
 
 
-def p90_ms(
-    rates: NDArray[np.float64],
-    processing_ms: NDArray[np.float64],
-    worker: SimulatedWorker,
-    generator: np.random.Generator,
-) -> NDArray[np.float64]:
+def p90_ms(rates: Floats, processing_ms: Floats, worker: SimulatedWorker, generator: np.random.Generator) -> Floats:
     """The 90th percentile latency of each topic of one run; infinite for one that had no message."""
     times = [arrival_times(rate, worker.seconds, worker.arrivals, generator) for rate in rates]
     topic = np.repeat(np.arange(len(rates)), [len(t) for t in times])
@@ -93,13 +89,7 @@ def p90_ms(
     return np.array([np.percentile(x, 90) if len(x) else np.inf for x in per_topic])
 
 
-def simulate(
-    runs: int,
-    k: int,
-    worker: SimulatedWorker,
-    seed: int,
-    advance: Callable[[float], None] = lambda fraction: None,
-) -> Samples:
+def simulate(runs: int, k: int, worker: SimulatedWorker, seed: int, advance: Advance = no_progress) -> Samples:
     """Simulate runs of 1, 2, …, k topics in turn: a model for k needs samples of every number up to k."""
     generator = np.random.default_rng(seed)
     sizes = np.arange(runs) % k + 1

@@ -9,8 +9,7 @@ import numpy as np
 from scipy import sparse
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from nearcast.placement.arrays import Floats, Ints
     from nearcast.placement.homes.problem import HomesProblem
 
 __all__ = ["HomesPlan", "evaluate", "local_share"]
@@ -23,22 +22,17 @@ class HomesPlan:
     `delegated_share` is the part of all publications that the cloud processes.
     """
 
-    home: NDArray[np.int64]
+    home: Ints
     delay_ms: float
     distance_delay_ms: float
     resource_delay_ms: float
-    storage_used: NDArray[np.float64]
-    compute_used: NDArray[np.float64]
-    local_share: NDArray[np.float64]
+    storage_used: Floats
+    compute_used: Floats
+    local_share: Floats
     delegated_share: float
 
 
-def local_share(
-    problem: HomesProblem,
-    storage_used: NDArray[np.float64],
-    compute_used: NDArray[np.float64],
-    sites: Any = slice(None),
-) -> NDArray[np.float64]:
+def local_share(problem: HomesProblem, storage_used: Floats, compute_used: Floats, sites: Any = slice(None)) -> Floats:
     """θ of Eq. 2 for all sites or some. A site with nothing to hold or compute keeps all of it."""
     share = np.ones(np.broadcast_shapes(storage_used.shape, compute_used.shape))
     for limit, used in ((problem.storage[sites], storage_used), (problem.compute[sites], compute_used)):
@@ -47,13 +41,12 @@ def local_share(
     return share
 
 
-def evaluate(problem: HomesProblem, home: NDArray[np.int64]) -> HomesPlan:
+def evaluate(problem: HomesProblem, home: Ints) -> HomesPlan:
     """The plan that these homes are. One sparse product per sum: the cost grows with the memberships."""
     home = np.asarray(home, dtype=np.int64)
     weights = problem.delay_weights
     at_site = sparse.csr_array(
-        (np.ones(problem.clients), home, np.arange(problem.clients + 1)),
-        shape=(problem.clients, problem.sites),
+        (np.ones(problem.clients), home, np.arange(problem.clients + 1)), shape=(problem.clients, problem.sites)
     )
     storage_used, compute_used = _resources(problem, at_site)
     theta = local_share(problem, storage_used, compute_used)
@@ -71,7 +64,7 @@ def evaluate(problem: HomesProblem, home: NDArray[np.int64]) -> HomesPlan:
     return HomesPlan(home, distance + resource, distance, resource, storage_used, compute_used, theta, delegated)
 
 
-def _resources(problem: HomesProblem, at_site: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _resources(problem: HomesProblem, at_site: Any) -> tuple[Floats, Floats]:
     """Storage Σ u_n over the managed topics and compute v_l (Eq. 1) of every site."""
     publications = problem.publications
     pattern = sparse.csr_array(

@@ -10,8 +10,7 @@ from nearcast.errors import InputError, NearcastError
 from nearcast.placement.homes.refined import RefineParameters, refine, refined
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from nearcast.placement.arrays import Floats
     from nearcast.placement.homes.delay import HomesPlan
     from nearcast.placement.homes.problem import HomesProblem
 
@@ -152,7 +151,7 @@ def _delegated(model: Any, problem: HomesProblem, at: list[list[Any]], site: int
     return delegated
 
 
-def _whole(values: NDArray[np.float64]) -> list[int]:
+def _whole(values: Floats) -> list[int]:
     return [int(value) for value in np.rint(values)]
 
 

@@ -10,8 +10,7 @@ from nearcast.placement.homes.delay import local_share
 from nearcast.placement.homes.problem import entries_at
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from nearcast.placement.arrays import Floats, Ints
     from nearcast.placement.homes.problem import HomesProblem
 
 __all__ = ["IncrementalDelay"]
@@ -24,7 +23,7 @@ class IncrementalDelay:
     there; per site storage, compute, P_l and X_l. Memory: three arrays of topics × sites.
     """
 
-    def __init__(self, problem: HomesProblem, home: NDArray[np.int64]) -> None:
+    def __init__(self, problem: HomesProblem, home: Ints) -> None:
         self.problem = problem
         self.home = np.array(home, dtype=np.int64)
         weights = problem.delay_weights
@@ -65,7 +64,7 @@ class IncrementalDelay:
         at_sites = self._site_cost(self._theta, self._published, self._between)
         return self._distance + float(at_sites.sum())
 
-    def move_changes(self, clients: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def move_changes(self, clients: Ints) -> tuple[Floats, Floats]:
         """How the total changes when a client alone moves: clients × sites, and 0 where it already is.
 
         The second array is the change if the site it comes to had room for it, whatever it holds.
@@ -76,7 +75,7 @@ class IncrementalDelay:
         topic, own = self._topic[entries], np.repeat(old[busy], np.diff(first, append=len(entries)))
         at = np.arange(len(entries))
 
-        def summed(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        def summed(values: Floats) -> Floats:
             out = np.zeros((len(clients), *values.shape[1:]))
             if len(entries):
                 out[busy] = np.add.reduceat(values, first, axis=0)
@@ -151,12 +150,10 @@ class IncrementalDelay:
         both = [old, site]
         self._theta[both] = local_share(self.problem, self._storage[both], self._compute[both], both)
 
-    def _site_cost(
-        self, theta: NDArray[np.float64], published: NDArray[np.float64], between: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
+    def _site_cost(self, theta: Floats, published: Floats, between: Floats) -> Floats:
         return 2 * self.problem.cloud_ms * (1 - theta) * published + theta * between
 
-    def _entries(self, clients: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    def _entries(self, clients: Ints) -> tuple[Ints, Ints, Ints]:
         """The memberships of these clients in a row, where each one's begin, and who has any."""
         start, count = self._start[clients], self._start[clients + 1] - self._start[clients]
         busy = np.flatnonzero(count)

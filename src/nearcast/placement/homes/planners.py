@@ -13,14 +13,13 @@ from nearcast.errors import InputError
 from nearcast.placement.homes.delay import HomesPlan, evaluate
 from nearcast.placement.homes.relations import strongest_relations
 from nearcast.placement.homes.sequential_placement import SiteUsage, place_sequentially
+from nearcast.placement.progress import no_progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
+    from nearcast.placement.arrays import Floats, Ints
     from nearcast.placement.homes.problem import HomesProblem
     from nearcast.placement.homes.relations import Relations
+    from nearcast.placement.progress import Advance
 
 __all__ = [
     "RelocParameters",
@@ -96,7 +95,7 @@ class RelocSteps:
     """The three steps, each with the homes it alone would give; `cooperation` is RELOC's result."""
 
     clusters: int
-    site_cluster: NDArray[np.int64]
+    site_cluster: Ints
     locality: HomesPlan
     relation: HomesPlan
     cooperation: HomesPlan
@@ -105,7 +104,7 @@ class RelocSteps:
 def reloc(
     problem: HomesProblem,
     parameters: RelocParameters = DEFAULTS,
-    advance: Callable[[float], None] = lambda fraction: None,
+    advance: Advance = no_progress,
     relations: Relations | None = None,
 ) -> HomesPlan:
     """The homes of Algorithm 1; without a number of clusters, the best of several (`_best_of_clusters`).
@@ -134,7 +133,7 @@ def reloc_steps(problem: HomesProblem, parameters: RelocParameters) -> RelocStep
     )
 
 
-def cluster_sites(site_site_ms: NDArray[np.float64], clusters: int, seed: int = 0) -> NDArray[np.int64]:
+def cluster_sites(site_site_ms: Floats, clusters: int, seed: int = 0) -> Ints:
     """Line 17: K-means over the sites, for any matrix of delays.
 
     K-means needs points. Classical scaling makes them from the delays; where the delays are distances in the
@@ -154,9 +153,7 @@ def cluster_sites(site_site_ms: NDArray[np.float64], clusters: int, seed: int = 
     return np.asarray(model.labels_, dtype=np.int64)
 
 
-def _place(
-    problem: HomesProblem, relations: Relations, site_cluster: NDArray[np.int64], *, cooperate: bool
-) -> HomesPlan:
+def _place(problem: HomesProblem, relations: Relations, site_cluster: Ints, *, cooperate: bool) -> HomesPlan:
     nearest = problem.client_site_ms.argmin(axis=1)
     if len(np.unique(site_cluster)) == problem.sites:  # one site per cluster leaves nothing to choose
         return evaluate(problem, nearest)
@@ -188,24 +185,18 @@ def _place(
 
 def _relations(problem: HomesProblem, parameters: RelocParameters) -> Relations:
     return strongest_relations(
-        problem.members,
-        parameters.relations,
-        parameters.rank,
-        parameters.relation_topic_limit,
-        parameters.seed,
+        problem.members, parameters.relations, parameters.rank, parameters.relation_topic_limit, parameters.seed
     )
 
 
-def _checked_clusters(problem: HomesProblem, parameters: RelocParameters) -> NDArray[np.int64]:
+def _checked_clusters(problem: HomesProblem, parameters: RelocParameters) -> Ints:
     clusters = parameters.clusters or 0
     if not 1 <= clusters <= problem.sites:
         raise InputError(f"{parameters.clusters} clusters of {problem.sites} sites: 1 to {problem.sites} are possible")
     return cluster_sites(problem.site_site_ms, clusters, parameters.seed)
 
 
-def _best_of_clusters(
-    problem: HomesProblem, relations: Relations, seed: int, advance: Callable[[float], None]
-) -> HomesPlan:
+def _best_of_clusters(problem: HomesProblem, relations: Relations, seed: int, advance: Advance) -> HomesPlan:
     """Try K = 1, 4, 16, … and one cluster per site, then half-way (by factor) next to the best.
 
     One cluster per site is `nearest`: the result is never worse than that.

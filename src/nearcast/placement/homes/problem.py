@@ -12,7 +12,9 @@ from scipy import sparse
 from nearcast.errors import InputError
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
+
+    from nearcast.placement.arrays import Floats, Ints
 
 __all__ = ["HomesProblem", "entries_at", "membership"]
 
@@ -24,7 +26,7 @@ def membership(topics: ArrayLike, clients: ArrayLike, shape: tuple[int, int], we
     return sparse.csr_array((data, (topics, clients)), shape=shape)
 
 
-def entries_at(matrix: Any, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> NDArray[np.float64]:
+def entries_at(matrix: Any, rows: Ints, columns: Ints) -> Floats:
     """matrix[row, column] for many pairs. SciPy answers no pairs with a sparse array instead of an array."""
     return np.asarray(matrix[rows, columns], dtype=np.float64) if len(rows) else np.zeros(0)
 
@@ -40,12 +42,12 @@ class HomesProblem:
     delay only: storage and compute depend on who publishes (Eq. 1).
     """
 
-    client_site_ms: NDArray[np.float64]
-    site_site_ms: NDArray[np.float64]
+    client_site_ms: Floats
+    site_site_ms: Floats
     cloud_ms: float
-    storage: NDArray[np.float64]
-    compute: NDArray[np.float64]
-    spool_size: NDArray[np.float64]
+    storage: Floats
+    compute: Floats
+    spool_size: Floats
     publications: Any
     subscriptions: Any
 
@@ -119,7 +121,7 @@ class DelayWeights:
     publishing: Any  # p, topics × clients
     sending: Any  # q, topics × clients
     receiving: Any  # s, topics × clients
-    distance: NDArray[np.float64]  # what a millisecond to its home costs, per client
+    distance: Floats  # what a millisecond to its home costs, per client
     total: float  # I: the weight of all publications that reach somebody
 
     @classmethod

@@ -10,13 +10,12 @@ import numpy as np
 from nearcast.placement.homes.delay import HomesPlan, evaluate
 from nearcast.placement.homes.incremental_delay import IncrementalDelay
 from nearcast.placement.homes.planners import RelocParameters, nearest, one_topic_one_site, reloc
+from nearcast.placement.progress import no_progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-
+    from nearcast.placement.arrays import Floats, Ints
     from nearcast.placement.homes.problem import HomesProblem
+    from nearcast.placement.progress import Advance
 
 __all__ = ["RefineParameters", "refine", "refined"]
 
@@ -50,9 +49,7 @@ BLOCK_CLIENTS = 4096
 
 
 def refined(
-    problem: HomesProblem,
-    parameters: RefineParameters = DEFAULTS,
-    advance: Callable[[float], None] = lambda fraction: None,
+    problem: HomesProblem, parameters: RefineParameters = DEFAULTS, advance: Advance = no_progress
 ) -> HomesPlan:
     """`refine` from nearest, one topic one site and RELOC with its own K; if large, from the best of them."""
     plans = [nearest(problem), one_topic_one_site(problem)]
@@ -65,10 +62,7 @@ def refined(
 
 
 def refine(
-    problem: HomesProblem,
-    start: NDArray[np.int64],
-    parameters: RefineParameters = DEFAULTS,
-    advance: Callable[[float], None] = lambda fraction: None,
+    problem: HomesProblem, start: Ints, parameters: RefineParameters = DEFAULTS, advance: Advance = no_progress
 ) -> HomesPlan:
     """Improve homes until no move and no likely trade lowers the total delay. Never worse than `start`."""
     rng = np.random.default_rng(parameters.seed)
@@ -81,7 +75,7 @@ def refine(
         kicked = rng.choice(problem.clients, size=min(KICKED, problem.clients), replace=False)
         for client in kicked.tolist():
             homes.move(client, int(rng.integers(problem.sites)))
-        _search(homes, parameters, advance=lambda fraction: None)
+        _search(homes, parameters, advance=no_progress)
         if homes.total_ms() < before:
             best = homes.home.copy()
         else:
@@ -94,7 +88,7 @@ def _kicks(problem: HomesProblem, parameters: RefineParameters) -> int:
     return min(parameters.kicks, parameters.kick_work // max(problem.clients * problem.sites, 1))
 
 
-def _search(homes: IncrementalDelay, parameters: RefineParameters, advance: Callable[[float], None]) -> None:
+def _search(homes: IncrementalDelay, parameters: RefineParameters, advance: Advance) -> None:
     for number in range(parameters.rounds):
         advance(number / parameters.rounds)
         homes.recompute()
@@ -103,7 +97,7 @@ def _search(homes: IncrementalDelay, parameters: RefineParameters, advance: Call
             break
 
 
-def _changes(homes: IncrementalDelay) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _changes(homes: IncrementalDelay) -> tuple[Floats, Floats]:
     blocks = [
         homes.move_changes(np.arange(first, min(first + BLOCK_CLIENTS, homes.problem.clients)))
         for first in range(0, max(homes.problem.clients, 1), BLOCK_CLIENTS)
@@ -111,7 +105,7 @@ def _changes(homes: IncrementalDelay) -> tuple[NDArray[np.float64], NDArray[np.f
     return np.concatenate([b[0] for b in blocks]), np.concatenate([b[1] for b in blocks])
 
 
-def _take_moves(homes: IncrementalDelay, change: NDArray[np.float64]) -> int:
+def _take_moves(homes: IncrementalDelay, change: Floats) -> int:
     """Each client's best move, best first; one that no longer helps after those before it is taken back."""
     best = change.argmin(axis=1)
     gain = change[np.arange(len(best)), best]
@@ -129,7 +123,7 @@ def _take_moves(homes: IncrementalDelay, change: NDArray[np.float64]) -> int:
     return taken
 
 
-def _take_swaps(homes: IncrementalDelay, relaxed: NDArray[np.float64], parameters: RefineParameters) -> int:
+def _take_swaps(homes: IncrementalDelay, relaxed: Floats, parameters: RefineParameters) -> int:
     """Trades, most promising first: both would gain if each found the room that the other leaves."""
     total, taken = homes.total_ms(), 0
     least = WORTHWHILE * total
@@ -148,9 +142,7 @@ def _take_swaps(homes: IncrementalDelay, relaxed: NDArray[np.float64], parameter
     return taken
 
 
-def _swap_candidates(
-    home: NDArray[np.int64], relaxed: NDArray[np.float64], parameters: RefineParameters
-) -> list[tuple[int, int]]:
+def _swap_candidates(home: Ints, relaxed: Floats, parameters: RefineParameters) -> list[tuple[int, int]]:
     """Pairs of clients at different sites, by the sum of their relaxed changes, a bound in their favour."""
     sites = relaxed.shape[1]
     at_site = [np.flatnonzero(home == site) for site in range(sites)]

@@ -11,7 +11,7 @@ from scipy import sparse
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
+    from nearcast.placement.arrays import Floats, Ints
 
 __all__ = ["Relations", "block_relations", "factors", "relation_blocks", "relation_matrix", "strongest_relations"]
 
@@ -23,8 +23,8 @@ BLOCK_ENTRIES = 2_000_000
 class Relations:
     """For client m, the clients of `clients[start[m]:start[m + 1]]`, strongest relation first."""
 
-    start: NDArray[np.int64]
-    clients: NDArray[np.int64]
+    start: Ints
+    clients: Ints
 
 
 def relation_matrix(members: Any, rows: slice = slice(None)) -> Any:
@@ -32,7 +32,7 @@ def relation_matrix(members: Any, rows: slice = slice(None)) -> Any:
     return (members[:, rows].T @ members).tocsr()
 
 
-def factors(members: Any, rank: int, seed: int) -> NDArray[np.float64]:
+def factors(members: Any, rank: int, seed: int) -> Floats:
     """Line 19: clients × rank, such that factors @ factors.T is Z at that rank.
 
     Z is Bᵀ B for the membership matrix B, so the truncated SVD of B = U S Vᵀ gives that of Z, V S² Vᵀ, and
@@ -62,9 +62,7 @@ def strongest_relations(members: Any, count: int, rank: int, topic_limit: int, s
     return Relations(start, np.concatenate(found).astype(np.int64))
 
 
-def block_relations(
-    members: Any, strength: NDArray[np.float64], rows: slice, count: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def block_relations(members: Any, strength: Floats, rows: slice, count: int) -> tuple[Ints, Ints]:
     """The strongest relations of the clients in `rows`, one client after the other, and how many each has."""
     block = relation_matrix(members, rows)
     block.sort_indices()

@@ -13,8 +13,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from numpy.typing import NDArray
-
+    from nearcast.placement.arrays import Ints
     from nearcast.placement.homes.problem import HomesProblem
 
 __all__ = ["SiteUsage", "place_sequentially"]
@@ -78,7 +77,7 @@ def place_sequentially(
     neighbours: Sequence[Sequence[int]],
     *,
     cooperate: bool = True,
-) -> NDArray[np.int64]:
+) -> Ints:
     """Lines 20 to 45 of Algorithm 1. A client met before keeps its home; one in no topic gets -1.
 
     `choose(topic, client, homes so far, usage)` names a site for a client that has none. `neighbours[site]`

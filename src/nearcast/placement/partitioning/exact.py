@@ -11,8 +11,7 @@ from nearcast.errors import NearcastError
 from nearcast.placement.partitioning.planners import current_capacity, described
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from nearcast.placement.arrays import Floats
     from nearcast.placement.partitioning.planners import Partition
     from nearcast.placement.partitioning.problem import PartitionSites, PartitionTopics
 
@@ -21,7 +20,7 @@ __all__ = ["exact"]
 SECONDS_PER_GOAL = 60.0
 
 
-def exact(topics: PartitionTopics, sites: PartitionSites, latencies: NDArray[np.float64]) -> Partition:
+def exact(topics: PartitionTopics, sites: PartitionSites, latencies: Floats) -> Partition:
     """The least rate above the sites' limits, then the fewest violations, then moves, then latency.
 
     `latencies` is the latency of every topic at every site. Each of the four goals is one integer programme
@@ -34,10 +33,7 @@ def exact(topics: PartitionTopics, sites: PartitionSites, latencies: NDArray[np.
     # Columns: topic t at site b (row by row), then the rate by which each site is above its limit.
     once = hstack([kron(eye_array(count), everywhere), csr_array((count, width))])
     fits = hstack([kron(topics.rate[None, :], eye_array(width)), -eye_array(width)])
-    constraints = [
-        LinearConstraint(once, 1, 1),
-        LinearConstraint(fits, -np.inf, current_capacity(topics, sites)),
-    ]
+    constraints = [LinearConstraint(once, 1, 1), LinearConstraint(fits, -np.inf, current_capacity(topics, sites))]
     goals = (
         np.r_[np.zeros(placed), np.ones(width)],
         np.r_[(latencies > topics.bound[:, None]).ravel(), np.zeros(width)],

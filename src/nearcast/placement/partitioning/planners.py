@@ -15,15 +15,16 @@ import numpy as np
 from scipy.spatial.distance import cdist
 
 from nearcast.placement.partitioning.problem import NOWHERE, PartitionClients, PartitionSites, PartitionTopics
+from nearcast.placement.progress import no_progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from numpy.typing import NDArray
+    from nearcast.placement.arrays import Bools, Floats, Ints
+    from nearcast.placement.progress import Advance
 
     # Rows of topics in, W(t, b) of each of them at every site out.
-    Expect = Callable[[NDArray[np.int64]], NDArray[np.float64]]
-    Advance = Callable[[float], None]
+    Expect = Callable[[Ints], Floats]
 
 __all__ = [
     "Partition",
@@ -40,28 +41,24 @@ BLOCK = 4096  # topics whose latencies at all sites are held at once
 HIGH_WATERMARK = 0.85  # of any resource, as in Pulsar
 
 
-def _silent(fraction: float) -> None:
-    """Nobody watches the progress."""
-
-
 @dataclass(frozen=True)
 class Partition:
     """Where every topic goes."""
 
-    site: NDArray[np.int64]  # NOWHERE where a topic had no site and none has room for it
-    expected: NDArray[np.float64]  # E(t) of a topic that stayed, W(t, b) of one that moved
-    load: NDArray[np.float64]  # rate per site
-    overloaded: NDArray[np.int64]  # sites above their limit, because nowhere was room
+    site: Ints  # NOWHERE where a topic had no site and none has room for it
+    expected: Floats  # E(t) of a topic that stayed, W(t, b) of one that moved
+    load: Floats  # rate per site
+    overloaded: Ints  # sites above their limit, because nowhere was room
     moves: int  # topics that had a site and get another
 
 
-def centroid(topics: PartitionTopics, sites: PartitionSites, advance: Advance = _silent) -> Partition:
+def centroid(topics: PartitionTopics, sites: PartitionSites, advance: Advance = no_progress) -> Partition:
     """Algorithm 1: W(t, b) from the centroids, without knowing a single client."""
     return _repartition(topics, sites, lambda rows: centroid_latencies(topics, sites, rows), advance)
 
 
 def all_pairs(
-    topics: PartitionTopics, clients: PartitionClients, sites: PartitionSites, advance: Advance = _silent
+    topics: PartitionTopics, clients: PartitionClients, sites: PartitionSites, advance: Advance = no_progress
 ) -> Partition:
     """Algorithm 1 with the latency of every producer-consumer pair instead of the centroids' estimate."""
     return _repartition(topics, sites, pair_latencies(topics, clients, sites), advance)
@@ -75,7 +72,7 @@ def hashed(topics: PartitionTopics, names: Sequence[str], sites: PartitionSites)
     return described(topics, sites, site, np.where(site == topics.site, topics.latency, expected))
 
 
-def centroid_latencies(topics: PartitionTopics, sites: PartitionSites, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+def centroid_latencies(topics: PartitionTopics, sites: PartitionSites, rows: Ints) -> Floats:
     """W(t, b) = d(N̄C_P(t), NC(b)) + d(N̄C_C(t), NC(b)) + W(t) of some topics at all sites."""
     expected = np.repeat(topics.deviation[rows, None], len(sites), axis=1)
     for centroids in (topics.producer_centroid[rows], topics.consumer_centroid[rows]):
@@ -93,7 +90,7 @@ def pair_latencies(topics: PartitionTopics, clients: PartitionClients, sites: Pa
         rows = rows[np.argsort(clients.topic[rows], kind="stable")]
         sides.append((rows, np.searchsorted(clients.topic[rows], np.arange(len(topics) + 1))))
 
-    def expect(wanted: NDArray[np.int64]) -> NDArray[np.float64]:
+    def expect(wanted: Ints) -> Floats:
         expected = np.zeros((len(wanted), len(sites)))
         for rows, first in sides:
             size = first[wanted + 1] - first[wanted]
@@ -112,7 +109,7 @@ def pair_latencies(topics: PartitionTopics, clients: PartitionClients, sites: Pa
     return expect
 
 
-def current_capacity(topics: PartitionTopics, sites: PartitionSites) -> NDArray[np.float64]:
+def current_capacity(topics: PartitionTopics, sites: PartitionSites) -> Floats:
     """The rate above which each site is overloaded: R_out^th, or less when a resource runs out before.
 
     Resources are taken to grow with the rate, so one at 70 % now reaches 85 % at 85/70 of the rate.
@@ -136,7 +133,7 @@ def _repartition(topics: PartitionTopics, sites: PartitionSites, expect: Expect,
     return described(topics, sites, site, expected)
 
 
-def _relieving(topics: PartitionTopics, load: NDArray[np.float64], capacity: NDArray[np.float64]) -> NDArray[np.bool_]:
+def _relieving(topics: PartitionTopics, load: Floats, capacity: Floats) -> Bools:
     """The topics to take from overloaded sites: largest rate first, until the rest fits."""
     marked = np.zeros(len(topics), dtype=bool)
     rows = np.flatnonzero((topics.site != NOWHERE) & (load > capacity)[topics.site])
@@ -151,12 +148,12 @@ def _relieving(topics: PartitionTopics, load: NDArray[np.float64], capacity: NDA
 
 def _place(
     topics: PartitionTopics,
-    rows: NDArray[np.int64],
+    rows: Ints,
     expect: Expect,
-    load: NDArray[np.float64],
-    capacity: NDArray[np.float64],
-    site: NDArray[np.int64],
-    expected: NDArray[np.float64],
+    load: Floats,
+    capacity: Floats,
+    site: Ints,
+    expected: Floats,
     advance: Advance,
 ) -> None:
     """PlaceTopics, lines 1-11: fills in `site` and `expected`, keeps `load` up to date.
@@ -192,20 +189,18 @@ def _place(
         advance(0.5 + 0.5 * start / len(rows))
 
 
-def _nearest_with_room(latencies: NDArray[np.float64], room: NDArray[np.bool_]) -> int:
+def _nearest_with_room(latencies: Floats, room: Bools) -> int:
     ranked = np.where(room, latencies, np.inf)
     best = int(ranked.argmin())
     return best if np.isfinite(ranked[best]) else NOWHERE
 
 
-def _load(topics: PartitionTopics, site: NDArray[np.int64], sites: int) -> NDArray[np.float64]:
+def _load(topics: PartitionTopics, site: Ints, sites: int) -> Floats:
     placed = site != NOWHERE
     return np.bincount(site[placed], topics.rate[placed], sites).astype(float)
 
 
-def _centroid_latency_at(
-    topics: PartitionTopics, sites: PartitionSites, site: NDArray[np.int64]
-) -> NDArray[np.float64]:
+def _centroid_latency_at(topics: PartitionTopics, sites: PartitionSites, site: Ints) -> Floats:
     legs = [
         np.linalg.norm(centroids - sites.position[site], axis=1) + sites.height[site]
         for centroids in (topics.producer_centroid, topics.consumer_centroid)
@@ -213,9 +208,7 @@ def _centroid_latency_at(
     return np.asarray(topics.deviation + np.nan_to_num(legs).sum(axis=0))
 
 
-def described(
-    topics: PartitionTopics, sites: PartitionSites, site: NDArray[np.int64], expected: NDArray[np.float64]
-) -> Partition:
+def described(topics: PartitionTopics, sites: PartitionSites, site: Ints, expected: Floats) -> Partition:
     """An assignment with its load, overloaded sites and moves."""
     load = _load(topics, site, len(sites))
     capacity = current_capacity(topics, sites)

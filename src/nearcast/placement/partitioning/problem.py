@@ -20,7 +20,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
+    from nearcast.placement.arrays import Bools, Floats, Ints
 
 __all__ = ["NOWHERE", "PartitionClients", "PartitionSites", "PartitionTopics", "aggregate", "worst_latencies"]
 
@@ -31,11 +31,11 @@ NOWHERE = -1  # the site of a topic that has none yet
 class PartitionClients:
     """One row per client of a topic; a client of two topics has two rows."""
 
-    topic: NDArray[np.int64]
-    produces: NDArray[np.bool_]
-    consumes: NDArray[np.bool_]
-    position: NDArray[np.float64]
-    height: NDArray[np.float64]
+    topic: Ints
+    produces: Bools
+    consumes: Bools
+    position: Floats
+    height: Floats
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,10 @@ class PartitionSites:
     `utilisation` has a column per resource (processor, memory, network), each 0 to 1; empty if unknown.
     """
 
-    position: NDArray[np.float64]
-    height: NDArray[np.float64]
-    rate_limit: NDArray[np.float64]
-    utilisation: NDArray[np.float64] = field(default_factory=lambda: np.empty((0, 0)))
+    position: Floats
+    height: Floats
+    rate_limit: Floats
+    utilisation: Floats = field(default_factory=lambda: np.empty((0, 0)))
 
     def __len__(self) -> int:
         return len(self.height)
@@ -61,24 +61,20 @@ class PartitionTopics:
     The centroid of nobody is NaN; its leg of the latency is 0. A topic without a site has latency inf.
     """
 
-    site: NDArray[np.int64]
-    bound: NDArray[np.float64]
-    rate: NDArray[np.float64]
-    producer_centroid: NDArray[np.float64]
-    consumer_centroid: NDArray[np.float64]
-    deviation: NDArray[np.float64]
-    latency: NDArray[np.float64]
+    site: Ints
+    bound: Floats
+    rate: Floats
+    producer_centroid: Floats
+    consumer_centroid: Floats
+    deviation: Floats
+    latency: Floats
 
     def __len__(self) -> int:
         return len(self.site)
 
 
 def aggregate(
-    clients: PartitionClients,
-    sites: PartitionSites,
-    site: NDArray[np.int64],
-    bound: NDArray[np.float64],
-    rate: NDArray[np.float64],
+    clients: PartitionClients, sites: PartitionSites, site: Ints, bound: Floats, rate: Floats
 ) -> PartitionTopics:
     """Centroids, W(t) and E(t) of all topics from their clients, in time and memory linear in the clients."""
     deviation = np.zeros(len(site))
@@ -94,7 +90,7 @@ def aggregate(
     return PartitionTopics(site, bound, rate, centroids[0], centroids[1], deviation, latency)
 
 
-def worst_latencies(clients: PartitionClients, sites: PartitionSites, site: NDArray[np.int64]) -> NDArray[np.float64]:
+def worst_latencies(clients: PartitionClients, sites: PartitionSites, site: Ints) -> Floats:
     """E(t): the farthest producer plus the farthest consumer, with each topic at the given site."""
     latency = np.zeros(len(site))
     for topic, position, height in _sides(clients):
@@ -105,15 +101,13 @@ def worst_latencies(clients: PartitionClients, sites: PartitionSites, site: NDAr
     return latency
 
 
-def _sides(
-    clients: PartitionClients,
-) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]]:
+def _sides(clients: PartitionClients) -> Iterator[tuple[Ints, Floats, Floats]]:
     """Topic, position and height of the producers, then of the consumers."""
     for member in (clients.produces, clients.consumes):
         yield clients.topic[member], clients.position[member], clients.height[member]
 
 
-def _largest(values: NDArray[np.float64], topic: NDArray[np.int64], topics: int) -> NDArray[np.float64]:
+def _largest(values: Floats, topic: Ints, topics: int) -> Floats:
     """The largest value of each topic, 0 where there is none."""
     largest = np.zeros(topics)
     np.maximum.at(largest, topic, values)

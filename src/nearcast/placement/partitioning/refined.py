@@ -15,8 +15,7 @@ from nearcast.placement.partitioning.planners import current_capacity, described
 from nearcast.placement.partitioning.problem import NOWHERE
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from nearcast.placement.arrays import Bools, Floats
     from nearcast.placement.partitioning.planners import Partition
     from nearcast.placement.partitioning.problem import PartitionSites, PartitionTopics
 
@@ -25,9 +24,7 @@ __all__ = ["refined"]
 ROUNDS = 5  # each change can open a place for another topic; later rounds find little
 
 
-def refined(
-    topics: PartitionTopics, sites: PartitionSites, latencies: NDArray[np.float64], start: Partition
-) -> Partition:
+def refined(topics: PartitionTopics, sites: PartitionSites, latencies: Floats, start: Partition) -> Partition:
     """A plan with no more overload, late topics and moves than `start`, usually with fewer late topics.
 
     `latencies` is the latency of every topic at every site.
@@ -48,9 +45,7 @@ def refined(
 class _Search:
     """The plan so far with its load."""
 
-    def __init__(
-        self, topics: PartitionTopics, sites: PartitionSites, latencies: NDArray[np.float64], start: Partition
-    ) -> None:
+    def __init__(self, topics: PartitionTopics, sites: PartitionSites, latencies: Floats, start: Partition) -> None:
         self.home, self.rate, self.latencies = topics.site, topics.rate, latencies
         self.kept = latencies <= topics.bound[:, None]  # where a topic keeps its bound
         placed = np.flatnonzero(self.home != NOWHERE)
@@ -58,7 +53,7 @@ class _Search:
         self.capacity = current_capacity(topics, sites)
         self.site, self.load = start.site.copy(), start.load.copy()
 
-    def late(self) -> NDArray[np.bool_]:
+    def late(self) -> Bools:
         return np.asarray((self.site == NOWHERE) | ~self.kept[np.arange(len(self.site)), self.site])
 
     def move(self, topic: int, site: int) -> None:

@@ -12,12 +12,12 @@ from nearcast.errors import NearcastError
 from nearcast.placement.storage.problem import StorageInfeasibleError, StoragePlan, StorageProblem, evaluate
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from nearcast.placement.arrays import Ints
 
 __all__ = ["exact"]
 
 
-def exact(problem: StorageProblem, stores: NDArray[np.int64] | None = None, time_limit: float = 60.0) -> StoragePlan:
+def exact(problem: StorageProblem, stores: Ints | None = None, time_limit: float = 60.0) -> StoragePlan:
     """Least traffic (Eq. 3) over the choice of M stores and of k_t of them per topic, by MILP.
 
     Given `stores`, only the assignment to them is optimised. Takes seconds up to about 12 nodes and 6

@@ -9,11 +9,13 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import depth_first_order
 
+from nearcast.placement.progress import no_progress
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
+    from nearcast.placement.arrays import Bools, Floats, Ints
+    from nearcast.placement.progress import Advance
     from nearcast.placement.storage.network import Network
 
 __all__ = ["greedy", "modified_greedy"]
@@ -22,9 +24,7 @@ __all__ = ["greedy", "modified_greedy"]
 _BLOCK = 64
 
 
-def greedy(
-    network: Network, demand: NDArray[np.float64], replicas: NDArray[np.int64], origin: int
-) -> NDArray[np.bool_]:
+def greedy(network: Network, demand: Floats, replicas: Ints, origin: int) -> Bools:
     """Section 5.1: k_t stores per topic for content of server j = `origin`, each of the highest Gain.
 
     Requests travel the shortest path to j and stop at the first store on it, so a store at node i saves
@@ -34,12 +34,8 @@ def greedy(
 
 
 def modified_greedy(
-    network: Network,
-    demand: NDArray[np.float64],
-    replicas: NDArray[np.int64],
-    publication: NDArray[np.float64],
-    advance: Callable[[float], None] | None = None,
-) -> NDArray[np.float64]:
+    network: Network, demand: Floats, replicas: Ints, publication: Floats, advance: Advance = no_progress
+) -> Floats:
     """Section 5.2: vectors s_t, how often each node is chosen when each node in turn is the server.
 
     `publication` weighs the turns. Weights that are all equal count 1, as in the paper's example.
@@ -59,19 +55,18 @@ def modified_greedy(
             for topics, nodes in _choose(passing.through[block].copy(), counts, paths):
                 votes[block][topics, nodes] += turns[origin]
         way[paths.above, np.arange(network.nodes)[:, None]] = np.inf
-        if advance is not None:
-            advance((done + 1) / np.count_nonzero(turns))
+        advance((done + 1) / np.count_nonzero(turns))
     result = np.empty_like(votes)
     result[order] = votes
     return result
 
 
-def _topics_left(replicas: NDArray[np.int64]) -> list[int]:
+def _topics_left(replicas: Ints) -> list[int]:
     """How many topics choose in each round."""
     return [int(np.count_nonzero(replicas > taken)) for taken in range(int(replicas[0]))]
 
 
-def _near_after_near(network: Network, turns: NDArray[np.float64]) -> list[int]:
+def _near_after_near(network: Network, turns: Floats) -> list[int]:
     """The origins in an order in which neighbours follow each other: their paths are nearly the same."""
     nodes = np.arange(1, network.nodes)
     tree = coo_array((np.ones(len(nodes)), (network.next_hop[0, 1:], nodes)), shape=(network.nodes,) * 2)
@@ -83,13 +78,13 @@ def _near_after_near(network: Network, turns: NDArray[np.float64]) -> list[int]:
 class _Paths:
     """The shortest paths to one origin."""
 
-    depth: NDArray[np.float64]  # distance to the origin
-    above: NDArray[np.int64]  # [l, c]: the node c+1 hops from l towards the origin, then the origin again
-    depth_above: NDArray[np.float64]  # of those nodes
-    way: NDArray[np.float64]  # [i, l]: distance from l to i when i is on l's path, else infinite
+    depth: Floats  # distance to the origin
+    above: Ints  # [l, c]: the node c+1 hops from l towards the origin, then the origin again
+    depth_above: Floats  # of those nodes
+    way: Floats  # [i, l]: distance from l to i when i is on l's path, else infinite
 
 
-def _paths(network: Network, origin: int, way: NDArray[np.float64]) -> _Paths:
+def _paths(network: Network, origin: int, way: Floats) -> _Paths:
     """`way` is infinite but for its diagonal, and filled here: a new array for each origin would be slow."""
     nodes, depth = np.arange(network.nodes), network.distance[origin]
     parent = network.next_hop[origin].astype(np.int64)
@@ -107,7 +102,7 @@ def _paths(network: Network, origin: int, way: NDArray[np.float64]) -> _Paths:
 class _Passing:
     """`through[t, i]`: requests for topic t that pass through node i on their way to the origin."""
 
-    def __init__(self, demand: NDArray[np.float64]) -> None:
+    def __init__(self, demand: Floats) -> None:
         self.through = demand.copy()
         self._requests = np.ascontiguousarray(demand.T)
         self._rows = self._requests.copy()  # the same by node, where adding nodes is fast
@@ -134,9 +129,7 @@ class _Passing:
         self._parent = parent
 
 
-def _choose(
-    through: NDArray[np.float64], left: list[int], paths: _Paths
-) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+def _choose(through: Floats, left: list[int], paths: _Paths) -> Iterator[tuple[Ints, Ints]]:
     """The rounds of the greedy algorithm for a block of topics; the first `left[r]` choose in round r.
 
     Yields the topics that chose a store in the round, and their stores.

@@ -14,6 +14,8 @@ from nearcast.errors import InputError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from nearcast.placement.arrays import Floats, Ints
+
 __all__ = ["Network", "from_edges", "network"]
 
 
@@ -21,9 +23,9 @@ __all__ = ["Network", "from_edges", "network"]
 class Network:
     """`distance[i, j]` from node i to node j; `next_hop[j, i]` is the neighbour of i on its path to j."""
 
-    distance: NDArray[np.float64]
+    distance: Floats
     next_hop: NDArray[np.int32]
-    hops: NDArray[np.int64]
+    hops: Ints
 
     @property
     def nodes(self) -> int:
@@ -43,15 +45,13 @@ def network(graph: Any) -> Network:
     return Network(distance, next_hop, _hops(next_hop))
 
 
-def from_edges(
-    nodes: int, a: NDArray[np.int64], b: NDArray[np.int64], cost: NDArray[np.float64] | None = None
-) -> Network:
+def from_edges(nodes: int, a: Ints, b: Ints, cost: Floats | None = None) -> Network:
     """The network with these links; each costs 1 (a hop) unless told."""
     weight = np.ones(len(a)) if cost is None else cost
     return network(coo_array((weight, (a, b)), shape=(nodes, nodes)).tocsr())
 
 
-def _hops(next_hop: NDArray[np.int32]) -> NDArray[np.int64]:
+def _hops(next_hop: NDArray[np.int32]) -> Ints:
     """Links on the cheapest path between all pairs, by doubling the stride of the path pointers."""
     nodes = len(next_hop)
     target = np.arange(nodes)[:, None]

@@ -9,8 +9,7 @@ import numpy as np
 from nearcast.placement.storage.problem import StorageInfeasibleError
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from nearcast.placement.arrays import Bools, Ints
     from nearcast.placement.storage.problem import StorageProblem
 
 __all__ = ["StorePacking", "pack_largest_first"]
@@ -19,14 +18,14 @@ __all__ = ["StorePacking", "pack_largest_first"]
 class StorePacking:
     """The replicas placed so far and the room left at each store; a node without a store has no room."""
 
-    def __init__(self, problem: StorageProblem, stores: NDArray[np.int64]) -> None:
+    def __init__(self, problem: StorageProblem, stores: Ints) -> None:
         self.problem = problem
         self.stores = stores
         self.placed = np.zeros(problem.demand.shape, dtype=bool)
         self.room = np.full(problem.network.nodes, -np.inf)
         self.room[stores] = problem.capacity * (1 + 1e-12)
 
-    def put(self, topic: int, favourites: NDArray[np.int64]) -> bool:
+    def put(self, topic: int, favourites: Ints) -> bool:
         """SiteCoordinate one replica at the first favourite with room; exchange others when there is none."""
         fits = ~self.placed[topic, favourites] & (self.room[favourites] >= self.problem.sizes[topic])
         if not fits.any():
@@ -42,7 +41,7 @@ class StorePacking:
         self.placed[topic, node] = False
         self.room[node] += self.problem.sizes[topic]
 
-    def _put_by_exchange(self, topic: int, favourites: NDArray[np.int64]) -> bool:
+    def _put_by_exchange(self, topic: int, favourites: Ints) -> bool:
         """The room left is at stores that have the topic: another topic moves there from a full store.
 
         With topics of one size this always succeeds: a full store has more topics than one with room.
@@ -63,7 +62,7 @@ class StorePacking:
         return False
 
 
-def pack_largest_first(problem: StorageProblem, stores: NDArray[np.int64]) -> NDArray[np.bool_]:
+def pack_largest_first(problem: StorageProblem, stores: Ints) -> Bools:
     """Any placement that fits, for awkward sizes: largest topic first, emptiest store first."""
     shelves = StorePacking(problem, stores)
     for topic in np.argsort(-problem.sizes, kind="stable"):

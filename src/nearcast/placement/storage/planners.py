@@ -12,17 +12,16 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from nearcast.placement.progress import no_progress
 from nearcast.placement.storage.greedy import modified_greedy
 from nearcast.placement.storage.packing import StorePacking, pack_largest_first
 from nearcast.placement.storage.problem import StoragePlan, StorageProblem, evaluate
 from nearcast.placement.storage.replication import relative_weights, topic_weights, wrr_rounds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from nearcast.placement.arrays import Floats, Ints
+    from nearcast.placement.progress import Advance
 
-    from numpy.typing import NDArray
-
-    Advance = Callable[[float], None]
 
 __all__ = [
     "StoreChoice",
@@ -42,28 +41,28 @@ __all__ = [
 class StoreChoice:
     """The planning phase: s_t as `votes[t, i]`, Σ w_t·s_t as `weighted`, S as `stores`."""
 
-    votes: NDArray[np.float64]
-    weighted: NDArray[np.float64]
-    stores: NDArray[np.int64]
+    votes: Floats
+    weighted: Floats
+    stores: Ints
 
 
-def sequential(problem: StorageProblem, advance: Advance | None = None) -> StoragePlan:
+def sequential(problem: StorageProblem, advance: Advance = no_progress) -> StoragePlan:
     """Steps 1-4, topic after topic, the one with most requests first (p/s_seq)."""
     return assign_sequential(problem, plan_stores(problem, advance))
 
 
-def wrr(problem: StorageProblem, advance: Advance | None = None) -> StoragePlan:
+def wrr(problem: StorageProblem, advance: Advance = no_progress) -> StoragePlan:
     """Steps 1-3, then rounds in which each topic gets stores by its relative weight (p/s_wrr)."""
     return assign_wrr(problem, plan_stores(problem, advance))
 
 
-def plan_stores(problem: StorageProblem, advance: Advance | None = None) -> StoreChoice:
+def plan_stores(problem: StorageProblem, advance: Advance = no_progress) -> StoreChoice:
     """Steps 1-3: what every topic would choose, weighted by its share of the requests; the M best nodes."""
     votes = modified_greedy(problem.network, problem.demand, problem.replicas, problem.publication, advance)
     return choose_stores(votes, topic_weights(problem.demand), problem.stores)
 
 
-def choose_stores(votes: NDArray[np.float64], weights: NDArray[np.float64], count: int) -> StoreChoice:
+def choose_stores(votes: Floats, weights: Floats, count: int) -> StoreChoice:
     """Steps 2 and 3: Σ w_t·s_t, and its `count` largest elements (the lower node where equal)."""
     weighted = weights @ votes
     return StoreChoice(votes, weighted, _largest_first(weighted)[:count])
@@ -81,10 +80,7 @@ def assign_wrr(problem: StorageProblem, planning: StoreChoice) -> StoragePlan:
 
 
 def reassign(
-    problem: StorageProblem,
-    stores: NDArray[np.int64],
-    method: Literal["sequential", "wrr"] = "wrr",
-    advance: Advance | None = None,
+    problem: StorageProblem, stores: Ints, method: Literal["sequential", "wrr"] = "wrr", advance: Advance = no_progress
 ) -> StoragePlan:
     """Section 6.2: demand has changed, the stores stay; step 1 and step 4 again."""
     planning = plan_stores(problem, advance)
@@ -92,7 +88,7 @@ def reassign(
     return assign(problem, StoreChoice(planning.votes, planning.weighted, stores))
 
 
-def random(problem: StorageProblem, seed: int, advance: Advance | None = None) -> StoragePlan:
+def random(problem: StorageProblem, seed: int, advance: Advance = no_progress) -> StoragePlan:
     """Baseline rnd: stores chosen as if all topics were one, replicas at random where there is room."""
     total = problem.demand.sum(axis=0, keepdims=True)
     degree = np.array([problem.stores])
@@ -105,7 +101,7 @@ def random(problem: StorageProblem, seed: int, advance: Advance | None = None) -
     return _assign(problem, StoreChoice(favourites, planning.weighted, planning.stores), [problem.replicas])
 
 
-def greedy_unconstrained(problem: StorageProblem, advance: Advance | None = None) -> StoragePlan:
+def greedy_unconstrained(problem: StorageProblem, advance: Advance = no_progress) -> StoragePlan:
     """Baseline grd_opt: every topic at the k_t favourites of step 1, whatever M and L say."""
     votes = modified_greedy(problem.network, problem.demand, problem.replicas, problem.publication, advance)
     placed = np.zeros(problem.demand.shape, dtype=bool)
@@ -114,7 +110,7 @@ def greedy_unconstrained(problem: StorageProblem, advance: Advance | None = None
     return evaluate(problem, np.flatnonzero(placed.any(axis=0)), placed)
 
 
-def _assign(problem: StorageProblem, planning: StoreChoice, rounds: list[NDArray[np.int64]]) -> StoragePlan:
+def _assign(problem: StorageProblem, planning: StoreChoice, rounds: list[Ints]) -> StoragePlan:
     stores, shelves = planning.stores, StorePacking(problem, planning.stores)
     # A topic that runs out of favourites in S goes on with the stores everybody likes best.
     liked = stores[_largest_first(planning.weighted[stores])]
@@ -128,7 +124,7 @@ def _assign(problem: StorageProblem, planning: StoreChoice, rounds: list[NDArray
     return evaluate(problem, stores, shelves.placed)
 
 
-def _largest_first(values: NDArray[np.float64]) -> NDArray[np.int64]:
+def _largest_first(values: Floats) -> Ints:
     # Values that differ by rounding only are equal: the lower position goes first.
     scale = np.abs(values).max() or 1.0
     return np.argsort(-np.round(values / scale, 12), kind="stable")

@@ -12,8 +12,7 @@ from nearcast.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from numpy.typing import NDArray
-
+    from nearcast.placement.arrays import Bools, Floats, Ints
     from nearcast.placement.storage.network import Network
 
 __all__ = ["Failure", "StorageInfeasibleError", "StoragePlan", "StorageProblem", "evaluate", "fail"]
@@ -32,12 +31,12 @@ class StorageProblem:
     """
 
     network: Network
-    demand: NDArray[np.float64]
+    demand: Floats
     stores: int
     capacity: float
-    replicas: NDArray[np.int64]
-    sizes: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
-    publication: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    replicas: Ints
+    sizes: Floats = field(default_factory=lambda: np.empty(0))
+    publication: Floats = field(default_factory=lambda: np.empty(0))
 
     def __post_init__(self) -> None:
         topics, nodes = self.demand.shape
@@ -72,8 +71,8 @@ class StorageProblem:
 class StoragePlan:
     """The stores S in the order they were chosen, and `placed[t, i]`: topic t has a replica at node i."""
 
-    stores: NDArray[np.int64]
-    placed: NDArray[np.bool_]
+    stores: Ints
+    placed: Bools
     traffic: float
     mean_hops: float
 
@@ -87,15 +86,13 @@ class Failure:
     unserved: float
 
 
-def evaluate(
-    problem: StorageProblem, stores: Iterable[int] | NDArray[np.int64], placed: NDArray[np.bool_]
-) -> StoragePlan:
+def evaluate(problem: StorageProblem, stores: Iterable[int] | Ints, placed: Bools) -> StoragePlan:
     """Cost of a placement: requests times distance to the closest replica, and hops per request."""
     left = fail(problem, placed, [])
     return StoragePlan(np.asarray(stores, dtype=np.int64), placed, left.traffic, left.mean_hops)
 
 
-def fail(problem: StorageProblem, placed: NDArray[np.bool_], failed: Iterable[int]) -> Failure:
+def fail(problem: StorageProblem, placed: Bools, failed: Iterable[int]) -> Failure:
     """The same while some nodes' stores are down: a request goes to the nearest store still online."""
     online = placed.copy()
     online[:, np.asarray(list(failed), dtype=np.int64)] = False

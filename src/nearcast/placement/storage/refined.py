@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nearcast.placement.progress import no_progress
 from nearcast.placement.storage.problem import StoragePlan, StorageProblem, evaluate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
+    from nearcast.placement.arrays import Bools, Floats, Ints
+    from nearcast.placement.progress import Advance
 
 __all__ = ["refined"]
 
@@ -20,12 +20,7 @@ _NEIGHBOURS = 64
 
 
 def refined(
-    problem: StorageProblem,
-    start: StoragePlan,
-    *,
-    seed: int = 0,
-    kicks: int = 0,
-    advance: Callable[[float], None] | None = None,
+    problem: StorageProblem, start: StoragePlan, *, seed: int = 0, kicks: int = 0, advance: Advance = no_progress
 ) -> StoragePlan:
     """Improve a plan until no single step does: move a store, move a replica, swap two replicas.
 
@@ -38,8 +33,7 @@ def refined(
         candidate = _descend(best.kicked(rng))
         if candidate.traffic < best.traffic:
             best = candidate
-        if advance is not None:
-            advance((kick + 1) / kicks)
+        advance((kick + 1) / kicks)
     plan = best.plan()
     return plan if plan.traffic <= start.traffic else start
 
@@ -62,7 +56,7 @@ class _Search:
     where the topic has a replica already.
     """
 
-    def __init__(self, problem: StorageProblem, stores: NDArray[np.int64], held: NDArray[np.bool_]) -> None:
+    def __init__(self, problem: StorageProblem, stores: Ints, held: Bools) -> None:
         self.problem = problem
         self.stores = stores.copy()
         self.topic, self.store = np.nonzero(held)
@@ -79,7 +73,7 @@ class _Search:
         return float(self.cost.sum())
 
     @property
-    def held(self) -> NDArray[np.bool_]:
+    def held(self) -> Bools:
         held = np.zeros((len(self.cost), len(self.stores)), dtype=bool)
         held[self.topic, self.store] = True
         return held
@@ -115,7 +109,7 @@ class _Search:
     def _rows(self, topic: int) -> slice:
         return slice(self.first[topic], self.first[topic + 1])
 
-    def _distances(self, topic: int) -> NDArray[np.float64]:
+    def _distances(self, topic: int) -> Floats:
         """From the topic's replicas to the nodes that ask for it."""
         holders = self.stores[self.store[self._rows(topic)]]
         return np.asarray(self.problem.network.distance[np.ix_(holders, self.asking[topic])])
@@ -123,7 +117,7 @@ class _Search:
     def _cost(self, topic: int) -> float:
         return float(self._distances(topic).min(axis=0) @ self.rates[topic])
 
-    def _without(self, topic: int) -> NDArray[np.float64]:
+    def _without(self, topic: int) -> Floats:
         """`[replica, node]`: distance to the nearest replica when that one is gone."""
         distances = self._distances(topic)
         if len(distances) == 1:
