@@ -65,7 +65,7 @@ def test_only_figures_that_say_something_are_shown(capsys: pytest.CaptureFixture
     lines = printed(world, capsys)
     assert any(line.split() == ["overloaded", "sites", "1", "0"] for line in lines)
     assert not any(line.startswith("topics above their bound") for line in lines)
-    print_plan({"found": [], "moves": [], "refused": [], "before": {}, "after": {}}, False)
+    print_plan({"found": [], "moves": [], "refused": [], "left": [], "before": {}, "after": {}}, False)
     assert capsys.readouterr().out == "Nothing is wrong.\nNothing to move.\n"
 
 
@@ -74,7 +74,7 @@ def test_a_dry_run_asks_for_the_plan_and_does_not_apply_it(monkeypatch: pytest.M
 
     def answer(url: str, noun: str, verb: str, timeout: float = 60.0) -> dict[str, object]:
         asked.append(verb)
-        return {"found": [], "moves": [], "refused": [], "before": {}, "after": {}}
+        return {"found": [], "moves": [], "refused": [], "left": [], "before": {}, "after": {}}
 
     monkeypatch.setattr(live, "call_leader", answer)
     live.apply(dry_run=True)

@@ -78,7 +78,7 @@ class Subscription(Generic[T_co]):
         self._on_close: list[Callable[[], object]] = []
         self._begun = self._closed = self._always_unique = False
         self._overlaps = 0
-        self.sampler: Callable[[bytes, bytes], None] | None = None  # gets payload and headers of one message in 16
+        self.sampler: Callable[[bytes, bytes], None] | None = None  # gets payload and headers of messages
         self._overflowed = 0
 
     @property
@@ -225,7 +225,7 @@ class Subscription(Generic[T_co]):
         if self._recent is not None and self._recent.seen(stamp_of(headers)):
             self.duplicates += 1
             return
-        if self.sampler is not None and not self.received & 15:
+        if self.sampler is not None:
             self.sampler(payload, headers)
         self._deliver(Message(subject[4:], payload, headers, self.decode))
 

@@ -23,6 +23,8 @@ class CoordinatorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     site_lost_after: _Positive = 20.0  # four missed reports, of a site or its store: a short outage must not move all
     client_lost_after: _Positive = 30.0  # a client that left its home and did not come back is forgotten
     homes: Literal["nearest", "round_robin", "random", "reloc"] = "nearest"  # of a client that registers
+    distances: Literal["measured", "coordinates"] = "measured"  # "coordinates": ePulsar's policy, to compare with
+    react: _Positive = 0.25  # at least this long between passes, when a client moved or a topic is late
     automatic: bool = True  # execute plans; otherwise they wait for `nearcast plan apply`
     moves_at_once: _Count = 16  # ePulsar's migration executors
     start_limit: _Positive = 20.0  # a target that has not started a topic by then is rolled back

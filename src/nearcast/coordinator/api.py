@@ -90,6 +90,7 @@ class CoordinatorApi:
             ("topic", "move", MoveRequest, self._move_topic),
             ("plan", "show", NameRequest, self._show_plan),
             ("plan", "apply", NameRequest, self._apply_plan),
+            ("move", "ls", NameRequest, self._moves),
             ("coordinator", "status", NameRequest, self._status),
         ]
         return [
@@ -117,13 +118,16 @@ class CoordinatorApi:
         known = registry.clients.get(info.name)
         home = info.home or (known.home if known is not None else "")
         silent = sorted(alive - monitor.reports.keys())
-        if silent and not home:  # a new leader has no coordinates of the sites until they have reported
+        if silent and not home and not info.round_trips:  # nothing is known of its distances until sites reported
             raise NearcastError(f"no report yet from {', '.join(silent)}; try again in a moment")
         homes = self._homes.homes(info, alive, coordinates, home)
         record = msgspec.structs.replace(info, home=info.home or homes[0])
         if info.tried and (known is None or known.tried != info.tried):
             _log.warning("client %s could not reach %s; its home is %s", info.name, ", ".join(info.tried), record.home)
+        moved = known is not None and known.round_trips != record.round_trips
         await registry.put_client(record)
+        if moved:
+            self._control_loop.wake()
         return HomeAnswer(self._term.number(), [(name, registry.sites[name].url) for name in homes])
 
     async def _client_leaves(self, request: NameRequest) -> None:
@@ -244,14 +248,31 @@ class CoordinatorApi:
     async def _apply_plan(self, request: NameRequest) -> dict[str, Any]:
         return await self._control_loop.apply_plan()
 
+    async def _moves(self, request: NameRequest) -> list[dict[str, Any]]:
+        """The last finished moves, the oldest first."""
+        rows = []
+        for done in self._executor.finished:
+            move = done.move
+            if isinstance(move, TopicMove):
+                row = {"kind": "topic", "subject": move.topic, "from": _listed(move.before), "to": _listed(move.after)}
+            else:
+                row = {"kind": "client", "subject": move.client, "from": move.before, "to": move.after}
+            figures = {"outcome": done.outcome, "seconds": round(done.seconds, 3)}
+            rows.append({"time": done.ended, **row, "goal": move.goal, "reason": move.reason, **figures})
+        return rows
+
     async def _status(self, request: NameRequest) -> dict[str, Any]:
-        registry = self._registry
+        registry, reports = self._registry, self._monitor.reports
+        unready = [f"{site} has not reported" for site in sorted(self._alive() - reports.keys())]
+        unready += [f"{site} has not measured all its peers" for site in sorted(reports) if not reports[site].ready]
         return {
             "leader": self._name,
             "term": self._term.number(),
             "automatic": self._settings.automatic,
             "sites": len(registry.sites),
             "lost": sorted(set(registry.sites) - self._alive()),
+            "ready": not unready,
+            "not_ready": unready,
             "topics": len(registry.topics),
             "clients": len(registry.clients),
             "moves_under_way": len(registry.moves),
@@ -269,3 +290,7 @@ def _topic_row(record: TopicRecord) -> dict[str, Any]:
         "bound_ms": spec.bound_ms,
         "epoch": record.epoch,
     }
+
+
+def _listed(members: tuple[WorkerId, ...]) -> str:
+    return ", ".join(map(str, members))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from typing import TYPE_CHECKING, Any
@@ -11,10 +12,11 @@ import numpy as np
 
 from nearcast.coordinator.detectors import Anomaly, detect
 from nearcast.coordinator.goals import ClientProposal, ReplicaProposal
+from nearcast.coordinator.hysteresis import Hysteresis
 from nearcast.coordinator.model.build_model import build_model
 from nearcast.coordinator.model.client_columns import ClientColumnsCache
 from nearcast.coordinator.moves import ClientMove, ReplicaMove, TopicMove
-from nearcast.coordinator.plan import Plan, make_plan, subject_of
+from nearcast.coordinator.plan import Plan, latency_figures, make_plan, subject_of
 from nearcast.coordinator.term import DeposedError
 from nearcast.nats.kv import BucketError, ConflictError
 from nearcast.nats.tasks import gather_or_cancel
@@ -51,6 +53,9 @@ class ControlLoop:
         self._term, self._settings, self._goals = term, settings, goals
         self._clients = ClientColumnsCache()
         self._moved_at: dict[str, float] = {}
+        self._settled: dict[str, float] = {}  # topics: when their last move, or that of a client of theirs, ended
+        self._hysteresis = Hysteresis()
+        self._wake = asyncio.Event()
         self.known_sites: frozenset[str] = frozenset()  # alive at the last pass
         self.last_pass: dict[str, Any] = {}
 
@@ -66,7 +71,15 @@ class ControlLoop:
                 raise
             except Exception:
                 _log.exception("a pass of the control loop failed")
-            await asyncio.sleep(self._settings.period)
+            self._wake.clear()
+            await asyncio.sleep(max(self._settings.react, self.last_pass.get("seconds", 0.0)))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(self._settings.period - self._settings.react, 0.0)):
+                    await self._wake.wait()
+
+    def wake(self) -> None:
+        """Something changed that cannot wait for the period: a client moved, or a topic is late."""
+        self._wake.set()
 
     async def run_pass(self) -> None:
         """One pass. It plans only if there are anomalies, and executes the plan only if `automatic` is set."""
@@ -79,6 +92,8 @@ class ControlLoop:
         self.known_sites = frozenset(names[model.sites.alive].tolist())
         cool_down = self._settings.cool_down
         self._moved_at = {subject: at for subject, at in self._moved_at.items() if now - at < cool_down}
+        late = np.flatnonzero(model.topics.latency > model.topics.bound).tolist()
+        self._hysteresis.observe({model.topics.names[row] for row in late}, now)
         moves = 0
         if anomalies:
             plan = self._make_plan(model)
@@ -111,22 +126,22 @@ class ControlLoop:
 
     def topic_figures(self, topic: str) -> dict[str, Any]:
         """The figures of a topic in the present model."""
-        topics = self._model().topics
+        model = self._model()
+        topics = model.topics
         if topic not in topics.names:
             return {}
         row = topics.names.index(topic)
-        return {
-            "messages_per_s": round(float(topics.published[row]), 2),
-            "worst_latency_ms": round(float(topics.latency[row]), 1),
-            "deviation_ms": round(float(topics.deviation[row]), 1),
-        }
+        return {"messages_per_s": round(float(topics.published[row]), 2), **latency_figures(model, row, self._settings)}
 
     def _model(self) -> Model:
         registry = self._registry
         topics, sites = tuple(sorted(registry.topics)), tuple(sorted(registry.sites))
         clients = self._clients.get(registry.clients_version, registry.clients, topics, sites)
         now = asyncio.get_running_loop().time()
-        return build_model(registry.sites, registry.topics, clients, self._monitor, now, self._settings)
+        held = self._hysteresis.held(now)
+        return build_model(
+            registry.sites, registry.topics, clients, self._monitor, now, self._settings, self._settled, held
+        )
 
     def _observe(self) -> tuple[Model, list[Anomaly]]:
         model = self._model()
@@ -142,14 +157,20 @@ class ControlLoop:
         The loop does not wait for replicas to be copied: that may take long, and a site may be lost meanwhile. It waits
         for the other moves, because the next pass must see their effect.
         """
-        return await gather_or_cancel(
+        outcomes = await gather_or_cancel(
             *(self._move(plan.model, move.proposal, move.goal, wait_for_copies) for move in plan.accepted)
         )
+        now = asyncio.get_running_loop().time()
+        for topic in _touched(plan):
+            self._settled[topic] = now
+        return outcomes
 
     async def _move(self, model: Model, proposal: Proposal, goal: str, wait_for_copies: bool) -> str:
-        self._moved_at[subject_of(model, proposal)] = asyncio.get_running_loop().time()
+        now, subject = asyncio.get_running_loop().time(), subject_of(model, proposal)
+        self._moved_at[subject] = now
         if isinstance(proposal, ReplicaProposal):
             return await self._move_replicas(model, proposal, goal, wait_for_copies)
+        self._hysteresis.moved(subject, now)
         if isinstance(proposal, ClientProposal):
             move: TopicMove | ClientMove | str = self._client_move(model, proposal, goal)
         else:
@@ -192,3 +213,16 @@ class ControlLoop:
         if not copying.done():
             return "its stored messages are being copied"
         return "this coordinator stopped leading" if copying.cancelled() else copying.result().reason or "done"
+
+
+def _touched(plan: Plan) -> set[str]:
+    """The topics whose latency a plan changes: those that move, and those of clients that move."""
+    model, found = plan.model, set()
+    moving = [move.proposal.client for move in plan.accepted if isinstance(move.proposal, ClientProposal)]
+    rows = set(model.clients.pair_topic[np.isin(model.clients.pair_client, moving)].tolist())
+    for move in plan.accepted:
+        if not isinstance(move.proposal, ClientProposal | ReplicaProposal):
+            rows.add(move.proposal.topic)
+    for row in rows:
+        found.add(model.topics.names[row])
+    return found

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nearcast.coordinator.model.problems import site_loads
+from nearcast.coordinator.model.problems import site_loads, worker_time_limit
 from nearcast.placement.balance import cov
 
 if TYPE_CHECKING:
@@ -68,26 +68,31 @@ def _topics(model: Model) -> list[Anomaly]:
         Anomaly(
             "latency bound violated",
             topics.names[row],
-            f"topic {topics.names[row]} takes up to {topics.latency[row]:.0f} ms, "
-            f"its bound is {topics.bound[row]:.0f} ms",
+            f"topic {topics.names[row]} takes {_took(model, row)}, its bound is {topics.bound[row]:.0f} ms",
         )
         for row in late[:_LISTED].tolist()
     ]
+
+
+def _took(model: Model, row: int) -> str:
+    topics = model.topics
+    if np.isfinite(topics.measured[row]):
+        return f"{topics.measured[row]:.0f} ms (measured p90)"
+    return f"up to {topics.latency[row]:.0f} ms (estimated)"
 
 
 def _workers(model: Model, settings: CoordinatorSettings) -> list[Anomaly]:
     workers, topics = model.workers, model.topics
     if not len(workers.topic):
         return []
-    bound = topics.bound[workers.topic]
-    bound = np.where(np.isfinite(bound), bound, settings.default_bound_ms)
-    slow = np.flatnonzero(workers.p90_ms > bound)
+    allowed = worker_time_limit(model, settings)[workers.topic]
+    slow = np.flatnonzero(workers.p90_ms > allowed)
     found = [
         Anomaly(
             "worker over its bound",
             workers.names[workers.worker[row]],
-            f"topic {topics.names[workers.topic[row]]} has a p90 of {workers.p90_ms[row]:.0f} ms at "
-            f"{workers.names[workers.worker[row]]}; its bound is {bound[row]:.0f} ms",
+            f"messages of topic {topics.names[workers.topic[row]]} spend {workers.p90_ms[row]:.0f} ms (p90) in "
+            f"{workers.names[workers.worker[row]]}; {allowed[row]:.0f} ms are allowed",
         )
         for row in slow[:_LISTED].tolist()
     ]

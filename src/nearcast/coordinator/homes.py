@@ -26,7 +26,7 @@ _DEPARTED_KEPT = 10_000
 
 
 class HomePolicy:
-    """Nearest by coordinate, round robin, random, or RELOC's plan. Sites that the client could not reach come last.
+    """Nearest (measured or by coordinate), round robin, random, or RELOC's plan. Sites it could not reach come last.
 
     plan: client -> home, by RELOC. A client that is not in it goes to the nearest site.
     """
@@ -50,9 +50,8 @@ class HomePolicy:
             first = self._turn % len(ordered)
             self._turn += 1
             ordered = ordered[first:] + ordered[:first]
-        elif client.coordinate is not None:
-            here = client.coordinate
-            ordered.sort(key=lambda site: round_trip_ms(here, coordinates[site]) if site in coordinates else 1e9)
+        else:
+            ordered.sort(key=lambda site: _round_trip(client, site, coordinates))
         for preferred in (last_home, self.plan.get(client.name, "")):
             if preferred in ordered:
                 ordered.remove(preferred)
@@ -74,6 +73,15 @@ class HomePolicy:
         # A client that left may register again: its planned home is kept, unless there are too many of them.
         previous = self.plan if len(self.plan) <= 2 * len(homes) + _DEPARTED_KEPT else {}
         self.plan = previous | homes
+
+
+def _round_trip(client: ClientRecord, site: str, coordinates: Mapping[str, Coordinate]) -> float:
+    """Measured by the client, else estimated; the last place for a site that nothing is known of."""
+    if site in client.round_trips:
+        return client.round_trips[site]
+    if client.coordinate is not None and site in coordinates:
+        return round_trip_ms(client.coordinate, coordinates[site])
+    return float("inf")
 
 
 def reloc_homes(model: Model, seed: int) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from math import inf
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -73,6 +74,15 @@ class Leader:
                 await self._connection.unsubscribe_raw(reports)
                 await service.stop()
 
+    def _shows_a_late_topic(self, report: SiteReport) -> bool:
+        topics = self.registry.topics
+        return any(
+            part.samples
+            and (record := topics.get(part.topic)) is not None
+            and part.p90_ms > (record.spec.bound_ms or inf)
+            for part in report.topics
+        )
+
     def _handle_report(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
         """Reports are publications with an optional answer, not requests: a store may keep them, too."""
         try:
@@ -84,6 +94,8 @@ class Leader:
         known = report.site in self.registry.sites
         if known:
             self.monitor.take(report, now)
+            if report.urgent or self._shows_a_late_topic(report):
+                self.control_loop.wake()
         for client in report.gone:
             record = self.registry.clients.get(client)
             if record is not None and record.home == report.site:  # not if it has moved to another home

@@ -18,13 +18,16 @@ __all__ = ["DIMENSIONS", "FIGURES", "Monitor", "ReportColumns"]
 DIMENSIONS = 8  # of coordinates
 FIGURES = (
     "producers", "consumers", "producer_deviation", "consumer_deviation", "producer_leg", "consumer_leg",
-    "messages_out", "messages_in",
+    "messages_out", "messages_in", "samples", "p90_ms",
 )  # fmt: skip
 _figures_of = attrgetter(*FIGURES)
 
 
 class ReportColumns:
     """The topics of a report as an array: per topic the figures, the producers' and the consumers' centroid.
+
+    way_topic, way_site, way_worst: the measured ways of producers (0) and consumers (1); topics by their position in
+    `names`, sites by theirs in `way_sites`.
 
     Made once when the report arrives, so that a pass of the loop does not convert all reports again.
     """
@@ -34,6 +37,16 @@ class ReportColumns:
         rows = [(*_figures_of(part), *part.producer_centroid, *part.consumer_centroid) for part in report.topics]
         self.values = np.array(rows, dtype=float).reshape(len(rows), len(FIGURES) + 2 * DIMENSIONS)
         self.channels = [part for part in report.topics if is_channel(part.topic)]
+        self.way_sites: list[str] = sorted(
+            {way.site for part in report.topics for way in (*part.producer_ways, *part.consumer_ways)}
+        )
+        number = {site: n for n, site in enumerate(self.way_sites)}
+        self.way_topic, self.way_site, self.way_worst = [], [], []
+        for role in ("producer_ways", "consumer_ways"):
+            ways = [(n, way) for n, part in enumerate(report.topics) for way in getattr(part, role)]
+            self.way_topic.append(np.fromiter((n for n, _ in ways), np.int64, len(ways)))
+            self.way_site.append(np.fromiter((number[way.site] for _, way in ways), np.int64, len(ways)))
+            self.way_worst.append(np.fromiter((way.worst for _, way in ways), float, len(ways)))
 
 
 @dataclass
@@ -47,6 +60,7 @@ class Monitor:
     reports: dict[str, SiteReport] = field(default_factory=dict)
     columns: dict[str, ReportColumns] = field(default_factory=dict)
     last_seen: dict[str, float] = field(default_factory=dict)
+    covers_from: dict[str, float] = field(default_factory=dict)  # since when the last report's samples were taken
     stores_down: dict[str, float] = field(default_factory=dict)  # stores that do not answer, since when
     departed: dict[str, float] = field(default_factory=dict)  # clients that left their home, since when
 
@@ -55,6 +69,7 @@ class Monitor:
         self.reports[report.site] = report
         self.columns[report.site] = ReportColumns(report)
         self.last_seen[report.site] = now
+        self.covers_from[report.site] = now - report.seconds
         if report.store:
             self.stores_down.pop(report.site, None)
         else:

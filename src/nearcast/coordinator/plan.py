@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nearcast.coordinator.goals import GOALS, ClientProposal, Draft, Goal, Proposal, ReplicaProposal, TopicProposal
+from nearcast.coordinator.goals.latency import why_left
 from nearcast.coordinator.model.problems import site_loads
 from nearcast.placement.balance import cov
 
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
     from nearcast.coordinator.detectors import Anomaly
     from nearcast.coordinator.model import Model
 
-__all__ = ["AcceptedMove", "Plan", "RefusedMove", "figures", "make_plan", "subject_of"]
+_LISTED = 100  # late topics that are left; the goals see all
+
+__all__ = ["AcceptedMove", "Plan", "RefusedMove", "figures", "latency_figures", "make_plan", "subject_of"]
 
 
 @dataclass(frozen=True)
@@ -41,13 +44,14 @@ class RefusedMove:
 
 @dataclass(frozen=True)
 class Plan:
-    """Accepted and refused moves, and the figures before and after."""
+    """Accepted and refused moves, the figures before and after, and why late topics stay where they are (`left`)."""
 
     model: Model
     accepted: tuple[AcceptedMove, ...]
     refused: tuple[RefusedMove, ...]
     before: dict[str, float]
     after: dict[str, float] = field(default_factory=dict)
+    left: dict[str, str] = field(default_factory=dict)
 
     def to_dict(self, anomalies: Iterable[Anomaly]) -> dict[str, Any]:
         """The plan and what it was made for, as `nearcast plan show` gets it."""
@@ -60,6 +64,14 @@ class Plan:
             "refused": [
                 self._described(move.proposal) | {"goal": move.goal, "refused_by": move.by, "reason": move.reason}
                 for move in self.refused
+            ],
+            "left": [
+                {
+                    "topic": name,
+                    "latency": latency_sentence(self.model, self.model.topics.names.index(name)),
+                    "reason": why,
+                }
+                for name, why in self.left.items()
             ],
             "before": self.before,
             "after": self.after,
@@ -114,7 +126,22 @@ def make_plan(
             accepted.append(AcceptedMove(goal.name, proposal))
     before = figures(model, settings)
     after = figures(draft.now(), settings) if accepted else before
-    return Plan(model, tuple(accepted), tuple(refused), before, after)
+    return Plan(model, tuple(accepted), tuple(refused), before, after, _left(model, settings, accepted, refused))
+
+
+def _left(
+    model: Model, settings: CoordinatorSettings, accepted: Sequence[AcceptedMove], refused: Sequence[RefusedMove]
+) -> dict[str, str]:
+    """Late topics that no move of the plan helps, and why."""
+    topics, clients = model.topics, model.clients
+    helped = {move.proposal.topic for move in accepted if isinstance(move.proposal, TopicProposal)}
+    moving = [move.proposal.client for move in accepted if isinstance(move.proposal, ClientProposal)]
+    helped |= set(clients.pair_topic[np.isin(clients.pair_client, moving)].tolist())
+    objections = {m.proposal.topic: m.reason for m in refused if isinstance(m.proposal, TopicProposal)}
+    late = np.flatnonzero(topics.latency > topics.bound)[:_LISTED].tolist()
+    return {
+        topics.names[row]: objections.get(row) or why_left(model, row, settings) for row in late if row not in helped
+    }
 
 
 def subject_of(model: Model, proposal: Proposal) -> str:
@@ -155,6 +182,48 @@ def change_of(model: Model, proposal: Proposal) -> str:
     if len(before_sites) == len(after_sites) == 1:
         return f"move from {before_sites[0]} to {after_sites[0]}"
     return f"run at {_listed(after_sites)} instead of {_listed(before_sites)}"
+
+
+def latency_figures(model: Model, row: int, settings: CoordinatorSettings) -> dict[str, Any]:
+    """A topic's latency and its parts, one way, ms: what `topic info` shows."""
+    topics, live = model.topics, np.flatnonzero(model.sites.alive)
+    best = int(live[topics.expected[row, live].argmin()]) if len(live) else -1
+    shown = {
+        "bound_ms": topics.bound[row],
+        "measured_p90_ms": topics.measured[row],
+        "estimate_ms": topics.estimate[row],
+        "way_in_ms": topics.way_in[row],
+        "in_worker_p90_ms": topics.in_worker[row],
+        "way_out_ms": topics.way_out[row],
+        "best_ms": topics.expected[row, best] if best >= 0 else np.nan,
+    }
+    late = bool(topics.latency[row] > topics.bound[row])
+    return {
+        "latency": latency_sentence(model, row),
+        **{name: round(float(value), 1) if np.isfinite(value) else None for name, value in shown.items()},
+        "samples": int(topics.samples[row]),
+        "best_site": model.sites.names[best] if best >= 0 else "",
+        "late": late,
+        "why_left": why_left(model, row, settings) if late else "",
+    }
+
+
+def latency_sentence(model: Model, row: int) -> str:
+    """A topic's latency and its parts in one line."""
+    topics, live = model.topics, np.flatnonzero(model.sites.alive)
+    where = ", ".join(map(str, topics.records[row].members)) or "no site"
+    measured = (
+        f"measured p90 {topics.measured[row]:.0f} ms ({topics.samples[row]:.0f} samples)"
+        if np.isfinite(topics.measured[row])
+        else "not measured yet"
+    )
+    parts = f"{topics.way_in[row]:.0f} in + {topics.in_worker[row]:.0f} in the worker + {topics.way_out[row]:.0f} out"
+    bound = f"bound {topics.bound[row]:.0f} ms" if np.isfinite(topics.bound[row]) else "no bound"
+    best = ""
+    if len(live):
+        site = int(live[topics.expected[row, live].argmin()])
+        best = f"; best is {model.sites.names[site]} with {topics.expected[row, site]:.0f} ms"
+    return f"at {where}: {bound}, {measured}, estimate {topics.estimate[row]:.0f} ms ({parts}){best}"
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -44,7 +44,7 @@ class ClientRecord(msgspec.Struct, frozen=True):
     """A client: where it is, and what it publishes and subscribes to.
 
     channels: its subscriptions as `channel.key`, equal ones alike. tried: sites that it could not reach; it asks for
-    another home.
+    another home. round_trips: measured, to a bounded number of sites, ms.
     """
 
     name: str
@@ -54,6 +54,7 @@ class ClientRecord(msgspec.Struct, frozen=True):
     subscribes: list[str] = []
     channels: list[str] = []
     tried: list[str] = []
+    round_trips: dict[str, float] = {}
 
 
 class HomeAnswer(msgspec.Struct, frozen=True):
@@ -73,6 +74,7 @@ class SiteCoordinate(msgspec.Struct, frozen=True):
 
 
 class SiteCoordinates(msgspec.Struct, frozen=True):
-    """The coordinate of an agent's site, first, and of the other sites it knows."""
+    """The coordinate of an agent's site, first, of the other sites it knows, nearest first, and its clock in µs."""
 
     sites: list[SiteCoordinate]
+    now_us: int = 0

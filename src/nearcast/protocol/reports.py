@@ -14,6 +14,7 @@ __all__ = [
     "ClientReport",
     "ClientTopic",
     "SiteReport",
+    "SiteWay",
     "TopicReport",
     "WorkerFigures",
     "WorkerTopic",
@@ -46,20 +47,36 @@ class ClientTopic(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ClientReport(msgspec.Struct, frozen=True):
-    """From a client to the agent of its home."""
+    """From a client to the agent of its home.
+
+    round_trips: measured, to a bounded number of sites, its home among them. moved: the way to its home has changed
+    just now, or it has just come; the site tells the coordinator at once. 0 seconds: its last report here.
+    """
 
     client: str
     seconds: float
     coordinate: Coordinate | None = None
     topics: list[ClientTopic] = []
+    round_trips: dict[str, float] = {}
+    moved: bool = False
+
+
+class SiteWay(msgspec.Struct, frozen=True, array_like=True):
+    """How far the clients of a topic are from a site, one way: the worst and the mean of them, ms."""
+
+    site: str
+    worst: float
+    mean: float
 
 
 class TopicReport(msgspec.Struct, frozen=True, array_like=True):
     """One topic at one site, in constant size.
 
     Centroids are of the producers' and consumers' positions. Deviations are the largest distance of one of them from
-    its centroid, heights included: W(t) is their sum. Legs are the largest distance to the topic's managing site:
-    E(t) is their sum. Rates are per second. `latency` holds 80 buckets, scaled to at most 255 each.
+    its centroid, heights included; legs the largest distance to the topic's managing site: both are estimated round
+    trips. Ways are measured, one way, to the nearest
+    of the sites that the clients measured, at most eight. Rates are per second.
+    p90_ms is measured: publication to receipt, of so many samples.
     """
 
     topic: str
@@ -71,16 +88,18 @@ class TopicReport(msgspec.Struct, frozen=True, array_like=True):
     consumer_deviation: float
     producer_leg: float
     consumer_leg: float
+    producer_ways: list[SiteWay]
+    consumer_ways: list[SiteWay]
     messages_out: float
     bytes_out: float
     messages_in: float
     bytes_in: float
     samples: float
-    latency: bytes
+    p90_ms: float
 
 
 class WorkerTopic(msgspec.Struct, frozen=True, array_like=True):
-    """A topic in a worker: rate, milliseconds of processing per message, p90 from publication to notification."""
+    """A topic in a worker: rate, milliseconds of processing per message, p90 from arrival at the worker to outcome."""
 
     topic: str
     rate: float
@@ -115,6 +134,8 @@ class SiteReport(msgspec.Struct, frozen=True):
     """From a site's agent, to whoever listens; the coordinator that leads answers.
 
     revision: the registry's, of the assignments the site follows. arrived, gone: clients since the last report.
+    seconds: the time it covers. round_trips: measured, to other sites. ready: it has measured its peers.
+    urgent: a client has moved, come or gone just now.
     """
 
     site: str
@@ -126,3 +147,7 @@ class SiteReport(msgspec.Struct, frozen=True):
     topics: list[TopicReport] = []
     arrived: list[str] = []
     gone: list[str] = []
+    seconds: float = 0.0
+    round_trips: dict[str, float] = {}
+    ready: bool = True
+    urgent: bool = False

@@ -97,7 +97,7 @@ class SpoolPage(msgspec.Struct, frozen=True):
 
 
 class TopicWork(msgspec.Struct):
-    """What was done for one topic or family since the worker took it; latencies from publication, sampled."""
+    """What was done for one topic or family since the worker took it; latency: from arrival to outcome, sampled."""
 
     epoch: int = 0
     processed: int = 0

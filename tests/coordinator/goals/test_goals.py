@@ -59,8 +59,8 @@ def test_a_late_topic_moves_where_its_bound_holds_and_its_clients_follow() -> No
     ]
     first = plan.to_dict([])["moves"][0]
     assert f"{first['subject']} is to {first['change']}, because {first['reason']}" == (
-        "topic gps is to move from west to east, because its messages take up to 204 ms and should take 40 ms; "
-        "run at east they take at most 8 ms"
+        "topic gps is to move from west to east, because its messages take up to 102 ms and should take 40 ms; "
+        "run at east they are expected to take at most 4 ms"
     )
     assert plan.before["late_topics"] == 1
     assert plan.after["late_topics"] == 0
@@ -119,8 +119,8 @@ def test_a_worker_over_its_bound_is_split_and_idle_ones_are_put_together() -> No
     for n in range(3):
         world.topic(f"t{n}", "west", bound=100.0)
     world.worker("west", "worker-0", ("t0", 40, 10, 300), ("t1", 20, 10, 300), ("t2", 30, 10, 300))
-    assert kinds(world) == {"worker over its bound"}
-    plan = plan_of(world)
+    assert kinds(world) == {"worker over its bound", "latency bound violated"}
+    plan = plan_of(world)  # the time is lost in the worker: no topic goes to another site
     assert moves(plan) == ["topic t2: west/worker-0 -> west/worker-1"]
     assert "worker-0 is too slow or too busy with 3 topics (p90 up to 300 ms" in plan.to_dict([])["moves"][0]["reason"]
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from nearcast.coordinates import Coordinate
-from nearcast.domain.latency_histogram import bucket, percentile
+from nearcast.domain.latency_histogram import BUCKETS, bucket, percentile
 from nearcast.placement.partitioning import PartitionClients, PartitionSites
 from nearcast.placement.partitioning import aggregate as planned
-from nearcast.protocol.reports import ClientReport, ClientTopic, channel_row
-from nearcast.site.agent.aggregation import aggregate
+from nearcast.protocol.reports import ClientReport, ClientTopic, SiteWay, channel_row
+from nearcast.site.agent.aggregation import aggregate, site_ways
 
 SITE = Coordinate((5.0,) * 8, 2.0)
 
@@ -65,11 +65,11 @@ def test_patterns_count_for_every_topic_they_match() -> None:
 def test_a_histogram_gives_percentiles_within_a_bucket() -> None:
     rng = np.random.default_rng(3)
     values = rng.lognormal(2, 1, 5000)
-    counts = np.bincount([bucket(value) for value in values], minlength=80).tolist()
+    counts = np.bincount([bucket(value) for value in values], minlength=BUCKETS).tolist()
     for share in (0.5, 0.9, 0.99):
         exact = float(np.quantile(values, share))
-        assert exact <= percentile(counts, share) <= 1.2 * exact
-    assert percentile([0] * 80, 0.9) == 0.0
+        assert percentile(counts, share) == pytest.approx(exact, rel=0.03)
+    assert percentile([0] * BUCKETS, 0.9) == 0.0
 
 
 def test_a_channel_has_one_row_whatever_its_parameters_and_is_no_topic() -> None:
@@ -79,3 +79,35 @@ def test_a_channel_has_one_row_whatever_its_parameters_and_is_no_topic() -> None
     ]
     (row,) = aggregate(reported, [">"], {">": SITE})
     assert (row.topic, row.consumers, row.messages_in) == ("channel alerts", 8.0, 24.0)
+
+
+def test_ways_are_one_way_the_worst_of_the_clients_and_through_the_home_where_one_did_not_measure() -> None:
+    near = {"a": 20.0, "b": 50.0, "c": 90.0}
+    far = {"a": 40.0, "b": 30.0}
+    assert site_ways([near, far], "a", {"c": 30.0}) == [
+        SiteWay("a", 20.0, 15.0),
+        SiteWay("b", 25.0, 20.0),
+        SiteWay("c", 45.0, 40.0),  # of the second client (40 + 30) / 2
+    ]
+    # A site that one of them cannot be told about at all says nothing of the topic.
+    assert [way.site for way in site_ways([near, far], "a", {})] == ["a", "b"]
+    assert site_ways([], "a", {}) == []
+
+
+def test_a_report_has_the_same_size_whatever_the_clients_and_the_sites_they_measured() -> None:
+    sizes = set()
+    for clients in (1, 10, 500):
+        reports = [
+            ClientReport(
+                f"c{n}",
+                5.0,
+                None,
+                [ClientTopic("gps", True, True, 5, 500, 5, 500, {20: 3})],
+                {f"s{site:02}": 10.0 + n + site for site in range(12)},
+            )
+            for n in range(clients)
+        ]
+        (topic,) = aggregate(reports, ["gps"], {}, "s00", {f"s{site:02}": 7.5 for site in range(12)})
+        assert len(topic.producer_ways) == 8
+        sizes.add(len(msgspec.msgpack.encode(topic)))
+    assert len(sizes) == 1

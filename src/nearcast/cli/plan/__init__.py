@@ -16,5 +16,6 @@ app = lazy_app(
         "balance": LazyCommand("nearcast.cli.plan.balance", "balance", "Balance subscribers between sites."),
         "show": LazyCommand("nearcast.cli.plan.live", "show", "Show the leading coordinator's plan; change nothing."),
         "apply": LazyCommand("nearcast.cli.plan.live", "apply", "Make the leading coordinator's plan and execute it."),
+        "history": LazyCommand("nearcast.cli.plan.live", "history", "List the last moves, when and why."),
     }
 )

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from itertools import groupby
 from typing import Annotated, Any
 
 import typer
 
 from nearcast.cli.coordinator_call import DEFAULT_URL, UrlOption, call_leader
-from nearcast.cli.output import JsonOption, print_json
+from nearcast.cli.output import JsonOption, print_json, print_rows
 
-__all__ = ["apply", "print_plan", "show"]
+__all__ = ["apply", "history", "print_plan", "show"]
 
 _FIGURES = {
     "late_topics": "topics above their bound",
@@ -36,6 +37,15 @@ def apply(
     print_plan(call_leader(url, "plan", verb, timeout=600.0), as_json)
 
 
+def history(url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
+    """List the last moves that were made, when, for which goal and why."""
+    rows = call_leader(url, "move", "ls")
+    if not as_json:
+        for row in rows:
+            row["time"] = datetime.fromtimestamp(row["time"], UTC).isoformat(" ", "seconds").removesuffix("+00:00")
+    print_rows(rows, as_json, "Nothing was moved since this coordinator leads.")
+
+
 def print_plan(plan: dict[str, Any], as_json: bool) -> None:
     """Anomalies, moves and refused moves as sentences, then the figures before and after; or JSON."""
     if as_json:
@@ -49,6 +59,10 @@ def print_plan(plan: dict[str, Any], as_json: bool) -> None:
         typer.echo("Nothing to move.")
     _print_moves(plan["moves"], "goal", "is to")
     _print_moves(plan["refused"], "refused_by", "is not to")
+    for left in plan["left"]:
+        stays = f"topic {left['topic']} stays, because {left['reason']}"
+        typer.echo(f"= {_sentence(stays)}")
+        typer.echo(f"    {left['latency']}")
     if plan["moves"]:
         width = max(map(len, _FIGURES.values()))
         typer.echo(f"{'':<{width}}{'before':>10}{'after':>10}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,7 @@ from nearcast.nats.stamp import parse_stamp, stamp_of
 from nearcast.protocol.reports import ClientReport, ClientTopic, channel_row
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from nearcast.client.publishing import Route
     from nearcast.client.subscription import Subscription
@@ -19,15 +18,29 @@ if TYPE_CHECKING:
 
 __all__ = ["DeliveryStatistics", "build_report"]
 
+_SAMPLES_A_SECOND = 100
+
 
 class DeliveryStatistics:
-    """What a subscription received since the last report. Sizes and latencies are those of one message in 16."""
+    """What a subscription received since the last report; sizes and latencies of a bounded number of messages a second.
 
-    def __init__(self, subscription: Subscription) -> None:
-        self._subscription = subscription
+    clock: microseconds since 1970 by the home's clock.
+    """
+
+    def __init__(self, subscription: Subscription, clock: Callable[[], int]) -> None:
+        self._subscription, self._clock = subscription, clock
         self._reported = self._samples = self._bytes = 0
         self._latency: Counter[int] = Counter()
-        subscription.sampler = self._sample
+        self.renew_budget()
+
+    def renew_budget(self) -> None:
+        """Sample some more messages; called about once a second, so that what sampling costs does not grow."""
+        self._budget = _SAMPLES_A_SECOND
+        self._subscription.sampler = self._sample
+
+    def reset(self) -> None:
+        """The client has moved: latencies from before say nothing about what is."""
+        self._latency.clear()
 
     def take(self) -> ClientTopic:
         """The figures since the last call."""
@@ -47,9 +60,12 @@ class DeliveryStatistics:
     def _sample(self, payload: bytes, headers: bytes) -> None:
         self._samples += 1
         self._bytes += len(payload)
+        self._budget -= 1
+        if not self._budget:
+            self._subscription.sampler = None
         published_us = parse_stamp(stamp_of(headers)).published_us
         if published_us:
-            self._latency[bucket((time.time_ns() // 1000 - published_us) / 1000)] += 1
+            self._latency[bucket((self._clock() - published_us) / 1000)] += 1
 
 
 def build_report(
@@ -58,6 +74,8 @@ def build_report(
     coordinate: Coordinate | None,
     routes: Mapping[str, Route],
     deliveries: Iterable[DeliveryStatistics],
+    round_trips: dict[str, float],
+    moved: bool,
 ) -> ClientReport:
     """The report over these seconds. Counts begin anew."""
     topics = []
@@ -65,4 +83,4 @@ def build_report(
         topics.append(ClientTopic(topic, publishes=True, messages_out=route.sent, bytes_out=route.bytes))
         route.sent = route.bytes = 0
     topics.extend(statistics.take() for statistics in deliveries)
-    return ClientReport(client, seconds, coordinate, topics)
+    return ClientReport(client, seconds, coordinate, topics, round_trips, moved)

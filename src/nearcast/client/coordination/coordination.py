@@ -12,6 +12,7 @@ import msgspec
 from nats.errors import Error as NatsError
 
 from nearcast.client.coordination.client_report import DeliveryStatistics, build_report
+from nearcast.client.coordination.neighbourhood import HomePing, Neighbourhood, is_usual
 from nearcast.client.coordination.rehoming_executor import RehomingExecutor
 from nearcast.errors import NearcastError
 from nearcast.nats import subjects
@@ -28,12 +29,14 @@ if TYPE_CHECKING:
     from nearcast.client.publishing import Route
     from nearcast.client.session import Sessions
     from nearcast.client.subscription import Subscription
+    from nearcast.nats.connection import Connection
 
 __all__ = ["Coordination"]
 
 _log = logging.getLogger(__name__)
 _FIRST_ROUNDS = 5
 _REGISTER_EVERY = 60  # reports; a client that was silent for long may have been forgotten
+_PING_EVERY = 1.0
 
 
 class Coordination:
@@ -58,7 +61,10 @@ class Coordination:
         self._tried: list[str] = []  # homes it was given and could not reach, or lost
         self._reported_at = time.monotonic()
         self._since_registered = 0
+        self._neighbourhood, self._ping = Neighbourhood(), HomePing()
+        self._moved = asyncio.Event()  # the way to the home has changed, or the home: measure and report at once
         self._tasks = TaskSet()
+        self.rehoming.on_moved = self._rehomed
         sessions.on_reconnect.append(self._reconnected)
 
     async def register(self) -> None:
@@ -68,8 +74,12 @@ class Coordination:
         """
         session = await self._sessions.open(self._sessions.urls)
         try:
-            await self._coordinate.measure(session.connection, _FIRST_ROUNDS)
-            record = ClientRecord(self._sessions.name, coordinate=self._coordinate.coordinate)
+            await self._measure(session.connection, _FIRST_ROUNDS)
+            record = ClientRecord(
+                self._sessions.name,
+                coordinate=self._coordinate.coordinate,
+                round_trips=self._neighbourhood.round_trips,
+            )
             answer = await call_coordinator(session.connection, "client", "register", record, HomeAnswer)
         except CoordinatorError as error:
             _log.warning(
@@ -90,7 +100,9 @@ class Coordination:
             self._tried = self._offered[: self._offered.index(session.home)]
         await self.rehoming.listen(session)
         await session.connection.flush()
+        self._moved.set()  # its site tells the coordinator of it at once
         self._tasks.spawn(self._report_forever(), name=f"reports of {self._sessions.name}")
+        self._tasks.spawn(self._ping_forever(), name=f"pings of {self._sessions.name}")
 
     async def stop(self) -> None:
         """Stop moving and reporting, and deregister."""
@@ -104,11 +116,55 @@ class Coordination:
 
     def observe(self, subscription: Subscription) -> None:
         """Report what a subscription receives, until it is closed."""
-        self._deliveries[subscription] = DeliveryStatistics(subscription)
+        self._deliveries[subscription] = DeliveryStatistics(subscription, self._sessions.clock_us)
         subscription.on_close(lambda: self._deliveries.pop(subscription, None))
 
     def _reconnected(self) -> None:
         self._since_registered = _REGISTER_EVERY  # it may have been away for long
+        self._rehomed("")
+
+    def _rehomed(self, old_home: str) -> None:
+        """The client has another home: what was measured through the old one is over, and both should know."""
+        self._ping.reset()
+        if old_home:
+            with contextlib.suppress(NearcastError):
+                last = msgspec.msgpack.encode(ClientReport(self._sessions.name, 0.0))
+                self._sessions.connection().send(subjects.client_reports(old_home), b"", last)
+        self._way_changed()
+
+    def _way_changed(self) -> None:
+        for statistics in self._deliveries.values():
+            statistics.reset()
+        self._neighbourhood.reset()
+        self._coordinate.moved()
+        self._moved.set()
+
+    async def _ping_forever(self) -> None:
+        """Notice within about a second that the way to the home has changed."""
+        while True:
+            await asyncio.sleep(_PING_EVERY)
+            for statistics in self._deliveries.values():
+                statistics.renew_budget()
+            try:
+                await self._ping_home()
+            except (NatsError, TimeoutError, OSError, AttributeError) as error:
+                _log.debug("client %s: no ping: %s", self._sessions.name, error)
+
+    async def _ping_home(self) -> None:
+        connection = self._sessions.connection()
+        if self._coordinate.fixed is not None or not connection.is_connected:
+            return
+        ping = await _ping_ms(connection)
+        if self._ping.suspicious(ping):
+            pings = [ping, await _ping_ms(connection), await _ping_ms(connection)]
+            if connection is self._sessions.connection() and self._ping.confirmed(pings):
+                _log.info("client %s: its way to %s has changed", self._sessions.name, self._sessions.home)
+                self._way_changed()
+
+    async def _measure(self, connection: Connection, rounds: int) -> None:
+        if self._coordinate.fixed is None:
+            self._coordinate.update(await self._neighbourhood.measure(connection, rounds))
+            self._sessions.clock_offset_us = self._neighbourhood.clock_offset_us
 
     async def _report_forever(self) -> None:
         while True:
@@ -116,7 +172,9 @@ class Coordination:
                 await self._report_once()
             except (NearcastError, NatsError, TimeoutError, OSError) as error:
                 _log.debug("client %s: not reported: %s", self._sessions.name, error)
-            await asyncio.sleep(self._period)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._period):
+                    await self._moved.wait()
 
     async def _report_once(self) -> None:
         if not self._sessions.connection().is_connected:
@@ -125,9 +183,11 @@ class Coordination:
         if not rehoming.moving and rehoming.home != home:  # its connection found another broker
             self._tried = list(dict.fromkeys((rehoming.home, *self._tried)))
             rehoming.adopt_home(home)
-        await self._coordinate.measure(self._sessions.connection())
+        moved = self._moved.is_set()
+        self._moved.clear()
+        await self._measure(self._sessions.connection(), rounds=2 if moved else 1)
         session, home = self._sessions.current, self._sessions.home  # it may have moved meanwhile
-        report = self._report()
+        report = self._report(moved)
         session.connection.send(subjects.client_reports(home), b"", msgspec.msgpack.encode(report))
         record = ClientRecord(
             self._sessions.name,
@@ -137,6 +197,7 @@ class Coordination:
             sorted({part.topic for part in report.topics if part.subscribes and not is_channel(part.topic)}),
             session.channels.held,
             [site for site in self._tried if site != home],
+            self._told_round_trips(),
         )
         self._since_registered += 1
         if record != self.registered or self._since_registered >= _REGISTER_EVERY:
@@ -144,7 +205,9 @@ class Coordination:
 
     async def _register_again(self, record: ClientRecord) -> None:
         """Something changed, or the client may be forgotten."""
-        record = msgspec.structs.replace(record, coordinate=self._coordinate.coordinate)
+        record = msgspec.structs.replace(
+            record, coordinate=self._coordinate.coordinate, round_trips=self._neighbourhood.round_trips
+        )
         connection = self._sessions.connection()
         if self.registered is not None:
             await call_coordinator(connection, "client", "register", record, HomeAnswer)
@@ -162,9 +225,25 @@ class Coordination:
         except NearcastError as error:
             _log.warning("client %s: not moved to %s: %s", self._sessions.name, command.home, error)
 
-    def _report(self) -> ClientReport:
+    def _told_round_trips(self) -> dict[str, float]:
+        """The round trips as they were told last, unless one of them has really changed."""
+        measured, told = self._neighbourhood.round_trips, self.registered.round_trips if self.registered else {}
+        same = measured.keys() == told.keys() and all(is_usual(measured[site], told[site]) for site in told)
+        return told if same else measured
+
+    def _report(self, moved: bool) -> ClientReport:
         now = time.monotonic()
         seconds, self._reported_at = max(now - self._reported_at, 1e-3), now
         return build_report(
-            self._sessions.name, seconds, self._coordinate.coordinate, self._routes, self._deliveries.values()
+            self._sessions.name,
+            seconds,
+            self._coordinate.coordinate,
+            self._routes,
+            self._deliveries.values(),
+            self._neighbourhood.round_trips,
+            moved,
         )
+
+
+async def _ping_ms(connection: Connection) -> float:
+    return 1000 * float(await connection.rtt())

@@ -18,6 +18,8 @@ from nearcast.nats.tasks import TaskSet
 from nearcast.protocol.control import Rehome
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from nearcast.client.session import Session, Sessions
     from nearcast.client.subscription import Subscription
     from nearcast.nats.connection import Connection
@@ -29,7 +31,8 @@ _DRAIN_LIMIT = 30.0
 
 
 class RehomingExecutor:
-    """Moves one client between sites. moves: how many were made. subscriptions: those that are open."""
+    """Moves one client between sites. moves: how many were made. on_moved: called with the
+    old home once publications leave by the new session. subscriptions: those that are open."""
 
     def __init__(self, sessions: Sessions, subscriptions: set[Subscription]) -> None:
         self._sessions, self._subscriptions = sessions, subscriptions
@@ -37,6 +40,7 @@ class RehomingExecutor:
         self._tasks = TaskSet()
         self._stopped = False
         self.moves = 0
+        self.on_moved: Callable[[str], None] = lambda old_home: None
 
     @property
     def moving(self) -> bool:
@@ -135,6 +139,7 @@ class RehomingExecutor:
         with contextlib.suppress(NearcastError):  # renewed in a while
             await new.channels.take_over()
         self.moves += 1
+        self.on_moved(old.home)
 
     async def _drain(self, old: Session) -> None:
         """Wait for what is still under way on the old session, and take messages from the new one alone."""

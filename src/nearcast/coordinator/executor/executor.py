@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import defaultdict, deque
+from dataclasses import dataclass
 from types import NoneType
 from typing import TYPE_CHECKING, Any
 
@@ -35,10 +37,21 @@ if TYPE_CHECKING:
     from nearcast.domain.worker_id import WorkerId
     from nearcast.nats.connection import Connection
 
-__all__ = ["Executor"]
+__all__ = ["Executor", "FinishedMove"]
 
 _log = logging.getLogger(__name__)
 _COPY_CHECK_SECONDS = 0.5
+_FINISHED = 1000  # moves that are remembered
+
+
+@dataclass(frozen=True)
+class FinishedMove:
+    """A move of a topic or client, how it ended, when (Unix seconds), and how long it took."""
+
+    move: TopicMove | ClientMove
+    outcome: str
+    ended: float
+    seconds: float
 
 
 class Executor:
@@ -51,7 +64,7 @@ class Executor:
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self.copies: dict[str, asyncio.Task[Finish]] = {}  # by topic: replicas that are being moved
         self.failure: BaseException | None = None  # of a replica move, which nobody awaits
-        self.finished: deque[tuple[TopicMove | ClientMove, Finish, float]] = deque(maxlen=1000)
+        self.finished: deque[FinishedMove] = deque(maxlen=_FINISHED)
 
     async def run(self, moves: Iterable[TopicMove | ClientMove]) -> list[Finish]:
         """Execute new moves; returns how each ended."""
@@ -102,7 +115,8 @@ class Executor:
                 finish = await self._move_topic(move, resumed)
             else:
                 finish = await self._move_client(move, resumed)
-            self.finished.append((move, finish, asyncio.get_running_loop().time() - began))
+            seconds = asyncio.get_running_loop().time() - began
+            self.finished.append(FinishedMove(move, finish.reason or "done", time.time(), seconds))
             _log.info("%s: %s -> %s: %s", name, move.before, move.after, finish)
             return finish
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from nearcast.coordinator.goals.goal import ClientProposal, Draft, Goal, Proposal, TopicProposal
 from nearcast.coordinator.model.problems import partitioning_problem
-from nearcast.placement.partitioning import centroid
+from nearcast.placement.partitioning import by_latencies
 from nearcast.placement.partitioning.problem import NOWHERE
 
 if TYPE_CHECKING:
@@ -28,11 +28,12 @@ class SiteCapacityGoal(Goal):
         """Topics without a live site first, then the largest topics of overloaded sites."""
         sites, found = model.sites, list(self._without_lost_sites(model))
         shrunk = {proposal.topic for proposal in found if isinstance(proposal, TopicProposal)}
-        rows, live, topics, candidates = partitioning_problem(model, settings)
+        rows, live, topics, candidates, expected = partitioning_problem(model, settings)
         if not len(live):
             return found
         # Latency bounds are the next goal's: here no topic is above its bound.
-        placed = centroid(replace(topics, latency=np.where(topics.site == NOWHERE, np.inf, 0.0)), candidates)
+        unbound = replace(topics, latency=np.where(topics.site == NOWHERE, np.inf, 0.0))
+        placed = by_latencies(unbound, candidates, expected)
         for n in np.flatnonzero(placed.site != topics.site).tolist():
             row = int(rows[n])
             if placed.site[n] == NOWHERE or row in shrunk:

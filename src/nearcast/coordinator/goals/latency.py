@@ -8,7 +8,7 @@ import numpy as np
 
 from nearcast.coordinator.goals.goal import ClientProposal, Draft, Goal, Proposal, TopicProposal
 from nearcast.coordinator.model.problems import homes_problem, partitioning_problem
-from nearcast.placement.partitioning import centroid
+from nearcast.placement.partitioning import by_latencies
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -16,9 +16,41 @@ if TYPE_CHECKING:
     from nearcast.config.coordinator_settings import CoordinatorSettings
     from nearcast.coordinator.model import Model
 
-__all__ = ["TopicLatencyGoal"]
+__all__ = ["TopicLatencyGoal", "is_worth_a_move", "why_left"]
 
 _BLOCK = 8192
+_LEAST_GAIN_MS = 5.0  # smaller differences are within what measurements differ
+
+
+def is_worth_a_move(model: Model, topic: int, expected_ms: float, settings: CoordinatorSettings) -> bool:
+    """Whether a topic's network ways get so much shorter that a move pays: compared is estimate with estimate, so that
+    time spent in a worker does not move a topic to another site."""
+    topics = model.topics
+    if not (topics.managing[topic] & model.sites.alive).any():
+        return True
+    least = max(settings.gain * topics.estimate[topic], _LEAST_GAIN_MS)
+    return bool(expected_ms <= topics.estimate[topic] - least)
+
+
+def why_left(model: Model, topic: int, settings: CoordinatorSettings) -> str:
+    """Why a late topic stays where it is, in words."""
+    topics, names = model.topics, model.sites.names
+    live = np.flatnonzero(model.sites.alive)
+    if not topics.managing[topic].any():
+        return "it has no processor that could run elsewhere"
+    if topics.held[topic]:
+        return "it moved several times within the last minute; it moves again when it stays late"
+    if not len(live):
+        return "no site is up"
+    best = int(live[topics.expected[topic, live].argmin()])
+    there, estimate = topics.expected[topic, best], topics.estimate[topic]
+    if topics.managing[topic].sum() > 1:
+        return "it runs at several sites, and no other homes of its clients would shorten its ways"
+    if best == topics.site[topic]:
+        return f"no site is nearer: best is {names[best]} with {there:.0f} ms"
+    if not is_worth_a_move(model, topic, there, settings):
+        return f"{names[best]} would take {there:.0f} ms instead of {estimate:.0f} ms: too little for a move"
+    return f"{names[best]} would take {there:.0f} ms, and has no room"
 
 
 class TopicLatencyGoal(Goal):
@@ -45,7 +77,7 @@ class TopicLatencyGoal(Goal):
         mine = mine[np.isfinite(topics.bound[mine])]
         if not len(mine):
             return ""
-        way = model.client_distances(np.array([proposal.client]))[0]
+        way = model.client_distances(np.array([proposal.client]))[0] / 2
         before, after = draft.home[proposal.client], proposal.home
         longer = way[after] - (way[before] if before >= 0 else 0.0)
         spare = topics.bound[mine] - draft.latency[mine]
@@ -56,21 +88,20 @@ class TopicLatencyGoal(Goal):
         return ""
 
     def _late_topics(self, model: Model, settings: CoordinatorSettings) -> list[TopicProposal]:
-        rows, live, topics, candidates = partitioning_problem(model, settings)
+        rows, live, topics, candidates, expected = partitioning_problem(model, settings)
         late = topics.latency > topics.bound
         if not late.any() or not len(live):
             return []
-        placed = centroid(topics, candidates)
-        found = []
+        placed, found = by_latencies(topics, candidates, expected), []
         for n in np.flatnonzero(late & (placed.site != topics.site) & (placed.site >= 0)).tolist():
-            expected, now = float(placed.expected[n]), float(topics.latency[n])
-            if expected > topics.bound[n] and expected > (1 - settings.gain) * now:
-                continue  # late there, too, and the gain is too small
-            row, target = int(rows[n]), int(live[placed.site[n]])
+            row, target, there = int(rows[n]), int(live[placed.site[n]]), float(placed.expected[n])
+            if model.topics.held[row] or not is_worth_a_move(model, row, there, settings):
+                continue
+            now = float(topics.latency[n])
             takes = f"its messages take up to {now:.0f} ms" if np.isfinite(now) else "it is at no live site"
-            there = f"run at {model.sites.names[target]} they take at most {expected:.0f} ms"
-            why = f"{takes} and should take {topics.bound[n]:.0f} ms; {there}"
-            found.append(TopicProposal(row, model.members_at(row, (target,)), (target,), expected, why))
+            expects = f"run at {model.sites.names[target]} they are expected to take at most {there:.0f} ms"
+            why = f"{takes} and should take {topics.bound[n]:.0f} ms; {expects}"
+            found.append(TopicProposal(row, model.members_at(row, (target,)), (target,), there, why))
         return found
 
     def _followers(self, model: Model, settings: CoordinatorSettings, site_of: NDArray[np.int64]) -> list[Proposal]:
@@ -82,12 +113,13 @@ class TopicLatencyGoal(Goal):
         wanted = (topics.latency > topics.bound) | (site_of != topics.site)
         live = np.flatnonzero(sites.alive)
         rows = np.unique(clients.pair_client[wanted[clients.pair_topic]])
-        rows = rows[clients.placed[rows] & (clients.home[rows] >= 0)]
+        rows = rows[clients.placed[rows] & (clients.home[rows] >= 0) & ~clients.held[rows]]
         if not len(rows) or not len(live):
             return []
         best, now, then = self._best_homes(model, rows, live, site_of)
         found: list[Proposal] = []
-        for n in np.flatnonzero((best != clients.home[rows]) & (then < (1 - settings.gain) * now)).tolist():
+        worth = then < now - np.maximum(settings.gain * now, _LEAST_GAIN_MS)
+        for n in np.flatnonzero((best != clients.home[rows]) & worth).tolist():
             here, there = sites.names[clients.home[rows[n]]], sites.names[best[n]]
             why = f"its topics are {then[n]:.0f} ms away when it is at {there}, {now[n]:.0f} ms when it is at {here}"
             found.append(ClientProposal(int(rows[n]), int(best[n]), why, hard=True))
@@ -111,8 +143,8 @@ class TopicLatencyGoal(Goal):
             first, last = np.searchsorted(owner, (start, start + len(block)))
             cell = (owner[first:last] - start) * width + target[first:last]
             topics_at = np.bincount(cell, minlength=len(block) * width).reshape(len(block), width).astype(float)
-            ways = model.client_distances(block) * np.maximum(topics_at.sum(axis=1, keepdims=True), 1)
-            ways += topics_at @ between
+            ways = model.client_distances(block) / 2 * np.maximum(topics_at.sum(axis=1, keepdims=True), 1)
+            ways += topics_at @ between / 2
             chosen, own = live[ways[:, live].argmin(axis=1)], np.arange(len(block))
             span = slice(start, start + len(block))
             best[span], now[span], then[span] = chosen, ways[own, clients.home[block]], ways[own, chosen]

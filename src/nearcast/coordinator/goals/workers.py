@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nearcast.coordinator.goals.goal import Goal, Proposal, TopicProposal
+from nearcast.coordinator.model.problems import worker_time_limit
 from nearcast.domain.worker_id import WorkerId
 
 if TYPE_CHECKING:
@@ -38,8 +39,9 @@ class WorkerLatencyGoal(Goal):
     def _site(self, model: Model, settings: CoordinatorSettings, site: int, rows: np.ndarray) -> list[Proposal]:
         workers, topics = model.workers, model.topics
         bound = np.where(np.isfinite(topics.bound), topics.bound, settings.default_bound_ms)[workers.topic[rows]]
+        allowed = worker_time_limit(model, settings)[workers.topic[rows]]
         here = np.unique(workers.worker[rows])
-        over = {int(workers.worker[row]) for row, limit in zip(rows, bound, strict=True) if workers.p90_ms[row] > limit}
+        over = set(workers.worker[rows[workers.p90_ms[rows] > allowed]].tolist())
         over |= {int(worker) for worker in here if workers.busy[worker] > settings.worker_busy}
         number = {int(worker): n for n, worker in enumerate(here)}
         current = np.array([number[int(worker)] for worker in workers.worker[rows]])

@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from nearcast.coordinator.model.client_columns import coordinate_columns
 from nearcast.coordinator.model.model import Model, SiteColumns, TopicColumns, WorkerColumns
+from nearcast.coordinator.model.topic_ways import site_round_trips, topic_ways
 from nearcast.coordinator.monitor import DIMENSIONS, FIGURES
 from nearcast.domain.worker_id import WorkerId
 from nearcast.protocol.reports import BrokerFigures, channel_row
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from nearcast.config.coordinator_settings import CoordinatorSettings
-    from nearcast.coordinator.model.model import ClientColumns
+    from nearcast.coordinator.model.model import ClientColumns, Flags, Floats, Ints
     from nearcast.coordinator.monitor import Monitor, ReportColumns
     from nearcast.protocol.control import TopicRecord
     from nearcast.protocol.registration import SiteInfo
     from nearcast.protocol.reports import SiteReport
 
 __all__ = ["build_model"]
+
+_SAMPLES = 20  # latencies that a p90 needs
 
 
 def build_model(
@@ -33,18 +37,28 @@ def build_model(
     monitor: Monitor,
     now: float,
     settings: CoordinatorSettings,
+    settled: Mapping[str, float] | None = None,
+    held: Collection[str] = (),
 ) -> Model:
-    """The model of the present state. Rows of sites and topics are in the order of their names."""
+    """The model of the present state. Rows of sites and topics are in the order of their names.
+
+    settled: when the last move of a topic or of its clients ended. held: `topic T`, `client C` that may not move yet.
+    """
     names = tuple(sorted(sites))
     row_of = {name: row for row, name in enumerate(names)}
     records = tuple(topics[name] for name in sorted(topics))
-    columns = list(monitor.columns.values())
+    site_columns = _sites([sites[name] for name in names], monitor, now, settings)
+    workers = _workers(records, row_of, monitor.reports)
+    if held:
+        clients = replace(clients, held=np.array([f"client {name}" in held for name in clients.names], dtype=bool))
+    in_worker = np.zeros(len(records))
+    np.maximum.at(in_worker, workers.topic, workers.p90_ms)
     return Model(
-        _sites([sites[name] for name in names], monitor, now, settings),
-        _topics(records, row_of, columns),
+        site_columns,
+        _topics(records, site_columns, monitor, in_worker, settings, settled or {}, held),
         clients,
-        _workers(records, row_of, monitor.reports),
-        _channel_rates(clients.channels, columns),
+        workers,
+        _channel_rates(clients.channels, list(monitor.columns.values())),
     )
 
 
@@ -64,37 +78,62 @@ def _sites(sites: Sequence[SiteInfo], monitor: Monitor, now: float, settings: Co
         rate_limit=np.full(len(sites), settings.rate_out_limit),
         store=np.array([site.store for site in sites], dtype=bool),
         store_up=np.array([site.name not in lost_stores for site in sites], dtype=bool),
+        round_trip=site_round_trips(
+            [site.name for site in sites],
+            {} if settings.distances == "coordinates" else {name: r.round_trips for name, r in monitor.reports.items()},
+            _estimated_round_trips(placed, position, height),
+        ),
     )
 
 
+def _estimated_round_trips(placed: Flags, position: Floats, height: Floats) -> Floats:
+    from scipy.spatial.distance import cdist
+
+    estimated = cdist(position, position) + height[:, None] + height[None, :]
+    estimated[~placed] = estimated[:, ~placed] = np.inf
+    return np.asarray(estimated)
+
+
 def _topics(
-    records: Sequence[TopicRecord], row_of: Mapping[str, int], columns: Sequence[ReportColumns]
+    records: Sequence[TopicRecord],
+    sites: SiteColumns,
+    monitor: Monitor,
+    in_worker: Floats,
+    settings: CoordinatorSettings,
+    settled: Mapping[str, float],
+    held: Collection[str],
 ) -> TopicColumns:
     number = {record.spec.name: row for row, record in enumerate(records)}
+    row_of = {name: row for row, name in enumerate(sites.names)}
     count = len(records)
     managing = np.zeros((count, len(row_of)), dtype=bool)
     for row, record in enumerate(records):
         managing[row, [row_of[site] for site in record.spec.managed_by if site in row_of]] = True
     bound = np.array([record.spec.bound_ms if record.spec.bound_ms else np.inf for record in records])
-    rows = [
-        np.fromiter((number.get(name, -1) for name in report.names), np.int64, len(report.names)) for report in columns
-    ]
-    topic = np.concatenate([*rows, np.empty(0, np.int64)])
-    values = np.concatenate([*(report.values for report in columns), np.empty((0, len(FIGURES) + 2 * DIMENSIONS))])
-    topic, values = topic[topic >= 0], values[topic >= 0]
+    topic, values, since = _reported(number, monitor)
     field = {name: values[:, n] for n, name in enumerate(FIGURES)}
-    deviation, latency = np.zeros(count), np.zeros(count)
-    centroids = []
-    for n, role in enumerate(("producer", "consumer")):
-        first = len(FIGURES) + n * DIMENSIONS
-        own = values[:, first : first + DIMENSIONS]
-        centroid, away, leg = _combined(
-            topic, count, field[f"{role}s"], own, field[f"{role}_deviation"], field[f"{role}_leg"]
-        )
-        centroids.append(centroid)
-        deviation += away
-        latency += leg
-    latency[managing.sum(axis=1) == 0] = 0.0
+    legs, ways = [], []
+    for role, name in enumerate(("producer", "consumer")):
+        by_coordinates = _by_coordinates(topic, values, field, name, role, sites, count)
+        if settings.distances == "measured":
+            measured = topic_ways(monitor.columns, role, number, row_of, managing, sites.round_trip)
+            by_coordinates = (
+                np.where(np.isnan(measured.legs), by_coordinates[0], measured.legs),
+                np.where(np.isnan(measured.ways), by_coordinates[1], measured.ways),
+            )
+        legs.append(by_coordinates[0])
+        ways.append(by_coordinates[1])
+    processed = managing.any(axis=1)
+    for leg in legs:
+        leg[~processed] = 0.0  # the home of each subscriber delivers: nothing can be moved
+    # Samples from before a topic's last move say nothing about where it is now.
+    fresh = np.array([settled.get(record.spec.name, -np.inf) for record in records])[topic] <= since
+    enough = fresh & (field["samples"] >= _SAMPLES)
+    measured_p90, samples = np.full(count, np.nan), np.bincount(topic[fresh], field["samples"][fresh], count)
+    np.fmax.at(measured_p90, topic[enough], field["p90_ms"][enough])
+    if settings.distances == "coordinates":
+        measured_p90[:] = np.nan
+    estimate = legs[0] + legs[1] + in_worker
     return TopicColumns(
         tuple(number),
         tuple(records),
@@ -102,11 +141,44 @@ def _topics(
         bound.reshape(count),
         rate=np.bincount(topic, field["messages_out"] + field["messages_in"], count).astype(float),
         published=np.bincount(topic, field["messages_out"], count).astype(float),
-        producer_centroid=centroids[0],
-        consumer_centroid=centroids[1],
-        deviation=deviation,
-        latency=latency,
+        latency=np.where(np.isfinite(measured_p90) & processed, measured_p90, estimate),
+        estimate=estimate,
+        measured=measured_p90,
+        samples=samples.astype(float),
+        way_in=legs[0],
+        way_out=legs[1],
+        in_worker=in_worker,
+        expected=ways[0] + ways[1] + in_worker[:, None],
+        held=np.array([f"topic {record.spec.name}" in held for record in records], dtype=bool),
     )
+
+
+def _reported(number: Mapping[str, int], monitor: Monitor) -> tuple[Ints, Floats, Floats]:
+    """All rows of all reports: the topic, its figures and centroids, and since when they were gathered."""
+    rows, values, since = [], [], []
+    for site, report in monitor.columns.items():
+        rows.append(np.fromiter((number.get(name, -1) for name in report.names), np.int64, len(report.names)))
+        values.append(report.values)
+        since.append(np.full(len(report.names), monitor.covers_from[site]))
+    topic = np.concatenate([*rows, np.empty(0, np.int64)])
+    figures = np.concatenate([*values, np.empty((0, len(FIGURES) + 2 * DIMENSIONS))])
+    return topic[topic >= 0], figures[topic >= 0], np.concatenate([*since, np.empty(0)])[topic >= 0]
+
+
+def _by_coordinates(
+    topic: Ints, values: Floats, field: Mapping[str, Floats], name: str, role: int, sites: SiteColumns, count: int
+) -> tuple[Floats, Floats]:
+    """The leg and the ways to all sites of a role's clients, one way, as coordinates estimate them (ePulsar)."""
+    from scipy.spatial.distance import cdist
+
+    first = len(FIGURES) + role * DIMENSIONS
+    own = values[:, first : first + DIMENSIONS]
+    centroid, deviation, leg = _combined(
+        topic, count, field[f"{name}s"], own, field[f"{name}_deviation"], field[f"{name}_leg"]
+    )
+    ways = cdist(centroid, sites.position) + sites.height + deviation[:, None]
+    ways[np.isnan(centroid[:, 0])] = 0.0
+    return leg / 2, ways / 2
 
 
 def _channel_rates(subscriptions: tuple[str, ...], columns: Sequence[ReportColumns]) -> np.ndarray:

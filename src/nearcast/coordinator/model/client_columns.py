@@ -69,13 +69,22 @@ def client_columns(
     shared = {name: row for row, name in enumerate(sorted({name for _, name in held}))}
     keys = np.array(list(pairs), dtype=np.int64).reshape(-1, 2)
     roles = np.fromiter(pairs.values(), np.int64, len(pairs))
-    placed, position, height = coordinate_columns([record.coordinate for record in records])
+    known, position, height = coordinate_columns([record.coordinate for record in records])
+    near = [[(row_of[site], ms) for site, ms in record.round_trips.items() if site in row_of] for record in records]
+    width = max((len(measured) for measured in near), default=0)
+    near = [[*measured, *[(-1, np.inf)] * (width - len(measured))] for measured in near]
+    near_columns = np.array(near, dtype=float).reshape(len(records), width, 2)
+    near_site = near_columns[:, :, 0].astype(np.int64)
     return ClientColumns(
         tuple(record.name for record in records),
         home=np.fromiter((row_of.get(record.home, -1) for record in records), np.int64, len(records)),
-        placed=placed,
+        known=known,
+        placed=known | (near_site >= 0).any(axis=1),
         position=position,
         height=height,
+        near_site=near_site,
+        near_ms=near_columns[:, :, 1],
+        held=np.zeros(len(records), dtype=bool),
         pair_client=keys[:, 0],
         pair_topic=keys[:, 1],
         publishes=(roles & 1) > 0,

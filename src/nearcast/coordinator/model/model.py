@@ -36,6 +36,7 @@ class SiteColumns:
     rate_limit: Floats
     store: Flags  # it has one, up or not
     store_up: Flags
+    round_trip: Floats  # sites × sites: measured, or estimated where nobody measured
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,10 @@ class TopicColumns:
     """One row per registered topic.
 
     managing: topics × sites. rate: messages in and out per second (R_out). published: messages published per second.
-    A centroid of no clients is NaN. deviation is W(t), latency E(t).
+    Times are one way, from publication to receipt, in ms; so is the bound. way_in and way_out are those of the worst
+    clients; with the p90 in the worker they make the estimate, E(t). measured is the subscribers' p90, NaN without
+    enough samples since the topic last moved. latency is compared with the bound: what was measured, else the estimate.
+    expected is W(t, b), topics × sites. held: it moved often lately, and is not late for long enough to move again.
     """
 
     names: tuple[str, ...]
@@ -52,10 +56,15 @@ class TopicColumns:
     bound: Floats
     rate: Floats
     published: Floats
-    producer_centroid: Floats
-    consumer_centroid: Floats
-    deviation: Floats
     latency: Floats
+    estimate: Floats
+    measured: Floats
+    samples: Floats
+    way_in: Floats
+    way_out: Floats
+    in_worker: Floats
+    expected: Floats
+    held: Flags
 
     @property
     def processed(self) -> Flags:
@@ -75,13 +84,20 @@ class TopicColumns:
 
 @dataclass(frozen=True)
 class ClientColumns:
-    """Registered clients and their topics: row n of the pairs has a client, a topic, and the client's roles."""
+    """Registered clients and their topics: row n of the pairs has a client, a topic, and the client's roles.
+
+    known: it has a coordinate. placed: its distances can be told, by measurement or by coordinate.
+    """
 
     names: tuple[str, ...]
     home: Ints
+    known: Flags
     placed: Flags
     position: Floats
     height: Floats
+    near_site: Ints  # clients × the sites they measured; -1 is none
+    near_ms: Floats  # the round trips to these
+    held: Flags  # it moved often lately: it stays for a while
     pair_client: Ints
     pair_topic: Ints
     publishes: Flags
@@ -117,21 +133,25 @@ class Model:
     channel_rate: Floats  # results per second of each of the clients' channel subscriptions
 
     def distances(self) -> Floats:
-        """Estimated round trips between sites, ms; 0 from a site to itself."""
-        from scipy.spatial.distance import cdist
-
-        sites = self.sites
-        rtt = cdist(sites.position, sites.position) + sites.height[:, None] + sites.height[None, :]
-        np.fill_diagonal(rtt, 0.0)
-        return np.asarray(rtt)
+        """Round trips between sites, ms; 0 from a site to itself."""
+        return self.sites.round_trip
 
     def client_distances(self, rows: Ints) -> Floats:
-        """Estimated round trips between clients and all sites, ms."""
+        """Round trips between clients and all sites, ms: measured, else through a measured site or by coordinates,
+        whichever is shorter."""
         from scipy.spatial.distance import cdist
 
         clients, sites = self.clients, self.sites
-        rtt = cdist(clients.position[rows], sites.position)
-        return np.asarray(rtt + clients.height[rows, None] + sites.height[None, :])
+        rtt = cdist(clients.position[rows], sites.position) + clients.height[rows, None] + sites.height[None, :]
+        rtt[~clients.known[rows]] = np.inf
+        near, own = clients.near_site[rows], np.arange(len(rows))
+        for n in range(near.shape[1]):
+            through = clients.near_ms[rows, n, None] + sites.round_trip[near[:, n]]
+            rtt = np.where(near[:, n, None] >= 0, np.minimum(rtt, through), rtt)
+        for n in range(near.shape[1]):
+            measured = near[:, n] >= 0
+            rtt[own[measured], near[measured, n]] = clients.near_ms[rows, n][measured]
+        return np.asarray(rtt)
 
     def client_load(self) -> Floats:
         """Messages per second between each client and its home."""

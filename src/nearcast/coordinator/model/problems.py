@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from nearcast.placement.balance import BalanceProblem
     from nearcast.placement.homes import HomesProblem
 
-__all__ = ["balance_problem", "homes_problem", "partitioning_problem", "site_loads"]
+__all__ = ["balance_problem", "homes_problem", "partitioning_problem", "site_loads", "worker_time_limit"]
 
 _PLANNER_WATERMARK = 0.85
 
 
 def partitioning_problem(
     model: Model, settings: CoordinatorSettings
-) -> tuple[Ints, Ints, PartitionTopics, PartitionSites]:
-    """The topics that one site manages: their rows, the live sites' rows, topics and sites."""
+) -> tuple[Ints, Ints, PartitionTopics, PartitionSites, Floats]:
+    """The topics that one site manages: their rows, the live sites' rows, topics, sites, and W(t, b) of these."""
     sites, topics = model.sites, model.topics
     live, number = _live_sites(model)
     rows = np.flatnonzero(topics.single)
@@ -37,12 +37,13 @@ def partitioning_problem(
             at,
             topics.bound[rows],
             topics.rate[rows],
-            topics.producer_centroid[rows],
-            topics.consumer_centroid[rows],
-            topics.deviation[rows],
+            np.empty((len(rows), 0)),
+            np.empty((len(rows), 0)),
+            np.zeros(len(rows)),
             np.where(at == NOWHERE, np.inf, topics.latency[rows]),
         ),
         PartitionSites(sites.position[live], sites.height[live], sites.rate_limit[live], peak),
+        topics.expected[np.ix_(rows, live)],
     )
 
 
@@ -95,6 +96,17 @@ def site_loads(model: Model) -> Floats:
     if problem.subscribers:
         found[live] = loads(problem, current)
     return found
+
+
+def worker_time_limit(model: Model, settings: CoordinatorSettings) -> Floats:
+    """How long the messages of each topic may stay in a worker: what the network leaves of the bound, at least half.
+
+    So a topic that is late because it is far away is no reason to split a worker.
+    """
+    topics = model.topics
+    bound = np.where(np.isfinite(topics.bound), topics.bound, settings.default_bound_ms)
+    network = np.nan_to_num(topics.way_in + topics.way_out, posinf=0.0)
+    return np.asarray(np.maximum(bound / 2, bound - network))
 
 
 def _live_sites(model: Model) -> tuple[Ints, Ints]:

@@ -5,7 +5,7 @@
 """
 
 from nearcast.placement.partitioning.exact import exact
-from nearcast.placement.partitioning.planners import Partition, all_pairs, centroid, hashed
+from nearcast.placement.partitioning.planners import Partition, all_pairs, by_latencies, centroid, hashed
 from nearcast.placement.partitioning.problem import (
     PartitionClients,
     PartitionSites,
@@ -22,6 +22,7 @@ __all__ = [
     "PartitionTopics",
     "aggregate",
     "all_pairs",
+    "by_latencies",
     "centroid",
     "exact",
     "hashed",

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Partition",
     "all_pairs",
+    "by_latencies",
     "centroid",
     "centroid_latencies",
     "current_capacity",
@@ -55,6 +56,13 @@ class Partition:
 def centroid(topics: PartitionTopics, sites: PartitionSites, advance: Advance = no_progress) -> Partition:
     """Algorithm 1: W(t, b) from the centroids, without knowing a single client."""
     return _repartition(topics, sites, lambda rows: centroid_latencies(topics, sites, rows), advance)
+
+
+def by_latencies(
+    topics: PartitionTopics, sites: PartitionSites, latencies: NDArray[np.float64], advance: Advance = _silent
+) -> Partition:
+    """Algorithm 1 with W(t, b) as it was measured: topics × sites."""
+    return _repartition(topics, sites, lambda rows: latencies[rows], advance)
 
 
 def all_pairs(

@@ -48,7 +48,9 @@ class Agent:
             self.coordinates.settle,
             self.client_services.apply_records,
         )
-        self._client_reports = ClientReports(site.name, connection, _SILENT_PERIODS * period)
+        self._client_reports = ClientReports(
+            site.name, connection, _SILENT_PERIODS * period, lambda: self._loop.report_soon()
+        )
         self.measurement = SiteMeasurement(site, connection, self._client_reports, self.workers, self.coordinates)
         self._loop = SiteLoop(site, connection, period, configured, self.topic_host, self.measurement)
 

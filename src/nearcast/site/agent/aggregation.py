@@ -6,16 +6,18 @@ import math
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from nearcast.domain.latency_histogram import BUCKETS
+from nearcast.domain.latency_histogram import BUCKETS, percentile
 from nearcast.domain.topic import matches, overlaps
-from nearcast.protocol.reports import ClientReport, ClientTopic, TopicReport, is_channel
+from nearcast.protocol.reports import ClientReport, ClientTopic, SiteWay, TopicReport, is_channel
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from nearcast.coordinates import Coordinate
 
-__all__ = ["aggregate"]
+__all__ = ["aggregate", "site_ways"]
+
+_SITES = 8  # of which a topic's ways are told, whatever the number of sites and clients
 
 
 class _Sums:
@@ -24,6 +26,7 @@ class _Sums:
     def __init__(self) -> None:
         self.producers: list[Coordinate] = []
         self.consumers: list[Coordinate] = []
+        self.round_trips: tuple[list[dict[str, float]], list[dict[str, float]]] = ([], [])
         self.count = [0, 0]
         self.rates = [0.0] * 4
         self.latency = [0] * BUCKETS
@@ -35,6 +38,8 @@ class _Sums:
                 self.count[role] += 1
                 if client.coordinate is not None:
                     coordinates.append(client.coordinate)
+                if client.round_trips:
+                    self.round_trips[role].append(client.round_trips)
         amounts = (part.messages_out, part.bytes_out, part.messages_in * share, part.bytes_in * share)
         for n, amount in enumerate(amounts):
             self.rates[n] += amount / client.seconds
@@ -46,11 +51,14 @@ def aggregate(
     clients: Iterable[ClientReport],
     topics: Sequence[str],
     managing: Mapping[str, Coordinate],
+    home: str = "",
+    between: Mapping[str, float] | None = None,
     dimensions: int = 8,
 ) -> list[TopicReport]:
     """One report per topic that a client takes part in.
 
-    topics: names and patterns of the registered topics. managing: where each topic's managing site is.
+    topics: names and patterns of the registered topics. managing: where each topic's managing site is. home: this site.
+    between: round trips from it to others, ms.
     """
     sums: defaultdict[str, _Sums] = defaultdict(_Sums)
     # Registered topics do not overlap: one of exactly this name is the only one. Others are looked for once.
@@ -65,14 +73,21 @@ def aggregate(
                 names = families[part.topic] = [name for name in topics if fits(name, part.topic)] or [part.topic]
             for name in names:
                 sums[name].add(client, part, 1 / len(names))
-    return [_report(name, found, managing.get(name), dimensions) for name, found in sorted(sums.items())]
+    between = between or {}
+    return [_report(name, found, managing.get(name), home, between, dimensions) for name, found in sorted(sums.items())]
 
 
-def _report(name: str, found: _Sums, managing: Coordinate | None, dimensions: int) -> TopicReport:
+def _report(
+    name: str,
+    found: _Sums,
+    managing: Coordinate | None,
+    home: str,
+    between: Mapping[str, float],
+    dimensions: int,
+) -> TopicReport:
     producer_centroid = _centroid(found.producers, dimensions)
     consumer_centroid = _centroid(found.consumers, dimensions)
     samples = sum(found.latency)
-    most = max(found.latency)
     return TopicReport(
         name,
         float(found.count[0]),
@@ -83,12 +98,14 @@ def _report(name: str, found: _Sums, managing: Coordinate | None, dimensions: in
         _farthest(found.consumers, consumer_centroid, 0.0),
         _farthest(found.producers, managing.position, managing.height) if managing else 0.0,
         _farthest(found.consumers, managing.position, managing.height) if managing else 0.0,
+        site_ways(found.round_trips[0], home, between),
+        site_ways(found.round_trips[1], home, between),
         found.rates[0],
         found.rates[1],
         found.rates[2],
         found.rates[3],
         float(samples),
-        bytes(math.ceil(255 * count / most) if most else 0 for count in found.latency),
+        percentile(found.latency, 0.9),
     )
 
 
@@ -98,6 +115,22 @@ def _centroid(nodes: Sequence[Coordinate], dimensions: int) -> tuple[float, ...]
     return tuple(sum(axis) / len(nodes) for axis in zip(*(node.position for node in nodes), strict=True))
 
 
-def _farthest(nodes: Sequence[Coordinate], point: tuple[float, ...], height: float) -> float:
-    """Each node's height counts once; a centroid is a point, not a node, and has none."""
-    return max((math.dist(node.position, point) + node.height + height for node in nodes), default=0.0)
+def _farthest(places: Sequence[Coordinate], point: tuple[float, ...], height: float) -> float:
+    """Each node's height counts once; a centroid is a place and no node, and has none."""
+    return max((math.dist(place.position, point) + place.height + height for place in places), default=0.0)
+
+
+def site_ways(clients: Sequence[Mapping[str, float]], home: str, between: Mapping[str, float]) -> list[SiteWay]:
+    """The worst and the mean way of clients to each of the nearest sites that one of them measured.
+
+    clients: the round trips that each measured. A client that did not measure a site reaches it through its home.
+    """
+    sites = {site for measured in clients for site in measured}
+    found = []
+    for site in sites:
+        ways = [
+            measured.get(site, measured.get(home, math.inf) + between.get(site, math.inf)) / 2 for measured in clients
+        ]
+        if (worst := max(ways)) < math.inf:
+            found.append(SiteWay(site, worst, sum(ways) / len(ways)))
+    return sorted(found, key=lambda way: (way.worst, way.site))[:_SITES]

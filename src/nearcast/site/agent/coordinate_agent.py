@@ -6,7 +6,10 @@ import asyncio
 import contextlib
 import logging
 import random
+import statistics
+import time
 import zlib
+from collections import deque
 from typing import TYPE_CHECKING
 
 from nearcast.coordinates import Coordinate, Node
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["CoordinateAgent"]
 
 _log = logging.getLogger(__name__)
+_FILTER = 3  # round trips per peer whose median counts
 _PEERS = 16  # a bounded set, whatever the number of sites
 _FIRST_PERIOD, _PERIOD, _FIRST_ROUNDS = 0.1, 1.0, 100  # seconds between measurements; short until it converged
 
@@ -39,7 +43,8 @@ class CoordinateAgent:
         self._node = Node(seed=zlib.crc32(site.name.encode()))
         self.fixed: Coordinate | None = None
         self.known: dict[str, Coordinate] = {}
-        self.round_trips: dict[str, float] = {}
+        self._failed: set[str] = set()
+        self._samples: dict[str, deque[float]] = {}
         self._addresses = {spec.name: (spec.host, spec.port) for spec in (site, *peers)}
         self.endpoint = Endpoint("coordinates", subjects.site_coordinates(site.name), None, self._coordinates)
         self._task: asyncio.Task[None] | None = None
@@ -48,6 +53,16 @@ class CoordinateAgent:
     def coordinate(self) -> Coordinate:
         """Where this site is."""
         return self.fixed or self._node.coordinate
+
+    @property
+    def round_trips(self) -> dict[str, float]:
+        """Measured round trips to the peers, filtered, ms."""
+        return {site: statistics.median(samples) for site, samples in self._samples.items()}
+
+    @property
+    def ready(self) -> bool:
+        """Whether all peers that answer have been measured often enough."""
+        return all(name in self._failed or len(self._samples.get(name, ())) >= _FILTER for name in self._peers)
 
     async def start(self) -> None:
         """Measure from now on."""
@@ -62,8 +77,10 @@ class CoordinateAgent:
         return interest_settle(max(self.round_trips.values(), default=0.0) / 1000)
 
     async def _coordinates(self, request: None) -> SiteCoordinates:
-        known = {self._site.name: self.coordinate, **self.known}  # its own first
-        return SiteCoordinates([SiteCoordinate(name, *self._addresses[name], found) for name, found in known.items()])
+        known = {self._site.name: self.coordinate, **self.known}
+        nearest = sorted(known, key=lambda name: self.round_trips.get(name, 0.0 if name == self._site.name else 1e9))
+        places = [SiteCoordinate(name, *self._addresses[name], known[name]) for name in nearest]
+        return SiteCoordinates(places, time.time_ns() // 1000)
 
     async def _measure(self) -> None:
         rounds = 0
@@ -72,6 +89,7 @@ class CoordinateAgent:
                 try:
                     await self._measure_peer(name, peer)
                 except (OSError, TimeoutError, NearcastError) as error:
+                    self._failed.add(name)
                     _log.debug("%s: %s not measured: %s", self._site.name, name, error)
                 await asyncio.sleep(_FIRST_PERIOD if rounds < _FIRST_ROUNDS else _PERIOD)
             rounds += 1
@@ -84,7 +102,8 @@ class CoordinateAgent:
         for other in answer.sites:
             if other.site in self._addresses and other.site != self._site.name:
                 self.known[other.site] = other.coordinate
-        self.round_trips[name] = round_trip
+        self._samples.setdefault(name, deque(maxlen=_FILTER)).append(round_trip)
+        self._failed.discard(name)
         if name in self.known:
             with contextlib.suppress(InputError):  # an impossible coordinate is ignored
                 self._node.update(name, self.known[name], round_trip)

@@ -17,7 +17,7 @@ from nearcast.site.agent.aggregation import aggregate
 from nearcast.site.servers import fetch_monitoring
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence, Set
+    from collections.abc import Callable, Mapping, Sequence, Set
 
     from nearcast.coordinates import Coordinate
     from nearcast.domain.site import SiteSpec
@@ -34,10 +34,14 @@ _log = logging.getLogger(__name__)
 
 
 class ClientReports:
-    """Receives the reports of one site's clients. A client that is silent for `expire_after` seconds is gone."""
+    """Receives the reports of one site's clients. A client that is silent for `expire_after` seconds is gone.
 
-    def __init__(self, site: str, connection: Connection, expire_after: float) -> None:
+    on_moved: called when a client says that it has moved, just come, or gone.
+    """
+
+    def __init__(self, site: str, connection: Connection, expire_after: float, on_moved: Callable[[], None]) -> None:
         self._site, self._connection, self._expire_after = site, connection, expire_after
+        self._on_moved = on_moved
         self._received: dict[str, tuple[float, ClientReport]] = {}
         self._decode = msgspec.msgpack.Decoder(ClientReport).decode
 
@@ -61,6 +65,8 @@ class ClientReports:
             self._received.pop(report.client, None)
         else:
             self._received[report.client] = (asyncio.get_running_loop().time(), report)
+        if report.moved or report.seconds <= 0:
+            self._on_moved()
 
 
 class SiteMeasurement:
@@ -87,7 +93,7 @@ class SiteMeasurement:
         now = self._clock()
         seconds, self._measured_at = max(now - self._measured_at, 1e-3), now
         clients = self._clients.current()
-        coordinate = self._coordinates.coordinate
+        coordinate, round_trips = self._coordinates.coordinate, self._coordinates.round_trips
         known = {**self._coordinates.known, self._site.name: coordinate}
         managing = {
             record.spec.name: found for record in records if (found := self._serving(record, known)) is not None
@@ -104,9 +110,14 @@ class SiteMeasurement:
             await self._broker(seconds),
             await self._store_answers(),
             [worker_figures(worker, before, seconds) for worker in stats],
-            aggregate(clients.values(), [record.spec.name for record in records], managing),
+            aggregate(
+                clients.values(), [record.spec.name for record in records], managing, self._site.name, round_trips
+            ),
             sorted(clients.keys() - reported_clients),
             sorted(reported_clients - clients.keys()),
+            seconds,
+            round_trips,
+            self._coordinates.ready,
         )
 
     def _serving(self, record: TopicRecord, known: Mapping[str, Coordinate]) -> Coordinate | None:

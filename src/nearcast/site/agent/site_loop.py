@@ -6,6 +6,7 @@ While no coordinator answers nothing changes: the site continues with what it ha
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,7 @@ __all__ = ["SiteLoop"]
 _log = logging.getLogger(__name__)
 _STOP_IDLE_PERIOD = 30.0  # a worker that is idle at two of these checks is stopped
 _REQUEST_LIMIT = 5.0
+_GATHER = 0.1  # an urgent report waits this long, so that there are at most ten a second
 _TRANSIENT = (NearcastError, NatsError, TimeoutError, OSError)
 
 
@@ -51,6 +53,7 @@ class SiteLoop:
         self._topic_host, self._measurement = topic_host, measurement
         self._reported_clients: set[str] = set()
         self._periods = 0
+        self._urgent = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._reconciling: asyncio.Task[None] | None = None
         self._inbox, self._number = connection.new_inbox(), 0
@@ -76,20 +79,30 @@ class SiteLoop:
         """Stop reporting."""
         await cancel_and_wait(self._task, self._reconciling)
 
+    def report_soon(self) -> None:
+        """A client has moved: do not wait for the period."""
+        self._urgent.set()
+
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(self._period)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._period):
+                    await self._urgent.wait()
+                    await asyncio.sleep(_GATHER)  # others that move together tell within moments
+            urgent = self._urgent.is_set()
+            self._urgent.clear()
             try:
-                await self._send_report()
+                await self._send_report(urgent)
             except _TRANSIENT as error:
                 _log.debug("%s: no report: %s", self._site.name, error)
             except Exception:  # an odd report of a client must not end those of the site
                 _log.exception("%s: no report", self._site.name)
 
-    async def _send_report(self) -> None:
+    async def _send_report(self, urgent: bool) -> None:
         """The answer is not awaited: there is none while no coordinator leads, and a site must not fall silent."""
         host = self._topic_host
-        self._last = await self._measurement.report(host.revision, host.records, self._reported_clients)
+        report = await self._measurement.report(host.revision, host.records, self._reported_clients)
+        self._last = msgspec.structs.replace(report, urgent=urgent)
         self._number += 1
         body = msgspec.msgpack.encode(self._last)
         self._connection.send(subjects.report(self._site.name), b"", body, f"{self._inbox}.{self._number}")
@@ -112,6 +125,7 @@ class SiteLoop:
                 await host.apply(await self._remaining_pages(await self._page(host.revision)))
             else:
                 await host.reconcile()
+            await host.ensure_spare_worker()
             self._periods += 1
             if self._periods * self._period >= _STOP_IDLE_PERIOD:
                 self._periods = 0

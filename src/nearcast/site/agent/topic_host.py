@@ -139,11 +139,17 @@ class TopicHost:
                 _log.warning("%s: %s", self._site, error)
 
     async def stop_idle_workers(self) -> None:
-        """Stop workers that were idle at the last call already: by now they have finished what they left then."""
+        """Stop workers that were idle at the last call, too: they have finished what they left by now. One is kept."""
         idle = self._idle
         self._idle = {worker for worker in self._workers.processes if self._is_idle(worker)}
-        for worker in idle & self._idle:
-            await self._workers.stop_if(worker, partial(self._is_idle, worker))
+        for worker in sorted(idle & self._idle, reverse=True):
+            if len(self._workers.processes) > 1:  # the last one is kept: see `ensure_spare_worker`
+                await self._workers.stop_if(worker, partial(self._is_idle, worker))
+
+    async def ensure_spare_worker(self) -> None:
+        """Have a worker ready for a topic that moves here: starting one takes longer than all else of a move."""
+        if not self._workers.processes and self._workers.has_processors:
+            await self._workers.ensure("worker-0", [])
 
     def _apply_records(self, assignments: Assignments) -> None:
         self.term, self.revision = max(self.term, assignments.term), assignments.revision

@@ -44,6 +44,11 @@ class WorkerProcesses:
         self._starting = asyncio.Lock()
         self.processes: dict[str, SupervisedProcess] = {}
 
+    @property
+    def has_processors(self) -> bool:
+        """Whether there is user code to run."""
+        return bool(self._modules)
+
     async def ensure(self, worker: str, topics: Iterable[RunningTopic]) -> None:
         """Start a worker with these topics unless it runs."""
         async with self._starting:

@@ -41,13 +41,15 @@ _LAST_WORDS = 4096
 class Ticket:
     """One message for the runner: its topic's number, its own number in the spool, and how long it may take.
 
-    position: how many messages the worker had put into spools, all told, when this one was.
+    position: how many messages the worker had put into spools, all told, when this one was. arrived: when it came, by
+    the monotonic clock.
     """
 
     topic: int
     number: int
     timeout: float
     position: int
+    arrived: float = 0.0
 
 
 class ProcessorProcess:

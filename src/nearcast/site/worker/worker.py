@@ -26,7 +26,7 @@ from nearcast.errors import NearcastError
 from nearcast.nats import subjects
 from nearcast.nats.connection import Connection, ConnectionLostError, open_connection
 from nearcast.nats.rpc import Endpoint, Server, call
-from nearcast.nats.stamp import dead_letter_block, header_block, notification_id, parse_stamp, stamp_of
+from nearcast.nats.stamp import dead_letter_block, header_block, notification_id, stamp_of
 from nearcast.nats.tasks import TaskSet
 from nearcast.processors import find_processor
 from nearcast.protocol.worker import (
@@ -53,7 +53,7 @@ __all__ = ["Worker", "main"]
 
 _log = logging.getLogger(__name__)
 _WAITING_LIMIT = 200_000
-_SAMPLED = 16  # one message in so many has its latency taken; a power of two
+_SAMPLED = 4  # one message in so many has its time in the worker taken; a power of two
 _PAGE_TIMEOUT = 5.0
 _IDLE_POLL = 0.01
 
@@ -64,7 +64,7 @@ class Worker:
     def __init__(self, assignment: WorkerAssignment) -> None:
         self._assignment = assignment
         self._folder = Path(assignment.run_directory) / f"spools-{assignment.worker}"
-        self._waiting: deque[tuple[HostedTopic, bytes, bytes, bool]] = deque()
+        self._waiting: deque[tuple[HostedTopic, bytes, bytes, float | None]] = deque()
         self._appended = self._anonymous = 0
         self._home = [assignment.site.encode()]
         self._stats = WorkerStats(worker=assignment.worker)
@@ -122,21 +122,22 @@ class Worker:
     def _published(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
         topic = self._topics.get(subject) or self._table.topic_for(subject)
         message_id = stamp_of(headers)
-        if not topic.machine.take_publication(topic.name, message_id, payload, time.monotonic()):
+        now = time.monotonic()
+        if not topic.machine.take_publication(topic.name, message_id, payload, now):
             self._stats.duplicates += 1
             return
         message_id = message_id or self._own_id()
         if topic.machine.sends_copies:
             self._send(topic.copies, header_block(message_id), payload)
             self._stats.copies_sent += 1
-        self._take(topic, message_id, payload, True)
+        self._take(topic, message_id, payload, now)
 
     def _copied(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
         topic = self._topics.get(subject) or self._table.topic_for(subject)
         self._stats.copies_received += 1
         message_id = stamp_of(headers)
         if topic.machine.take_copy(topic.name, message_id, payload, time.monotonic()):
-            self._take(topic, message_id, payload, False)
+            self._take(topic, message_id, payload, None)
 
     def _plain_received(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
         publication = ho.Publication(subjects.topic_of(subject), stamp_of(headers), payload)
@@ -155,21 +156,24 @@ class Worker:
         self._stats.dropped += 1
         _log.error("dropped a handed-over message: topic %s is not hosted here", publication.topic)
 
-    def _take(self, topic: HostedTopic, message_id: bytes, payload: bytes, process: bool) -> None:
-        """Append to the spool and, if it is to be processed here, submit; wait in line when that is far behind."""
+    def _take(self, topic: HostedTopic, message_id: bytes, payload: bytes, arrived: float | None) -> None:
+        """Append to the spool and, if it is to be processed here, submit; wait in line when that is far behind.
+
+        arrived: when a message that is to be processed came; none for a copy, which only goes into the spool.
+        """
         if self._waiting or self._is_far_behind():
             if len(self._waiting) >= _WAITING_LIMIT:
                 self._waiting.popleft()
                 self._stats.dropped += 1
-            self._waiting.append((topic, message_id, payload, process))
+            self._waiting.append((topic, message_id, payload, arrived))
         else:
-            self._append(topic, message_id, payload, process)
+            self._append(topic, message_id, payload, arrived)
 
-    def _append(self, topic: HostedTopic, message_id: bytes, payload: bytes, process: bool) -> None:
+    def _append(self, topic: HostedTopic, message_id: bytes, payload: bytes, arrived: float | None) -> None:
         number = topic.spool.append(message_id, payload)
         self._appended += 1
-        if process:
-            self._process.submit(Ticket(topic.number, number, topic.family.processor.timeout, self._appended))
+        if arrived is not None:
+            self._process.submit(Ticket(topic.number, number, topic.family.processor.timeout, self._appended, arrived))
 
     def _is_far_behind(self) -> bool:
         outstanding = self._process.outstanding
@@ -185,7 +189,7 @@ class Worker:
         stats.processed += 1
         topic.processed += 1
         if not topic.processed & (_SAMPLED - 1):
-            self._sample(topic, origin)
+            topic.latency[bucket(1000 * (time.monotonic() - ticket.arrived))] += 1
         if origin.split(b":", 2)[1:2] != self._home:
             stats.delegated += 1
         for n, payload in enumerate(notifications):
@@ -242,7 +246,7 @@ class Worker:
             match instruction:
                 case ho.Process(publication):
                     topic = self._table.topic_for(subjects.publications(publication.topic))
-                    self._take(topic, publication.id or self._own_id(), publication.payload, True)
+                    self._take(topic, publication.id or self._own_id(), publication.payload, time.monotonic())
                 case ho.Forward(towards, publication):
                     headers = header_block(publication.id) if publication.id else b""
                     self._send(subjects.handover(*towards, publication.topic), headers, publication.payload)
@@ -350,11 +354,6 @@ class Worker:
             sum(self._pending(family)),
             [sum(counts) for counts in zip(empty(), *(topic.latency for topic in family.topics), strict=True)],
         )
-
-    def _sample(self, topic: HostedTopic, origin: bytes) -> None:
-        published_us = parse_stamp(origin).published_us
-        if published_us:
-            topic.latency[bucket((time.time_ns() // 1000 - published_us) / 1000)] += 1
 
 
 async def _run_until_signal(assignment: WorkerAssignment) -> None:
