@@ -59,7 +59,7 @@ def centroid(topics: PartitionTopics, sites: PartitionSites, advance: Advance = 
 
 
 def by_latencies(
-    topics: PartitionTopics, sites: PartitionSites, latencies: NDArray[np.float64], advance: Advance = _silent
+    topics: PartitionTopics, sites: PartitionSites, latencies: Floats, advance: Advance = no_progress
 ) -> Partition:
     """Algorithm 1 with W(t, b) as it was measured: topics × sites."""
     return _repartition(topics, sites, lambda rows: latencies[rows], advance)
