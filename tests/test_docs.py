@@ -1,0 +1,41 @@
+"""What the documentation names exists."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PLACES = sorted(set(re.findall(r"`([a-z_/]+\.py):([A-Za-z_.]+)`", (ROOT / "docs/architecture.md").read_text())))
+
+
+@pytest.mark.parametrize(("file", "name"), PLACES, ids=[":".join(place) for place in PLACES])
+def test_places_of_the_architecture_exist(file: str, name: str) -> None:
+    body = ast.parse((ROOT / "src/nearcast" / file).read_text()).body
+    for part in name.split("."):
+        found = [node for node in body if getattr(node, "name", None) == part]
+        assert found, f"{file} has no {name}"
+        body = found[0].body
+
+
+def test_the_architecture_names_many_places() -> None:
+    assert len(PLACES) > 40
+
+
+def test_the_glossary_has_each_word_once_in_order() -> None:
+    rows = re.findall(r"^\| ([^|]+) \|", (ROOT / "docs/glossary.md").read_text(), re.MULTILINE)
+    words = [row for row in rows if row not in ("word", "---")]
+    assert len(words) > 50
+    assert len(words) == len(set(words))
+    assert [word.lower() for word in words] == sorted(word.lower() for word in words)
+
+
+@pytest.mark.parametrize(
+    "page", [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"], ids=lambda page: page.name
+)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"
