@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from nearcast.lab.scenarios.clients import ClientResults
-from nearcast.lab.scenarios.moves import ObservedMove
+from nearcast.lab.scenarios.observed_moves import ObservedMove
 from nearcast.lab.scenarios.plot import draw, topic_lines
 from nearcast.lab.scenarios.report import JudgedRun, judge, summary_table, write_tables
 from nearcast.lab.scenarios.runner import ScenarioRun

@@ -19,13 +19,13 @@ __all__ = [
     "Event",
     "Instruction",
     "Lost",
+    "MoveOutcome",
     "Open",
     "Opened",
-    "Outcome",
     "Rehoming",
     "Settled",
-    "Subscribe",
-    "Subscribed",
+    "SubscribeAnew",
+    "SubscribedAnew",
     "Switch",
     "Wait",
 ]
@@ -46,7 +46,7 @@ class Opened:
 
 
 @dataclass(frozen=True)
-class Subscribed:
+class SubscribedAnew:
     """All subscriptions are known to the new broker."""
 
 
@@ -70,8 +70,8 @@ class Open:
 
 
 @dataclass(frozen=True)
-class Subscribe:
-    """Subscribe on the new connection to all there is on the old one."""
+class SubscribeAnew:
+    """SubscribeAnew on the new connection to all there is on the old one."""
 
 
 @dataclass(frozen=True)
@@ -92,15 +92,15 @@ class Close:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class MoveOutcome:
     """The answer to the coordinator: done, or why not. `term`: the highest one seen."""
 
     error: str
     term: int
 
 
-Event = Commanded | Opened | Subscribed | Settled | Lost
-Instruction = Open | Subscribe | Switch | Wait | Close | Outcome
+Event = Commanded | Opened | SubscribedAnew | Settled | Lost
+Instruction = Open | SubscribeAnew | Switch | Wait | Close | MoveOutcome
 
 
 class Rehoming:
@@ -121,26 +121,26 @@ class Rehoming:
                 return self._commanded(term, home, url)
             case Opened() if self.phase == "opening":
                 self.phase = "subscribing"
-                return [Subscribe()]
-            case Subscribed() if self.phase == "subscribing":
+                return [SubscribeAnew()]
+            case SubscribedAnew() if self.phase == "subscribing":
                 self.phase, self.home = "overlapping", self.target
-                return [Switch(), Outcome("", self.term), Wait()]
+                return [Switch(), MoveOutcome("", self.term), Wait()]
             case Settled() if self.phase == "overlapping":
                 self.phase = "at home"
                 return [Close("old")]
             case Lost(reason) if self.phase in ("opening", "subscribing"):
                 opened, self.phase = self.phase == "subscribing", "at home"
-                outcome = Outcome(f"{self.target}: {reason}", self.term)
+                outcome = MoveOutcome(f"{self.target}: {reason}", self.term)
                 return [Close("new"), outcome] if opened else [outcome]
         return []
 
     def _commanded(self, term: int, home: str, url: str) -> list[Instruction]:
         if term < self.term:
-            return [Outcome(f"term {term} is over; term {self.term} leads", self.term)]
+            return [MoveOutcome(f"term {term} is over; term {self.term} leads", self.term)]
         self.term = term
         if home == self.home:  # told twice
-            return [Outcome("", term)]
+            return [MoveOutcome("", term)]
         if self.phase != "at home":
-            return [Outcome(f"is on its way to {self.target or self.home}", term)]
+            return [MoveOutcome(f"is on its way to {self.target or self.home}", term)]
         self.phase, self.target = "opening", home
         return [Open(url)]

@@ -70,7 +70,7 @@ class RehomingExecutor:
         """Move; returns as soon as publications leave by the new session. The old one is drained afterwards."""
         if self._stopped:
             raise NearcastError(f"client {self._sessions.name} is closing")
-        outcome: asyncio.Future[rh.Outcome] = asyncio.get_running_loop().create_future()
+        outcome: asyncio.Future[rh.MoveOutcome] = asyncio.get_running_loop().create_future()
         self._tasks.spawn(
             self._move(rh.Commanded(command.term, command.home, command.url), outcome), f"move to {command.home}"
         )
@@ -80,14 +80,14 @@ class RehomingExecutor:
         if known.error:
             raise NearcastError(known.error)
 
-    async def _move(self, event: rh.Event, known: asyncio.Future[rh.Outcome]) -> None:
+    async def _move(self, event: rh.Event, known: asyncio.Future[rh.MoveOutcome]) -> None:
         """Do what the machine says until it says nothing more."""
         old = new = self._sessions.current
         events = [event]
         while events:
             for instruction in self._machine.handle(events.pop(0)):
                 match instruction:
-                    case rh.Outcome():
+                    case rh.MoveOutcome():
                         if not known.done():
                             known.set_result(instruction)
                     case rh.Open(url):
@@ -97,7 +97,7 @@ class RehomingExecutor:
                         else:
                             new = opened
                             events.append(rh.Opened())
-                    case rh.Subscribe():
+                    case rh.SubscribeAnew():
                         events.append(await self._subscribe(old, new))
                     case rh.Switch():
                         await self._switch(old, new)
@@ -128,7 +128,7 @@ class RehomingExecutor:
             await new.connection.flush(timeout=10)
         except Exception as error:  # whatever it is, the machine must hear of it, or the client never moves again
             return rh.Lost(str(error) or type(error).__name__)
-        return rh.Subscribed()
+        return rh.SubscribedAnew()
 
     async def _switch(self, old: Session, new: Session) -> None:
         """From here on publications leave by the new session; what waits for stores is still answered on the old."""

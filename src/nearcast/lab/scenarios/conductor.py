@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from nearcast.errors import NearcastError
-from nearcast.lab.scenarios.moves import MoveObserver, ObservedMove
+from nearcast.lab.scenarios.observed_moves import MoveObserver, ObservedMove
 from nearcast.nats.connection import Connection, open_connection
 from nearcast.nats.coordinator_rpc import CoordinatorError, call_coordinator
 from nearcast.nats.tasks import TaskSet

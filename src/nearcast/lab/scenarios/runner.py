@@ -28,7 +28,7 @@ from nearcast.nats.coordinator_rpc import CoordinatorError, call_coordinator
 from nearcast.site.site import Site
 
 if TYPE_CHECKING:
-    from nearcast.lab.scenarios.moves import ObservedMove
+    from nearcast.lab.scenarios.observed_moves import ObservedMove
     from nearcast.lab.scenarios.policies import Policy, StartingPlaces
     from nearcast.lab.scenarios.processes import NodeProcess, NodeProcesses
     from nearcast.lab.scenarios.scenario import Scenario

@@ -29,7 +29,7 @@ def refined(topics: PartitionTopics, sites: PartitionSites, latencies: Floats, s
 
     `latencies` is the latency of every topic at every site.
     """
-    search = _Search(topics, sites, latencies, start)
+    search = _PartitionSearch(topics, sites, latencies, start)
     for _ in range(ROUNDS):
         before = search.site.copy()
         search.relieve()
@@ -42,7 +42,7 @@ def refined(topics: PartitionTopics, sites: PartitionSites, latencies: Floats, s
     return described(topics, sites, search.site, expected)
 
 
-class _Search:
+class _PartitionSearch:
     """The plan so far with its load."""
 
     def __init__(self, topics: PartitionTopics, sites: PartitionSites, latencies: Floats, start: Partition) -> None:

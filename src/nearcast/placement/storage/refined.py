@@ -28,7 +28,7 @@ def refined(
     worse than its start. A sweep costs about (replicas x stores x nodes) operations.
     """
     rng = np.random.default_rng(seed)
-    best = _descend(_Search(problem, start.stores, start.placed[:, start.stores]))
+    best = _descend(_StorageSearch(problem, start.stores, start.placed[:, start.stores]))
     for kick in range(kicks):
         candidate = _descend(best.kicked(rng))
         if candidate.traffic < best.traffic:
@@ -38,7 +38,7 @@ def refined(
     return plan if plan.traffic <= start.traffic else start
 
 
-def _descend(search: _Search) -> _Search:
+def _descend(search: _StorageSearch) -> _StorageSearch:
     improved = True
     while improved:
         improved = search.move_stores()
@@ -49,7 +49,7 @@ def _descend(search: _Search) -> _Search:
     return search
 
 
-class _Search:
+class _StorageSearch:
     """A plan being improved. A row stands for one replica: its topic, the store that holds it.
 
     `change[row, b]` is what the topic's traffic changes by when the replica moves to store b; it is infinite
@@ -82,7 +82,7 @@ class _Search:
     def negligible(self) -> float:
         return 1e-10 * (1 + self.traffic)
 
-    def kicked(self, rng: np.random.Generator) -> _Search:
+    def kicked(self, rng: np.random.Generator) -> _StorageSearch:
         """A copy with some stores moved to random nodes and some replicas exchanged at random."""
         nodes = self.problem.network.nodes
         stores, held = self.stores.copy(), self.held
@@ -99,7 +99,7 @@ class _Search:
             if max(used[a] - more, used[b] + more) <= self.problem.capacity:
                 held[np.ix_(pair, [a, b])] = ~held[np.ix_(pair, [a, b])]
                 used[[a, b]] += -more, more
-        return _Search(self.problem, stores, held)
+        return _StorageSearch(self.problem, stores, held)
 
     def plan(self) -> StoragePlan:
         placed = np.zeros(self.problem.demand.shape, dtype=bool)
