@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from nearcast.lab.scenarios import moves
+from nearcast.lab.scenarios import observed_moves as moves
 from nearcast.lab.scenarios.observed_moves import MoveObserver
 from nearcast.nats.connection import Connection
 from nearcast.nats.coordinator_rpc import CoordinatorError

@@ -9,14 +9,14 @@ from tests.placement.storage.literal import problems, traffic
 
 from nearcast.lab.workloads.content import random_tree, zipf_demand
 from nearcast.placement import storage
-from nearcast.placement.storage.refined import _Search
+from nearcast.placement.storage.refined import _StorageSearch
 
 
 @settings(max_examples=25)
 @given(problems(), st.integers(0, 2**16))
 def test_tabulated_changes_equal_full_recomputation(problem: storage.StorageProblem, seed: int) -> None:
     plan = storage.random(problem, seed)
-    search = _Search(problem, plan.stores, plan.placed[:, plan.stores])
+    search = _StorageSearch(problem, plan.stores, plan.placed[:, plan.stores])
     search.tabulate()
     before = traffic(problem, plan.placed)
     for row, changes in enumerate(search.change):
@@ -33,7 +33,9 @@ def test_tabulated_changes_equal_full_recomputation(problem: storage.StorageProb
 @given(problems(), st.integers(0, 2**16))
 def test_a_kick_keeps_every_replica_and_the_capacity(problem: storage.StorageProblem, seed: int) -> None:
     plan = storage.wrr(problem)
-    kicked = _Search(problem, plan.stores, plan.placed[:, plan.stores]).kicked(np.random.default_rng(seed)).plan()
+    kicked = (
+        _StorageSearch(problem, plan.stores, plan.placed[:, plan.stores]).kicked(np.random.default_rng(seed)).plan()
+    )
     np.testing.assert_array_equal(kicked.placed.sum(axis=1), problem.replicas)
     assert (problem.sizes @ kicked.placed <= problem.capacity + 1e-9).all()
     assert len(set(kicked.stores.tolist())) == problem.stores
