@@ -80,8 +80,8 @@ def _optimum(count: int = 100) -> Iterator[Figure]:
             "random": storage.random(problem, seed),
             "sequential": storage.sequential(problem),
             "wrr": wrr,
-            "refined, no kicks": storage.refined(problem, wrr),
-            "refined, 20 kicks": storage.refined(problem, wrr, kicks=20),
+            "refined, no perturbations": storage.refined(problem, wrr),
+            "refined, 20 perturbations": storage.refined(problem, wrr, perturbations=20),
         }
         for name, plan in plans.items():
             gaps.setdefault(name, []).append(100 * (plan.traffic / best - 1))

@@ -41,7 +41,8 @@ def simulate(
         tuple[float, float], typer.Option(help="Shortest and longest processing time of a message.")
     ] = (10.0, 40.0),
     overhead_ms: Annotated[
-        float, typer.Option(min=0, help="What a real worker adds to each message: `nearcast profile worker` says it.")
+        float,
+        typer.Option(min=0, help="What a real worker adds to each message: `nearcast profile worker` measures it."),
     ] = 0.0,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object about what was done.")] = False,

@@ -21,12 +21,12 @@ from nearcast.lab.workloads.follow import FollowParameters, generate_follows
 from nearcast.lab.workloads.follow import follow as make_follow
 from nearcast.lab.workloads.game import GameParameters, generate_cities
 from nearcast.lab.workloads.game import game as make_game
-from nearcast.lab.workloads.plot import draw
 from nearcast.lab.workloads.schedule import KINDS
 from nearcast.lab.workloads.taxi_job import TaxiParameters
 from nearcast.lab.workloads.uav import UavParameters, generate_towers
 from nearcast.lab.workloads.uav import uav as make_uav
 from nearcast.lab.workloads.workload import Workload
+from nearcast.lab.workloads.workload_plot import draw
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,9 +51,9 @@ RateScale = Annotated[float, typer.Option(min=1e-6, help="Events in the schedule
 def follow(
     out: Out,
     graph: Annotated[
-        Path | None, typer.Option(help="Edge list or KDD Cup 2012 user_sns; made up if not given.")
+        Path | None, typer.Option(help="Edge list or KDD Cup 2012 user_sns; generated if not given.")
     ] = None,
-    clients: Annotated[int, typer.Option(min=2, help="Clients of a made-up graph.")] = 512,
+    clients: Annotated[int, typer.Option(min=2, help="Clients of a generated graph.")] = 512,
     topics: Annotated[int, Count] = FollowParameters.topics,
     sites: Annotated[int, Count] = FollowParameters.sites,
     sigma_km: Annotated[float, typer.Option(min=0.0, help="Spread of a topic's clients.")] = FollowParameters.sigma_km,
@@ -76,9 +76,9 @@ def follow(
 def taxi(
     out: Out,
     trips: Annotated[
-        str | None, typer.Option(help="Trips in DEBS 2015 format: a file, a folder or a URL; made up if not given.")
+        str | None, typer.Option(help="Trips in DEBS 2015 format: a file, a folder or a URL; generated if not given.")
     ] = None,
-    generate: Annotated[int, typer.Option(min=1, help="Number of made-up trips.")] = TRIPS,
+    generate: Annotated[int, typer.Option(min=1, help="Number of generated trips.")] = TRIPS,
     window_s: Annotated[int, typer.Option(min=1, help="Load is summed up per window.")] = TaxiParameters.window_s,
     step_s: Annotated[int, typer.Option(min=1, help="Taxis are looked at this often.")] = TaxiParameters.step_s,
     sample_trips: Annotated[int, typer.Option(min=1, help="Trips in the schedule.")] = TaxiParameters.sample_trips,
@@ -96,7 +96,7 @@ def taxi(
 @app.command()
 def uav(
     out: Out,
-    towers: Annotated[Path | None, typer.Option(help="CSV with latitude, longitude; made up if not given.")] = None,
+    towers: Annotated[Path | None, typer.Option(help="CSV with latitude, longitude; generated if not given.")] = None,
     zones: Annotated[int, Count] = UavParameters.zones,
     swarms: Annotated[int, Count] = UavParameters.swarms,
     drones: Annotated[int, typer.Option(min=2, help="Drones of a swarm, its leader included.")] = UavParameters.drones,
@@ -115,7 +115,7 @@ def uav(
 @app.command()
 def game(
     out: Out,
-    servers: Annotated[Path | None, typer.Option(help="WonderProxy servers.csv; made up if not given.")] = None,
+    servers: Annotated[Path | None, typer.Option(help="WonderProxy servers.csv; generated if not given.")] = None,
     pings: Annotated[Path | None, typer.Option(help="WonderProxy pings, needed with --servers.")] = None,
     country: Annotated[str | None, typer.Option(help="Only cities of this country.")] = None,
     cities: Annotated[int, Count] = GameParameters.cities,
@@ -161,9 +161,9 @@ def content(
 @app.command()
 def emergency(
     out: Out,
-    outages: Annotated[Path | None, typer.Option(help="Events to take reports from; made up if not given.")] = None,
-    shelters: Annotated[Path | None, typer.Option(help="Events to take shelters from; made up if not given.")] = None,
-    traces: Annotated[Path | None, typer.Option(help="Cab traces users move along; made up if not given.")] = None,
+    outages: Annotated[Path | None, typer.Option(help="Events to take reports from; generated if not given.")] = None,
+    shelters: Annotated[Path | None, typer.Option(help="Events to take shelters from; generated if not given.")] = None,
+    traces: Annotated[Path | None, typer.Option(help="Cab traces users move along; generated if not given.")] = None,
     users: Annotated[int, Count] = EmergencyParameters.users,
     sites: Annotated[int, typer.Option("--sites", "--brokers", min=1)] = EmergencyParameters.sites,
     reports: Annotated[int, Count] = EmergencyParameters.reports,

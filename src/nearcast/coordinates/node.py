@@ -100,7 +100,7 @@ class Node:
             self._residuals.append(rtt - (math.dist(position, other.position) + height + other.height))
             adjustment = sum(self._residuals) / (2 * settings.adjustment_window)
 
-        # Gravity: pairs say nothing about where all of them are together, so the whole would drift.
+        # Gravity: distances of pairs do not fix the common position of all nodes, which would drift.
         origin, low = (0.0,) * settings.dimensions, settings.height_min_ms
         away = math.dist(position, origin) + height + low
         position, height = self._pushed(position, height, origin, low, -((away / settings.gravity_ms) ** 2))
@@ -114,7 +114,7 @@ class Node:
     def moved(self) -> None:
         """Say that this node has another place in the network now, so that old samples mislead.
 
-        Without this the median filter believes in the old place until every peer was measured twice.
+        Without this the median filter keeps the old round trips until every peer was measured twice.
         """
         self._recent.clear()
         self._residuals.extend([0.0] * self.settings.adjustment_window)

@@ -65,7 +65,7 @@ def demo_deployment(port: int) -> Deployment:
 async def run_demo(
     folder: Path, port: int, publishers: int, seconds: float, seed: int, tick: Callable[[float], None]
 ) -> DemoResult:
-    """Run it; `tick` is told the share of the time that has passed."""
+    """Run it; `tick` is called with the share of the time that has passed."""
     deployment = demo_deployment(port)
     result = DemoResult()
     async with run_sites(deployment, folder) as sites, _clients(deployment, publishers) as clients:
@@ -175,4 +175,4 @@ def raise_if_incomplete(result: DemoResult) -> None:
     if result.lost or result.duplicated:
         raise NearcastError(f"{result.lost} messages were lost and {result.duplicated} came twice")
     if not result.notified:
-        raise NearcastError("nobody was warned: the demonstration showed nothing")
+        raise NearcastError("no warning was made: the demonstration shows nothing")

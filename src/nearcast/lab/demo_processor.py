@@ -1,7 +1,7 @@
 """Warn pedestrians and drivers who come too close: the motivating case of the RELOC paper, Section 4.
 
-Everybody publishes where they are and how they move. Whoever comes within reach of somebody else while the distance
-shrinks causes one warning for both.
+Everybody publishes position and velocity. Two of different kinds that come within reach while their distance shrinks
+cause one warning for both.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ REACH_METRES = 10.0
 
 @processor("road.*", spool=200, timeout=2.0)
 def warn(message: Message, spool: SpoolView) -> Iterator[dict[str, Any]]:
-    """Compare the newcomer's position with the last known one of everybody else, across kinds."""
+    """Compare the publisher's position with the last known one of all others of the other kind."""
     me = message.data
     seen = {me["who"]}
     for past in reversed(spool):

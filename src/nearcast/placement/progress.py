@@ -10,4 +10,4 @@ Advance = Callable[[float], None]
 
 
 def no_progress(fraction: float) -> None:
-    """Report to nobody."""
+    """Discard the report."""

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from tests.lab.workloads.literal import check_prediction
 
-from nearcast.coordinates.geography import great_circle_km
+from nearcast.coordinates.geography import great_circle_km, local_plane_km
 from nearcast.errors import InputError
 from nearcast.lab.workloads.game import GameParameters, game, generate_cities
-from nearcast.lab.workloads.geography import local_plane_km, network_coordinates
 from nearcast.lab.workloads.mobility import random_waypoint
+from nearcast.lab.workloads.network_embedding import network_coordinates
 from nearcast.lab.workloads.uav import UavParameters, generate_towers, uav
 
 SMALL_UAV = UavParameters(swarms=3, drones=4, rate_scale=0.005, duration_s=120)

@@ -90,7 +90,7 @@ def test_refined_in_batches_is_as_good_as_one_by_one(monkeypatch: pytest.MonkeyP
     together = balance.refined(problem, current)
     assert batches > 0
     # The package's `refined` is the function; its module is found by name.
-    monkeypatch.setattr(sys.modules[balance.refined.__module__], "_WORTH_IT", problem.subscribers)
+    monkeypatch.setattr(sys.modules[balance.refined.__module__], "_LEAST_BATCH", problem.subscribers)
     single = balance.refined(problem, current)
     goal = 1.0001 * balance.gsh(problem, current).max_load
     assert max(together.max_load, single.max_load) <= goal

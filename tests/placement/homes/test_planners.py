@@ -50,7 +50,7 @@ class TestContract(PlannerContract):
         "one topic, one site": lambda problem, seed: one_topic_one_site(problem),
         "reloc": lambda problem, seed: reloc(problem, RelocParameters(clusters=1, seed=seed)),
         "reloc, K chosen": lambda problem, seed: reloc(problem, RelocParameters(seed=seed)),
-        "refined": lambda problem, seed: refined(problem, RefineParameters(kicks=2, seed=seed)),
+        "refined": lambda problem, seed: refined(problem, RefineParameters(perturbations=2, seed=seed)),
     }
 
     @pytest.fixture(autouse=True)
@@ -65,7 +65,7 @@ class TestContract(PlannerContract):
         return exact(problem)
 
     def refine(self, problem: HomesProblem, start: HomesPlan, seed: int) -> HomesPlan:
-        return refine(problem, start.home, RefineParameters(kicks=2, seed=seed))
+        return refine(problem, start.home, RefineParameters(perturbations=2, seed=seed))
 
     def assignment(self, result: HomesPlan) -> list[int]:
         return result.home.tolist()
@@ -208,8 +208,8 @@ def test_a_trade_is_found_where_no_single_move_helps() -> None:
         subscriptions=membership([0, 1], [1, 0], (2, 2)),
     )
     start = np.array([0, 1])
-    assert refine(problem, start, RefineParameters(swap_trials=0, kicks=0)).home.tolist() == [0, 1]
-    assert refine(problem, start, RefineParameters(kicks=0)).home.tolist() == [1, 0]
+    assert refine(problem, start, RefineParameters(swap_trials=0, perturbations=0)).home.tolist() == [0, 1]
+    assert refine(problem, start, RefineParameters(perturbations=0)).home.tolist() == [1, 0]
 
 
 def test_progress_is_told() -> None:

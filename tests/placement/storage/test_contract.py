@@ -17,7 +17,7 @@ class TestStoragePlanners(PlannerContract):
         "sequential": lambda problem, seed: storage.sequential(problem),
         "wrr": lambda problem, seed: storage.wrr(problem),
         "random": storage.random,
-        "refined": lambda problem, seed: storage.refined(problem, storage.wrr(problem), seed=seed, kicks=2),
+        "refined": lambda problem, seed: storage.refined(problem, storage.wrr(problem), seed=seed, perturbations=2),
     }
 
     @staticmethod
@@ -26,7 +26,7 @@ class TestStoragePlanners(PlannerContract):
 
     @staticmethod
     def refine(problem: storage.StorageProblem, start: storage.StoragePlan, seed: int) -> storage.StoragePlan:
-        return storage.refined(problem, start, seed=seed, kicks=1)
+        return storage.refined(problem, start, seed=seed, perturbations=1)
 
     def assignment(self, result: storage.StoragePlan) -> Any:
         return result.stores.tolist(), result.placed.tolist()

@@ -31,14 +31,14 @@ def test_tabulated_changes_equal_full_recomputation(problem: storage.StorageProb
 
 
 @given(problems(), st.integers(0, 2**16))
-def test_a_kick_keeps_every_replica_and_the_capacity(problem: storage.StorageProblem, seed: int) -> None:
+def test_a_perturbation_keeps_every_replica_and_the_capacity(problem: storage.StorageProblem, seed: int) -> None:
     plan = storage.wrr(problem)
-    kicked = (
-        _StorageSearch(problem, plan.stores, plan.placed[:, plan.stores]).kicked(np.random.default_rng(seed)).plan()
+    perturbed = (
+        _StorageSearch(problem, plan.stores, plan.placed[:, plan.stores]).perturbed(np.random.default_rng(seed)).plan()
     )
-    np.testing.assert_array_equal(kicked.placed.sum(axis=1), problem.replicas)
-    assert (problem.sizes @ kicked.placed <= problem.capacity + 1e-9).all()
-    assert len(set(kicked.stores.tolist())) == problem.stores
+    np.testing.assert_array_equal(perturbed.placed.sum(axis=1), problem.replicas)
+    assert (problem.sizes @ perturbed.placed <= problem.capacity + 1e-9).all()
+    assert len(set(perturbed.stores.tolist())) == problem.stores
 
 
 def test_refined_is_within_three_percent_of_the_optimum() -> None:
@@ -49,7 +49,7 @@ def test_refined_is_within_three_percent_of_the_optimum() -> None:
         demand = zipf_demand(network, 5, rng, locality_exponent=0.8 if seed % 2 else None) * rng.random((5, 10))
         problem = storage.StorageProblem(network, demand, 3, 4, rng.integers(1, 4, size=5).clip(max=2))
         best = storage.exact(problem).traffic
-        gaps.append(storage.refined(problem, storage.wrr(problem), kicks=20).traffic / best - 1)
+        gaps.append(storage.refined(problem, storage.wrr(problem), perturbations=20).traffic / best - 1)
     assert max(gaps) <= 0.03
     assert min(gaps) >= -1e-9
 

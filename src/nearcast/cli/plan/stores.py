@@ -30,7 +30,7 @@ REPLICAS = (Column("topic", "text"), Column("replicas", "integer", minimum=1))
 SIZES = (Column("topic", "text"), Column("size"))
 PUBLISHERS = (Column("node", "text"), Column("rate"))
 EXACT_LIMIT = 20_000  # nodes x nodes x topics; beyond it the solver takes minutes
-KICKS_LIMIT = 10_000  # nodes x topics; beyond it there is time for one descent only
+PERTURBATIONS_LIMIT = 10_000  # nodes x topics; beyond it there is time for one descent only
 
 
 def stores(
@@ -89,13 +89,15 @@ def stores(
         if assign == "exact" and rates.size * network.nodes > EXACT_LIMIT:
             found = rates.size * network.nodes
             raise InputError(f"--assign exact takes up to {EXACT_LIMIT} nodes x nodes x topics; these are {found}")
-        kicks = 20 if rates.size <= KICKS_LIMIT else 0
+        perturbations = 20 if rates.size <= PERTURBATIONS_LIMIT else 0
         methods = {
             "sequential": lambda: planners.sequential(problem, advance),
             "wrr": lambda: planners.wrr(problem, advance),
             "random": lambda: planners.random(problem, seed, advance),
             "greedy": lambda: planners.greedy_unconstrained(problem, advance),
-            "refined": lambda: planners.refined(problem, planners.wrr(problem, advance), seed=seed, kicks=kicks),
+            "refined": lambda: planners.refined(
+                problem, planners.wrr(problem, advance), seed=seed, perturbations=perturbations
+            ),
             "exact": lambda: planners.exact(problem),
         }
         return methods[assign]()

@@ -1,4 +1,4 @@
-"""A processor that keeps the CPU busy for as long as the message says, so that load can be set exactly."""
+"""A processor that uses as much CPU time as the message asks for, so that load can be set exactly."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Packets on their way: when each is due at the other end, and which are due now.
 
-No I/O and no clock: the caller says what time it is. A link is first in, first out, so order within every
+No I/O and no clock: the time is passed in. A link is first in, first out, so order within every
 flow is kept and the packets of a link need no sorting: a queue per link, and a heap of the links that have
 any, by the time their first packet is due.
 """

@@ -27,7 +27,7 @@ __all__ = ["main"]
 
 
 def main(folder: Path) -> None:
-    """Emulate the area of a folder until told to end, or until the process that leased it is gone."""
+    """Emulate the area of a folder until it is signalled, or until the process that leased it is gone."""
     (folder / "pid").write_text(str(os.getpid()))
     record = msgspec.json.decode((folder / "record.json").read_bytes(), type=AreaRecord)
     # A signal does not interrupt the loop's sleep; the byte that Python writes to this pipe does.

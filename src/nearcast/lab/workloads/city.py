@@ -34,7 +34,7 @@ PAPER = CityParameters()
 
 
 def random_members(topics: int, clients: int, seed: int, sizes: tuple[int, int] = (4, 21)) -> Any:
-    """Topics × clients: sizes uniform from the least to the most, nobody in more than four topics.
+    """Topics × clients: sizes uniform from the least to the most, no client in more than four topics.
 
     The paper takes them from a follow graph that is not public any more; its limits (21 members, 4 topics)
     are what is left of it. Clients that end up in no topic are left out.

@@ -58,7 +58,7 @@ class Scene:
 
 
 def generate_scene(p: EmergencyParameters) -> Scene:
-    """Everything made up: users by random waypoint, reports in clusters, shelters anywhere."""
+    """A generated scene: users by random waypoint, reports in clusters, shelters anywhere."""
     rng = np.random.default_rng(p.seed)
     times = np.arange(0.0, p.duration_s, p.location_period_s)
     field = (0.0, 0.0, p.field_km, p.field_km)
@@ -77,7 +77,7 @@ def generate_scene(p: EmergencyParameters) -> Scene:
     return Scene(times, user_x, user_y, when, kind, x, y, size, names, shelter_x, shelter_y, {})
 
 
-# What the outage reports say about the cause, and the emergency it stands for. Most say it is not known yet.
+# Words in the cause of an outage report, and the type of emergency they stand for. Most causes are unknown.
 _CAUSES = {
     "fire": "fire", "weather": "storm", "lightning": "storm", "tree": "storm", "downed": "storm",
     "vehicle": "accident", "foreign object": "accident", "underground": "flood", "pole": "collapse",
@@ -91,7 +91,7 @@ def real_scene(
     shelters: Incidents | None = None,
     traces: Positions | None = None,
 ) -> Scene:
-    """Real reports, shelters or traces where given, made-up ones where not.
+    """Real reports, shelters or traces where given, generated ones where not.
 
     Each source keeps its own shape and is scaled to the field: the published sets are of different places.
     The reports are the first ones in the file, their time is scaled to the duration. Where the text of a
@@ -102,14 +102,14 @@ def real_scene(
     new = dict(made.__dict__)
     skipped: dict[str, int] = {}
     if outages is not None:
-        told = np.flatnonzero(outages.operation != "remove")[: p.reports]
-        if len(told) < 2:
+        rows = np.flatnonzero(outages.operation != "remove")[: p.reports]
+        if len(rows) < 2:
             raise InputError("the outage file has fewer than two reports")
-        span = outages.time_s[told]
+        span = outages.time_s[rows]
         new["report_s"] = (span - span[0]) / max(span[-1] - span[0], 1e-9) * p.duration_s * (1 - 1e-9)
-        new["report_x"], new["report_y"] = _to_field(outages.lon[told], outages.lat[told], p.field_km)
-        new["report_type"] = _types([outages.text[row] for row in told], rng)
-        new["report_size"] = np.array([200 + min(len(outages.text[row]), 500) for row in told])
+        new["report_x"], new["report_y"] = _to_field(outages.lon[rows], outages.lat[rows], p.field_km)
+        new["report_type"] = _types([outages.text[row] for row in rows], rng)
+        new["report_size"] = np.array([200 + min(len(outages.text[row]), 500) for row in rows])
         skipped |= {f"report: {reason}": count for reason, count in outages.skipped.items()}
     if shelters is not None:
         # The last word about each shelter, unless that is its removal.
@@ -140,7 +140,7 @@ def _types(texts: list[str], rng: np.random.Generator) -> Ints:
     drawn = rng.integers(len(TYPES), size=len(texts))
     for row, text in enumerate(texts):
         cause = text.rsplit("|", 1)[-1].lower()
-        told = next((kind for word, kind in _CAUSES.items() if word in cause), None)
-        if told is not None:
-            drawn[row] = TYPES.index(told)
+        found = next((kind for word, kind in _CAUSES.items() if word in cause), None)
+        if found is not None:
+            drawn[row] = TYPES.index(found)
     return drawn

@@ -44,7 +44,7 @@ class FollowParameters:
 
 
 def generate_follows(clients: int, p: FollowParameters) -> Follows:
-    """A made-up follow graph of p.topics lines: every client is in a line, popular ones are in several."""
+    """A generated follow graph of p.topics lines: every client is in a line, popular ones are in several."""
     topics, largest = p.topics, p.clients_per_topic
     if not 2 * topics <= clients <= topics * largest:
         raise InputError(

@@ -1,7 +1,7 @@
 """Readers of the published data sets the workloads start from.
 
 A file that is not of the format is refused in one line. A row that cannot be used is counted by reason: real
-files have such rows, and whoever runs a workload should see how many were left out or mended.
+files have such rows, and the user should see how many were left out or corrected.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def read_cab_positions(path: Path) -> Positions:
 def read_incidents(path: Path) -> Incidents:
     """Disaster events: CSV with ts, op (add, update, remove), id, lat, lon, text; may be gzipped.
 
-    Rows whose latitude and longitude are swapped are mended: swapping brings them nearer to the others.
+    Rows whose latitude and longitude are swapped are corrected: swapping brings them nearer to the others.
     """
     rows = _table(path, ("ts", "op", "id", "lat", "lon", "text"))
     skipped: Counter[str] = Counter()

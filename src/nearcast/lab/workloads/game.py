@@ -14,7 +14,7 @@ import numpy as np
 from nearcast.coordinates.geography import great_circle_km
 from nearcast.errors import InputError
 from nearcast.lab.workloads.formats import FIBRE_KM_PER_MS, Cities
-from nearcast.lab.workloads.geography import network_coordinates
+from nearcast.lab.workloads.network_embedding import network_coordinates
 from nearcast.lab.workloads.schedule import JOIN, PUBLISH, SUBSCRIBE, UNSUBSCRIBE, ScheduleBuilder, ticks
 from nearcast.lab.workloads.uav import coordinate_columns
 from nearcast.lab.workloads.workload import SiteMap, Workload

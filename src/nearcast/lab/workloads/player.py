@@ -94,11 +94,11 @@ class _Player:
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        everybody = [*self._markers, *(played.client for played in self._clients.values())]
-        await asyncio.gather(*(client.__aexit__(None, None, None) for client in everybody))
+        clients = [*self._markers, *(played.client for played in self._clients.values())]
+        await asyncio.gather(*(client.__aexit__(None, None, None) for client in clients))
 
     async def act(self, event: Event, site: int) -> None:
-        """Do what one event says."""
+        """Execute one event."""
         played = self._clients.get(event.client)
         if event.kind == "join":
             client = await self._connect(event.client, self._urls[site])
@@ -177,7 +177,7 @@ class _Player:
         await played.client.__aexit__(None, None, None)
 
     async def _settle(self) -> None:
-        """Wait until every site knows of the topics that somebody began to listen to at another one.
+        """Wait until every site knows of new subscriptions at another one.
 
         Brokers learn that in the background and do not report it: markers from every other site are repeated until
         one arrives.

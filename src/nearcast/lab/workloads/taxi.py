@@ -36,8 +36,8 @@ def taxi(trips: str, folder: Path, p: TaxiParameters) -> Workload:
     analysis = analyse(spark, trips, str(folder / "load.parquet"), p)
     if analysis.regions.empty:
         shutil.rmtree(folder if new else folder / "load.parquet", ignore_errors=True)
-        told = ", ".join(f"{count} {reason}" for reason, count in analysis.rows.items() if count)
-        raise InputError(f"{trips}, row 1: no trip can be used ({told})")
+        reasons = ", ".join(f"{count} {reason}" for reason, count in analysis.rows.items() if count)
+        raise InputError(f"{trips}, row 1: no trip can be used ({reasons})")
     schedule = trip_schedule(first_trips(spark, trips, p.sample_trips, p), p)
     return _workload(analysis, schedule, p)
 

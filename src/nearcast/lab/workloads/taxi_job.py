@@ -3,7 +3,7 @@
 A Spark job over trips in the format of the DEBS 2015 Grand Challenge. The city is cut into regions of
 500 m x 500 m; taxis send their position on their region's `gps` topic and listen on its `update` topic.
 
-A trip tells where a taxi picked somebody up and dropped them off; in between it is taken to drive straight.
+A trip has the positions of its pick-up and drop-off; in between the taxi is assumed to drive straight.
 Its position is looked at on every stroke of `step_s`, so a taxi counts once per stroke and no distinct count
 is needed.
 """

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nearcast.coordinates.geography import local_plane_km
 from nearcast.errors import InputError
 from nearcast.lab.workloads.formats import Positions
-from nearcast.lab.workloads.geography import DIMENSIONS, local_plane_km, network_coordinates
 from nearcast.lab.workloads.mobility import random_waypoint
+from nearcast.lab.workloads.network_embedding import DIMENSIONS, network_coordinates
 from nearcast.lab.workloads.schedule import JOIN, MOVE, PUBLISH, SUBSCRIBE, ScheduleBuilder, ticks
 from nearcast.lab.workloads.workload import Columns, SiteMap, Workload
 
@@ -47,12 +48,12 @@ class UavParameters:
 
 
 def generate_towers(towers: int, seed: int) -> Positions:
-    """Made-up towers: a dense centre and suburbs, within some 10 km."""
+    """Generated towers: a dense centre and suburbs, within some 10 km."""
     rng = np.random.default_rng(seed)
     suburb = rng.normal(0, 0.04, (6, 2))[rng.integers(6, size=towers)]
     lat, lon = (suburb + rng.normal(0, 0.012, (towers, 2))).T + np.array([[33.75], [-84.39]])
-    nobody = np.array([""] * towers, dtype=object)
-    return Positions(lat, lon, nobody, np.zeros(towers), {})
+    unnamed = np.array([""] * towers, dtype=object)
+    return Positions(lat, lon, unnamed, np.zeros(towers), {})
 
 
 def uav(towers: Positions, p: UavParameters) -> Workload:

@@ -51,7 +51,7 @@ class Workload:
     skipped: Mapping[str, int] = field(default_factory=dict)
 
     def save(self, folder: Path) -> None:
-        """Write every table as CSV, the schedule as Parquet, and workload.json, which says what they are."""
+        """Write every table as CSV, the schedule as Parquet, and workload.json, which describes them."""
         folder.mkdir(parents=True, exist_ok=True)
         for name, columns in self.tables.items():
             _write(pa.table(columns), folder / f"{name}.csv")

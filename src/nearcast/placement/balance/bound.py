@@ -20,7 +20,7 @@ def lower_bound(problem: BalanceProblem) -> float:
     if not (problem.outgoing > 0).any():
         return 0.0
     heaviest = _heaviest_subscribers(problem)
-    return max(heaviest, _each_subscription_held(problem, heaviest), _little_alike(problem))
+    return max(heaviest, _each_subscription_held(problem, heaviest), _low_similarity(problem))
 
 
 def _held_once(problem: BalanceProblem) -> csr_array:
@@ -64,8 +64,8 @@ def _each_subscription_held(problem: BalanceProblem, floor: float) -> float:
     return low
 
 
-def _little_alike(problem: BalanceProblem) -> float:
-    """Subscribers with little in common cannot share much, whoever is put together.
+def _low_similarity(problem: BalanceProblem) -> float:
+    """Subscribers with little in common cannot share much, however they are grouped.
 
     Some site sends O ≥ U/m, the mean. By Cauchy-Schwarz (Σ λ n)² ≤ (Σ λ z) (Σ λ n²), so it fetches at
     least O² / Σ_k λ_k n_k². With Z = D^-½ Y Λ^½, D = diag(u), that sum is |Zᵀx|² for a vector x of length √O

@@ -1,4 +1,4 @@
-"""Group moves, which the paper leaves for later: subscribers with similar subscriptions move together."""
+"""Group moves, the paper's future work: subscribers with similar subscriptions move together."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def grouped(
 
 
 def group_shuffle(problem: BalanceProblem, seed: int = 0) -> Ints:
-    """Assign groups anew, heaviest first, each to the site whose load is least with it."""
+    """Reassign groups, heaviest first, each to the site whose load is least with it."""
     labels = similar_groups(problem, _PER_SITE * problem.sites, seed)
     groups = _merged(problem, labels, int(labels.max()) + 1)
     missing = np.tile(problem.rates, (problem.sites, 1))

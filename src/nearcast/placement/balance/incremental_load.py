@@ -19,7 +19,7 @@ __all__ = ["IncrementalLoad"]
 
 
 class IncrementalLoad:
-    """Subscribers in order of falling load: rank 0 is the heaviest. `site[rank]` says where each is.
+    """Subscribers in order of falling load: rank 0 is the heaviest. `site[rank]` is where each is.
 
     Those that are sent nothing (`rank >= active`) cannot change a load.
     """
@@ -55,15 +55,15 @@ class IncrementalLoad:
 
     def ranks_at(self, site: int, low: int) -> Iterator[Ints]:
         """The site's subscribers from rank `low` on, heaviest first, in batches that grow."""
-        # Nobody above this rank is at the site: without it, those moved away are looked at again and again.
-        nobody = low <= self.heaviest[site]
+        # No subscriber above this rank is at the site; without it, those moved away would be examined again.
+        from_heaviest = low <= self.heaviest[site]
         low, width = max(low, int(self.heaviest[site])), 64
         while low < self.active:
             ranks = low + np.flatnonzero(self.site[low : min(low + width, self.active)] == site)
             low, width = low + width, width * 2
             if len(ranks):
-                if nobody:
-                    self.heaviest[site], nobody = ranks[0], False
+                if from_heaviest:
+                    self.heaviest[site], from_heaviest = ranks[0], False
                 yield ranks
 
     def incoming(self, ranks: Ints, sites: Ints) -> Floats:

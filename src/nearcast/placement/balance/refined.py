@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 __all__ = ["refined"]
 
 # A shuffle this close to the lower bound leaves nothing worth searching for.
-_CLOSE = 1.01
+_NEAR_BOUND = 1.01
 _SWAPS_TRIED = 64
 # How many may leave a site at once while it is far above the goal.
 _BATCH = 2048
-_WORTH_IT = 8
+_LEAST_BATCH = 8
 
 
 def refined(
@@ -40,7 +40,7 @@ def refined(
     the current one.
     """
     shuffled = _renamed(problem, current, gsh(problem, current, advance).assignment)
-    if shuffled.max_load > _CLOSE * lower_bound(problem):
+    if shuffled.max_load > _NEAR_BOUND * lower_bound(problem):
         by_group = group_shuffle(problem, seed)
         # Worth levelling only where keeping groups together has saved load.
         if loads(problem, by_group).mean() < shuffled.max_load:
@@ -84,7 +84,7 @@ def _relieve(state: IncrementalLoad, source: int, goal: float) -> bool:
 
 
 def _move_many(state: IncrementalLoad, mine: Ints, excess: float, goal: float) -> int:
-    """Send away as many at once as certainly must go, and say how many: who would have gone one by one.
+    """Move as many at once as certainly must leave, those that single moves would take first; returns their number.
 
     A site far above the goal has thousands to give away. Half of the excess and half of every room are left
     for single moves.
@@ -98,7 +98,7 @@ def _move_many(state: IncrementalLoad, mine: Ints, excess: float, goal: float) -
     ranks = mine[fits : fits + _BATCH]
     # A subscriber's leaving relieves its site of no more than twice what it is sent.
     ranks = ranks[: np.searchsorted(np.cumsum(2 * state.outgoing[ranks]), excess, side="right")]
-    if len(ranks) < _WORTH_IT:
+    if len(ranks) < _LEAST_BATCH:
         return 0
     incoming = state.incoming(ranks, destinations)
     incoming[state.outgoing[ranks] + incoming > room[:, None]] = np.inf
@@ -114,7 +114,7 @@ def _move_many(state: IncrementalLoad, mine: Ints, excess: float, goal: float) -
 
 
 def _move_away(state: IncrementalLoad, mine: Ints, excess: float, goal: float) -> tuple[int, int] | None:
-    """Who goes, and where: the lightest that is enough alone, else the heaviest there is room for."""
+    """The subscriber to move, and where: the lightest that is enough alone, else the heaviest that fits."""
     destinations = np.argsort(state.load, kind="stable")
     destinations = destinations[state.load[destinations] < goal]
     if not len(destinations) or not len(mine):
@@ -138,7 +138,7 @@ def _move_away(state: IncrementalLoad, mine: Ints, excess: float, goal: float) -
 
 
 def _swap(state: IncrementalLoad, source: int, goal: float) -> bool:
-    """Exchange a subscriber with a slightly lighter one elsewhere, where nobody fits as they are."""
+    """Exchange a subscriber with a slightly lighter one elsewhere, where no subscriber fits as it is."""
     mine = np.flatnonzero(state.site[: state.active] == source)
     before = float(state.load[source])
     for other in np.argsort(state.load, kind="stable"):

@@ -40,8 +40,8 @@ class IsolatedModel:
     coefficients: Floats
 
     def terms(self, own: Floats) -> Floats:
-        """The polynomial's terms for topics p, r, d. Outside the range it stays at the edge: a polynomial
-        of degree 4 says nothing out there."""
+        """The polynomial's terms for topics p, r, d. Features are clipped to the range: a polynomial
+        of degree 4 does not extrapolate."""
         scaled = (np.clip(own[:, :2], self.low, self.high) - self.low) / (self.high - self.low)
         powers = scaled[:, :, None] ** np.arange(5)
         return powers[:, 0, self.powers[:, 0]] * powers[:, 1, self.powers[:, 1]]

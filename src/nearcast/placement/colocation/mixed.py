@@ -59,7 +59,7 @@ def _feasible_places(
 
 
 def _proposals(loads: list[float], root: int, size: int) -> Iterator[tuple[int, ...]]:
-    """SiteCoordinates in the ascending loads, heaviest first, for one total load after the other."""
+    """Positions in the ascending loads, heaviest first, for one total load after the other."""
     lightest = [0.0, *accumulate(loads[: size - 1])]
     for target in TARGETS:
         places = [root]

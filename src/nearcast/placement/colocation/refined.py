@@ -73,7 +73,7 @@ def _drained(possible: Feasibility, workers: list[list[int]], k: int) -> list[li
 def _exchange(
     possible: Feasibility, lighter: list[int], fuller: list[int], k: int
 ) -> tuple[list[int], list[int]] | None:
-    """Divide the topics of two workers anew so that the fuller one gets as full as it can; None if it is."""
+    """Redistribute the topics of two workers so that the fuller one gets as full as it can; None if it is already."""
     topics = np.array(lighter + fuller)
     given = _divisions(len(topics))
     load, size = given @ possible.load[topics], given.sum(axis=1)

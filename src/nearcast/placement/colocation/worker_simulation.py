@@ -44,7 +44,7 @@ class SimulatedWorker:
     """How a run goes and what its topics look like.
 
     The paper runs two minutes; its public code drops the first fifth and publishes at exponential intervals,
-    its text says at a constant rate. ColocationTopics draw a processing time from a range and share a total load
+    its text says at a constant rate. Topics draw a processing time from a range and share a total load
     (messages/s × processing time; 1 is all the worker has) drawn from another, so that the samples are dense
     where a plan is decided: the paper's draw, each topic up to what it could bear alone, overloads a single
     server in nearly every run of three topics or more. A real worker adds `overhead_ms` to each message.

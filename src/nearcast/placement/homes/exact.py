@@ -33,7 +33,7 @@ def exact(problem: HomesProblem, seconds: float = 300.0, seed: int = 0) -> Homes
             f"{problem.clients} clients × {problem.sites} sites are too many for the exact solver; "
             f"at most {LARGEST} together"
         )
-    start = refined(problem, RefineParameters(kicks=3, seed=seed))
+    start = refined(problem, RefineParameters(perturbations=3, seed=seed))
     if problem.sites == 1 or start.delay_ms == 0:
         return start
     model = cp_model.CpModel()
@@ -49,7 +49,7 @@ def exact(problem: HomesProblem, seconds: float = 300.0, seed: int = 0) -> Homes
     if solver.solve(model) != cp_model.OPTIMAL:
         raise NearcastError(f"the optimum was not proven within {seconds:g} s; try fewer clients or sites")
     home = np.array([next(s for s, x in enumerate(row) if solver.value(x)) for row in at])
-    found = refine(problem, home, RefineParameters(kicks=0))
+    found = refine(problem, home, RefineParameters(perturbations=0))
     return min(start, found, key=lambda plan: plan.delay_ms)
 
 

@@ -43,7 +43,7 @@ class IncrementalDelay:
         self.recompute()
 
     def recompute(self) -> None:
-        """All sums anew from the homes; drops the rounding that many moves have gathered."""
+        """Recompute all sums from the homes: removes the rounding errors that many moves have accumulated."""
         problem, shape = self.problem, (self.problem.topics, self.problem.sites)
         to_home = problem.client_site_ms[np.arange(problem.clients), self.home]
         self._distance = float(self._distance_weight @ to_home)

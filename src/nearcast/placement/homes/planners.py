@@ -76,8 +76,8 @@ def one_topic_one_site(problem: HomesProblem) -> HomesPlan:
 class RelocParameters:
     """K is `clusters` (None: chosen by trying), M' `relations`, the rank of the factorisation `rank`.
 
-    Topics with more members than `relation_topic_limit` are left out of the relations: what nearly everybody
-    follows does not tell who belongs together, and its pairs grow with the square of its members.
+    Topics with more members than `relation_topic_limit` are left out of the relations: a topic of nearly
+    all clients does not distinguish them, and its pairs grow with the square of its members.
     """
 
     clusters: int | None = None

@@ -122,7 +122,7 @@ class DelayWeights:
     sending: Any  # q, topics × clients
     receiving: Any  # s, topics × clients
     distance: Floats  # what a millisecond to its home costs, per client
-    total: float  # I: the weight of all publications that reach somebody
+    total: float  # I: the weight of all publications that reach a subscriber
 
     @classmethod
     def of(cls, problem: HomesProblem) -> DelayWeights:

@@ -1,4 +1,4 @@
-"""A local search that starts where another planner ends: single moves, and trades between two clients."""
+"""A local search from the plan of another planner: single moves, and swaps of two clients."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ __all__ = ["RefineParameters", "refine", "refined"]
 
 @dataclass(frozen=True)
 class RefineParameters:
-    """A search ends after `rounds`, or once neither a move nor one of `swap_trials` trades helps.
+    """A search ends after `rounds`, or once neither a move nor one of `swap_trials` swaps helps.
 
-    Then it is kicked: a few clients go anywhere and it starts again from there. There are at most `kicks`,
-    fewer where kicks × clients × sites would exceed `kick_work`.
+    Then it is perturbed: a few clients move to random sites and the search goes on from there. There are at most
+    `perturbations`, fewer where perturbations × clients × sites would exceed `perturbation_work`.
     """
 
     rounds: int = 50
     swap_trials: int = 400
-    kicks: int = 40
-    kick_work: int = 20_000
+    perturbations: int = 40
+    perturbation_work: int = 20_000
     seed: int = 0
 
 
@@ -40,10 +40,10 @@ DEFAULTS = RefineParameters()
 
 # A change must be worth more than this share of the total, or rounding could be mistaken for progress.
 WORTHWHILE = 1e-10
-# Clients that a kick sends anywhere.
-KICKED = 3
-# For a trade between two sites, so many clients of each are considered: those that would most like to go.
-EAGER = 8
+# Clients that a perturbation moves to random sites.
+PERTURBED_CLIENTS = 3
+# For a swap between two sites, this many clients of each are considered: those that gain most.
+SWAP_CLIENTS = 8
 # Clients whose moves are computed together; bounds the memory for them.
 BLOCK_CLIENTS = 4096
 
@@ -55,8 +55,8 @@ def refined(
     plans = [nearest(problem), one_topic_one_site(problem)]
     plans.append(reloc(problem, RelocParameters(seed=parameters.seed)))
     best = min(plans, key=lambda plan: plan.delay_ms)
-    if _kicks(problem, parameters):  # small enough to search from each of them
-        plans = [refine(problem, plan.home, replace(parameters, kicks=0)) for plan in plans]
+    if _perturbations(problem, parameters):  # small enough to search from each of them
+        plans = [refine(problem, plan.home, replace(parameters, perturbations=0)) for plan in plans]
         best = min(plans, key=lambda plan: plan.delay_ms)
     return refine(problem, best.home, parameters, advance)
 
@@ -64,28 +64,28 @@ def refined(
 def refine(
     problem: HomesProblem, start: Ints, parameters: RefineParameters = DEFAULTS, advance: Advance = no_progress
 ) -> HomesPlan:
-    """Improve homes until no move and no likely trade lowers the total delay. Never worse than `start`."""
+    """Improve homes until no move and no likely swap lowers the total delay. Never worse than `start`."""
     rng = np.random.default_rng(parameters.seed)
     homes = IncrementalDelay(problem, start)
     _search(homes, parameters, advance)
     best = homes.home.copy()
-    kicks = _kicks(problem, parameters)
-    for number in range(kicks):
+    perturbations = _perturbations(problem, parameters)
+    for number in range(perturbations):
         before = homes.total_ms()
-        kicked = rng.choice(problem.clients, size=min(KICKED, problem.clients), replace=False)
-        for client in kicked.tolist():
+        perturbed = rng.choice(problem.clients, size=min(PERTURBED_CLIENTS, problem.clients), replace=False)
+        for client in perturbed.tolist():
             homes.move(client, int(rng.integers(problem.sites)))
         _search(homes, parameters, advance=no_progress)
         if homes.total_ms() < before:
             best = homes.home.copy()
         else:
             homes = IncrementalDelay(problem, best)
-        advance((number + 1) / kicks)
+        advance((number + 1) / perturbations)
     return min(evaluate(problem, start), evaluate(problem, best), key=lambda plan: plan.delay_ms)
 
 
-def _kicks(problem: HomesProblem, parameters: RefineParameters) -> int:
-    return min(parameters.kicks, parameters.kick_work // max(problem.clients * problem.sites, 1))
+def _perturbations(problem: HomesProblem, parameters: RefineParameters) -> int:
+    return min(parameters.perturbations, parameters.perturbation_work // max(problem.clients * problem.sites, 1))
 
 
 def _search(homes: IncrementalDelay, parameters: RefineParameters, advance: Advance) -> None:
@@ -124,7 +124,7 @@ def _take_moves(homes: IncrementalDelay, change: Floats) -> int:
 
 
 def _take_swaps(homes: IncrementalDelay, relaxed: Floats, parameters: RefineParameters) -> int:
-    """Trades, most promising first: both would gain if each found the room that the other leaves."""
+    """Swaps, most promising first: both would gain if each found the room that the other leaves."""
     total, taken = homes.total_ms(), 0
     least = WORTHWHILE * total
     for one, other in _swap_candidates(homes.home, relaxed, parameters):
@@ -146,14 +146,15 @@ def _swap_candidates(home: Ints, relaxed: Floats, parameters: RefineParameters) 
     """Pairs of clients at different sites, by the sum of their relaxed changes, a bound in their favour."""
     sites = relaxed.shape[1]
     at_site = [np.flatnonzero(home == site) for site in range(sites)]
-    # eager[a][b]: the clients at a that would most like to be at b.
-    eager = [
-        [clients[np.argsort(relaxed[clients, b], kind="stable")[:EAGER]] for b in range(sites)] for clients in at_site
+    # gaining[a][b]: the clients at a that gain most at b.
+    gaining = [
+        [clients[np.argsort(relaxed[clients, b], kind="stable")[:SWAP_CLIENTS]] for b in range(sites)]
+        for clients in at_site
     ]
     ones, others = [], []
     for a in range(sites):
         for b in range(a + 1, sites):
-            one, other = np.meshgrid(eager[a][b], eager[b][a], indexing="ij")
+            one, other = np.meshgrid(gaining[a][b], gaining[b][a], indexing="ij")
             ones.append(one.ravel())
             others.append(other.ravel())
     if not ones:

@@ -1,4 +1,4 @@
-"""Who belongs together: the relation matrix of clients that share topics, factorised."""
+"""The relation matrix of clients that share topics, factorised."""
 
 from __future__ import annotations
 

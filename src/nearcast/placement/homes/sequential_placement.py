@@ -1,4 +1,4 @@
-"""Placing clients one after the other while the sites fill up: the frame of Algorithm 1 of the paper.
+"""Sequential placement of clients while the sites fill up: the frame of Algorithm 1 of the paper.
 
 Each step depends on how full the sites are after the one before, so this is a loop over plain lists,
 which Python reads much faster than single elements of arrays.
@@ -56,7 +56,7 @@ class SiteUsage:
         self._use(site, 0.0 if count else size, size)
 
     def remove(self, client: int, topic: int, site: int) -> None:
-        """Undo `add`; a topic that nobody publishes at the site any more is not managed there any more."""
+        """Undo `add`; a topic without a publisher at the site is no longer managed there."""
         if (key := client * self.topics + topic) not in self.registered:
             return
         self.registered.remove(key)

@@ -58,7 +58,7 @@ class PartitionSites:
 class PartitionTopics:
     """What the sites report about their topics, the same few figures whatever the number of clients.
 
-    The centroid of nobody is NaN; its leg of the latency is 0. A topic without a site has latency inf.
+    The centroid of no clients is NaN; its leg of the latency is 0. A topic without a site has latency inf.
     """
 
     site: Ints

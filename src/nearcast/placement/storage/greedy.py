@@ -1,4 +1,4 @@
-"""Where each topic would like its replicas: the greedy algorithm, repeated for every possible publisher."""
+"""The nodes each topic prefers for its replicas: the greedy algorithm, repeated for every possible publisher."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def _choose(through: Floats, left: list[int], paths: _Paths) -> Iterator[tuple[I
     Yields the topics that chose a store in the round, and their stores.
     """
     depth = paths.depth
-    # Rounding leaves crumbs where nothing is left to gain; they must not choose a store.
+    # Rounding errors remain where nothing is left to gain; they must not choose a store.
     origin = int(depth.argmin())  # everything passes through it
     negligible = 1e-12 * through[:, origin] * depth.max()
     rows = np.arange(len(through))

@@ -1,4 +1,4 @@
-"""The network between brokers: distances, and the tree of shortest paths that leads to each node."""
+"""The network between nodes: distances, and the tree of shortest paths that leads to each node."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def network(graph: Any) -> Network:
 
 
 def from_edges(nodes: int, a: Ints, b: Ints, cost: Floats | None = None) -> Network:
-    """The network with these links; each costs 1 (a hop) unless told."""
+    """The network with these links; each costs 1 (a hop) by default."""
     weight = np.ones(len(a)) if cost is None else cost
     return network(coo_array((weight, (a, b)), shape=(nodes, nodes)).tocsr())
 

@@ -1,4 +1,4 @@
-"""Stores filling up with replicas: who has room, and who must make room when nobody has."""
+"""Packing replicas into stores of limited capacity, by exchange where no store has room."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class StorePacking:
         self.room = np.full(problem.network.nodes, -np.inf)
         self.room[stores] = problem.capacity * (1 + 1e-12)
 
-    def put(self, topic: int, favourites: Ints) -> bool:
-        """SiteCoordinate one replica at the first favourite with room; exchange others when there is none."""
-        fits = ~self.placed[topic, favourites] & (self.room[favourites] >= self.problem.sizes[topic])
+    def put(self, topic: int, preferred: Ints) -> bool:
+        """Put one replica into the first preferred store with room; exchange replicas where there is none."""
+        fits = ~self.placed[topic, preferred] & (self.room[preferred] >= self.problem.sizes[topic])
         if not fits.any():
-            return self._put_by_exchange(topic, favourites)
-        self._add(topic, int(favourites[fits.argmax()]))
+            return self._put_by_exchange(topic, preferred)
+        self._add(topic, int(preferred[fits.argmax()]))
         return True
 
     def _add(self, topic: int, node: int) -> None:
@@ -41,13 +41,13 @@ class StorePacking:
         self.placed[topic, node] = False
         self.room[node] += self.problem.sizes[topic]
 
-    def _put_by_exchange(self, topic: int, favourites: Ints) -> bool:
+    def _put_by_exchange(self, topic: int, preferred: Ints) -> bool:
         """The room left is at stores that have the topic: another topic moves there from a full store.
 
         With topics of one size this always succeeds: a full store has more topics than one with room.
         """
         sizes = self.problem.sizes
-        for full in favourites:
+        for full in preferred:
             if self.placed[topic, full]:
                 continue
             for guest in np.flatnonzero(self.placed[:, full]).tolist():
@@ -64,12 +64,12 @@ class StorePacking:
 
 def pack_largest_first(problem: StorageProblem, stores: Ints) -> Bools:
     """Any placement that fits, for awkward sizes: largest topic first, emptiest store first."""
-    shelves = StorePacking(problem, stores)
+    packing = StorePacking(problem, stores)
     for topic in np.argsort(-problem.sizes, kind="stable"):
         for _ in range(problem.replicas[topic]):
-            if not shelves.put(topic, stores[np.argsort(-shelves.room[stores], kind="stable")]):
+            if not packing.put(topic, stores[np.argsort(-packing.room[stores], kind="stable")]):
                 raise StorageInfeasibleError(
                     f"capacity too small: no way was found to pack topics of these sizes into "
                     f"{len(stores)} stores of {problem.capacity:g}"
                 )
-    return shelves.placed
+    return packing.placed

@@ -69,7 +69,7 @@ def choose_stores(votes: Floats, weights: Floats, count: int) -> StoreChoice:
 
 
 def assign_sequential(problem: StorageProblem, planning: StoreChoice) -> StoragePlan:
-    """Step 4: a topic takes its favourite stores that have room, until it has k_t."""
+    """Step 4: a topic takes its preferred stores with room, until it has k_t."""
     return _assign(problem, planning, [problem.replicas])
 
 
@@ -96,13 +96,13 @@ def random(problem: StorageProblem, seed: int, advance: Advance = no_progress) -
     planning = choose_stores(votes, np.ones(1), problem.stores)
     rng = np.random.default_rng(seed)
     shuffled = rng.permuted(np.tile(np.arange(problem.stores), (len(problem.demand), 1)), axis=1)
-    favourites = np.zeros(problem.demand.shape)
-    favourites[:, planning.stores] = shuffled
-    return _assign(problem, StoreChoice(favourites, planning.weighted, planning.stores), [problem.replicas])
+    preferred = np.zeros(problem.demand.shape)
+    preferred[:, planning.stores] = shuffled
+    return _assign(problem, StoreChoice(preferred, planning.weighted, planning.stores), [problem.replicas])
 
 
 def greedy_unconstrained(problem: StorageProblem, advance: Advance = no_progress) -> StoragePlan:
-    """Baseline grd_opt: every topic at the k_t favourites of step 1, whatever M and L say."""
+    """Baseline grd_opt: every topic at its k_t preferred nodes of step 1, regardless of M and L."""
     votes = modified_greedy(problem.network, problem.demand, problem.replicas, problem.publication, advance)
     placed = np.zeros(problem.demand.shape, dtype=bool)
     for topic, count in enumerate(problem.replicas):
@@ -111,17 +111,17 @@ def greedy_unconstrained(problem: StorageProblem, advance: Advance = no_progress
 
 
 def _assign(problem: StorageProblem, planning: StoreChoice, rounds: list[Ints]) -> StoragePlan:
-    stores, shelves = planning.stores, StorePacking(problem, planning.stores)
-    # A topic that runs out of favourites in S goes on with the stores everybody likes best.
-    liked = stores[_largest_first(planning.weighted[stores])]
-    favourites = [liked[_largest_first(votes)] for votes in planning.votes[:, liked]]
+    stores, packing = planning.stores, StorePacking(problem, planning.stores)
+    # A topic without preferred stores left in S continues with those of the highest total votes.
+    by_votes = stores[_largest_first(planning.weighted[stores])]
+    preferred = [by_votes[_largest_first(votes)] for votes in planning.votes[:, by_votes]]
     popular_first = _largest_first(problem.demand.sum(axis=1))
     for portion in rounds:
         for topic in popular_first:
             for _ in range(portion[topic]):
-                if not shelves.put(topic, favourites[topic]):
+                if not packing.put(topic, preferred[topic]):
                     return evaluate(problem, stores, pack_largest_first(problem, stores))
-    return evaluate(problem, stores, shelves.placed)
+    return evaluate(problem, stores, packing.placed)
 
 
 def _largest_first(values: Floats) -> Ints:

@@ -27,7 +27,7 @@ class StorageProblem:
     """N nodes, T topics: r_i^t as `demand[t, i]`, M as `stores`, L as `capacity`, k_t as `replicas`.
 
     `sizes` are the topics' shares of a store's capacity (1 each in the paper); `publication` is the
-    probability that a publication enters at a node (uniform unless told).
+    probability that a publication enters at a node (uniform by default).
     """
 
     network: Network

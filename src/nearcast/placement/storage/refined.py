@@ -20,20 +20,25 @@ _NEIGHBOURS = 64
 
 
 def refined(
-    problem: StorageProblem, start: StoragePlan, *, seed: int = 0, kicks: int = 0, advance: Advance = no_progress
+    problem: StorageProblem,
+    start: StoragePlan,
+    *,
+    seed: int = 0,
+    perturbations: int = 0,
+    advance: Advance = no_progress,
 ) -> StoragePlan:
     """Improve a plan until no single step does: move a store, move a replica, swap two replicas.
 
-    Each of `kicks` then disturbs the best plan at random, searches again and keeps what is better. Never
+    Each of `perturbations` then disturbs the best plan at random, searches again and keeps what is better. Never
     worse than its start. A sweep costs about (replicas x stores x nodes) operations.
     """
     rng = np.random.default_rng(seed)
     best = _descend(_StorageSearch(problem, start.stores, start.placed[:, start.stores]))
-    for kick in range(kicks):
-        candidate = _descend(best.kicked(rng))
+    for perturbation in range(perturbations):
+        candidate = _descend(best.perturbed(rng))
         if candidate.traffic < best.traffic:
             best = candidate
-        advance((kick + 1) / kicks)
+        advance((perturbation + 1) / perturbations)
     plan = best.plan()
     return plan if plan.traffic <= start.traffic else start
 
@@ -82,7 +87,7 @@ class _StorageSearch:
     def negligible(self) -> float:
         return 1e-10 * (1 + self.traffic)
 
-    def kicked(self, rng: np.random.Generator) -> _StorageSearch:
+    def perturbed(self, rng: np.random.Generator) -> _StorageSearch:
         """A copy with some stores moved to random nodes and some replicas exchanged at random."""
         nodes = self.problem.network.nodes
         stores, held = self.stores.copy(), self.held

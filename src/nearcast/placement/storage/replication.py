@@ -64,7 +64,7 @@ def stores_needed(replicas: Ints, capacity: float) -> int:
 
 
 def relative_weights(weights: Floats) -> Ints:
-    """ξ_t = ⌈demand / smallest demand⌉; a topic nobody asks for counts like the least one asked for."""
+    """ξ_t = ⌈demand / smallest demand⌉; a topic without requests counts like the least requested one."""
     return np.maximum(1, _ceil(_relative(weights)))
 
 

@@ -1,4 +1,4 @@
-"""Local plane coordinates, and network coordinates for places whose round trips are known."""
+"""Network coordinates of nodes whose round trips are all known, by multidimensional scaling."""
 
 from __future__ import annotations
 
@@ -6,23 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nearcast.coordinates.geography import EARTH_RADIUS_KM
-
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
-
     from nearcast.placement.arrays import Floats
 
-__all__ = ["DIMENSIONS", "local_plane_km", "network_coordinates"]
+__all__ = ["DIMENSIONS", "network_coordinates"]
 
 DIMENSIONS = 8
-
-
-def local_plane_km(lat: ArrayLike, lon: ArrayLike, centre: tuple[float, float]) -> tuple[Floats, Floats]:
-    """East and north of a centre in km; good over a city."""
-    per_degree = np.pi / 180 * EARTH_RADIUS_KM
-    lat, lon = np.asarray(lat, dtype=np.float64), np.asarray(lon, dtype=np.float64)
-    return (lon - centre[1]) * per_degree * np.cos(np.radians(centre[0])), (lat - centre[0]) * per_degree
 
 
 def network_coordinates(delay_ms: Floats) -> Floats:
