@@ -2,10 +2,5 @@
 
 `scenario` says what happens and when, `swarms` and `game` make one, `policies` decide where topics and clients are.
 `runner` runs one scenario under one policy: `processes` at nodes, among them `clients`, and a `conductor` that plays
-<<<<<<< HEAD
 the changes and looks at moves (`observed_moves`). `ledger` and `recovery` judge, `report` and `plot` show.
-=======
-the changes and observes moves (`observed_moves`). `ledger` and `recovery` judge what arrived, `report` and `plot`
-show it.
->>>>>>> c7fed68 (Wrap a line)
 """
