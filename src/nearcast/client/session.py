@@ -25,6 +25,17 @@ __all__ = ["Session", "Sessions"]
 _log = logging.getLogger(__name__)
 
 
+class HomeClock:
+    """The home's clock. offset_us: what to add to this machine's, as far as it is known."""
+
+    def __init__(self) -> None:
+        self.offset_us = 0
+
+    def now_us(self) -> int:
+        """Microseconds since 1970."""
+        return time.time_ns() // 1000 + self.offset_us
+
+
 class Session:
     """A connection, the publications that wait for stores on it, and the channel subscriptions renewed through it.
 
@@ -37,7 +48,7 @@ class Session:
         connection: Connection,
         numbers: Iterator[int],
         held: HeldChannels,
-        clock: Callable[[], int],
+        clock: HomeClock,
     ) -> None:
         self._name, self.connection, self._numbers, self._clock = name, connection, numbers, clock
         self.acknowledgements = Acknowledgements(connection)
@@ -53,7 +64,7 @@ class Session:
 
     def next_id(self) -> str:
         """The id of the next publication."""
-        return f"{self._id_prefix}{self._clock()}:{next(self._numbers)}"
+        return f"{self._id_prefix}{time.time_ns() // 1000 + self._clock.offset_us}:{next(self._numbers)}"
 
     async def serve(self, endpoint: Endpoint) -> None:
         """Answer commands to this client for as long as the session lasts."""
@@ -72,15 +83,14 @@ class Session:
 class Sessions:
     """The sessions of one client: the current one, and those that a move opens or drains.
 
-    urls: where to connect, best first. reconnects: how often a lost connection came back. clock_offset_us: what to add
-    to this machine's clock to have the home's.
+    urls: where to connect, best first. reconnects: how often a lost connection came back.
     """
 
     def __init__(self, name: str, urls: Sequence[str], timeout: float) -> None:
         self.name, self.urls, self._timeout = name, list(urls), timeout
         self.reconnects = 0
         self.on_reconnect: list[Callable[[], None]] = []
-        self.clock_offset_us = 0
+        self.clock = HomeClock()
         self._numbers = itertools.count(1)
         self._held: HeldChannels = {}
         self._current: Session | None = None
@@ -97,10 +107,6 @@ class Sessions:
     def home(self) -> str:
         """The site of the current session; nothing before there is one."""
         return self._current.home if self._current is not None else ""
-
-    def clock_us(self) -> int:
-        """Microseconds since 1970 by the home's clock, as far as the offset to it is known."""
-        return time.time_ns() // 1000 + self.clock_offset_us
 
     def connection(self) -> Connection:
         """The connection of the current session."""
@@ -120,7 +126,7 @@ class Sessions:
                 callback()
 
         connection = await open_connection(urls, name=self.name, timeout=self._timeout, on_reconnect=reconnected)
-        session = Session(self.name, connection, self._numbers, self._held, self.clock_us)
+        session = Session(self.name, connection, self._numbers, self._held, self.clock)
         self._others.add(session)
         await session.acknowledgements.start()
         return session

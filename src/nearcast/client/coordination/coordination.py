@@ -116,7 +116,7 @@ class Coordination:
 
     def observe(self, subscription: Subscription) -> None:
         """Report what a subscription receives, until it is closed."""
-        self._deliveries[subscription] = DeliveryStatistics(subscription, self._sessions.clock_us)
+        self._deliveries[subscription] = DeliveryStatistics(subscription, self._sessions.clock.now_us)
         subscription.on_close(lambda: self._deliveries.pop(subscription, None))
 
     def _reconnected(self) -> None:
@@ -164,7 +164,7 @@ class Coordination:
     async def _measure(self, connection: Connection, rounds: int) -> None:
         if self._coordinate.fixed is None:
             self._coordinate.update(await self._neighbourhood.measure(connection, rounds))
-            self._sessions.clock_offset_us = self._neighbourhood.clock_offset_us
+            self._sessions.clock.offset_us = self._neighbourhood.clock_offset_us
 
     async def _report_forever(self) -> None:
         while True:
