@@ -30,14 +30,14 @@ DONE, FAILED, READY = 0, 1, 2
 
 
 class Setup(msgspec.Struct, frozen=True):
-    """What a runner needs to start."""
+    """What the process needs to start."""
 
     modules: list[str]
     search_path: list[str]
 
 
 class Announcement(msgspec.Struct, frozen=True):
-    """A topic the runner has not met: its number, name, spool file and the processor that handles it.
+    """A topic that is new to the process: its number, name, spool file and the processor that handles it.
 
     Without a spool file: a topic that has gone elsewhere, to be let go of.
     """

@@ -1,8 +1,8 @@
-"""Feeds one runner process: tickets out, outcomes in, and a new runner when the old one dies or hangs.
+"""The process that runs user code, seen from the worker: tickets out, outcomes in, a new one when it dies or hangs.
 
-What is in the runner's hands is known at every moment: outcomes come back in the order tickets went out, so the
-first ticket without an outcome is the message in hand. When the runner dies, that one is given up and the others are
-handed to its successor.
+What it has in hand is known at every moment: outcomes come back in the order tickets went out, so the first ticket
+without an outcome is the message in hand. When the process dies, that one is given up and the others are sent to its
+successor.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections import defaultdict, deque
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -34,12 +35,12 @@ _START_LIMIT = 60.0
 _LOOK_EVERY = 0.05
 # Outcomes of 4 KiB would fill the usual 64 KiB after sixteen, and the two processes would wait for each other.
 _PIPE_BYTES = 1 << 20
-_LAST_WORDS = 4096
+_LAST_ERRORS = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """One message for the runner: its topic's number, its own number in the spool, and how long it may take.
+    """One message to process: its topic's number, its own number in the spool, and how long it may take.
 
     position: how many messages the worker had put into spools, all told, when this one was. arrived: when it came, by
     the monotonic clock.
@@ -69,47 +70,46 @@ class ProcessorProcess:
         self.announced: dict[int, Announcement] = {}
         self.outstanding: deque[Ticket] = deque()
         self.busy: defaultdict[int, float] = defaultdict(float)  # seconds of processing, by topic number
-        self._unsent = bytearray()
         self._received = bytearray()
         self._since = 0.0  # when the message in hand was taken up
         self._ready = False
         self._verdict = ""
-        self._words = b""  # the end of what the runner said on its standard error
+        self._errors = b""  # the end of what it wrote to standard error
         self._process: subprocess.Popen[bytes] | None = None
-        self._tickets = self._outcomes = -1
+        self._tickets: asyncio.WriteTransport | None = None
+        self._readers: list[asyncio.ReadTransport] = []  # of outcomes, and of standard error
         self._ended = asyncio.Event()
-        self._flush_planned = False
         self.restarts = 0
         self.processors: list[ProcessorSpec] = []
 
     @property
     def pid(self) -> int | None:
-        """The runner's process id."""
+        """Its process id."""
         return self._process.pid if self._process else None
 
     def announce(self, announcement: Announcement) -> None:
-        """Make a topic known to this runner and its successors."""
+        """Make a topic known to this process and its successors."""
         self.announced[announcement.number] = announcement
         self._write(_announcement(announcement))
 
     def retire(self, number: int) -> None:
-        """Have this runner let go of a topic, and tell its successors nothing of it."""
+        """Have this process let go of a topic, and tell its successors nothing of it."""
         self.announced.pop(number, None)
         self.busy.pop(number, None)
         self._write(_announcement(Announcement(number, "", "", "")))
 
     def submit(self, ticket: Ticket) -> None:
-        """Hand a message to the runner."""
+        """Send a message to the process."""
         if not self.outstanding:
             self._since = asyncio.get_running_loop().time()
         self.outstanding.append(ticket)
         self._write(TICKET.pack(ticket.topic, ticket.number))
 
     async def run(self, started: Callable[[], None] = lambda: None) -> None:
-        """Keep a runner going until cancelled. Raises ProcessorError when the user's modules cannot be loaded."""
+        """Keep a process going until cancelled. Raises ProcessorError when the user's modules cannot be loaded."""
         try:
             while True:
-                self._launch()
+                await self._launch()
                 await self._until_it_ends(started)
                 if not self._ready:
                     raise ProcessorError(self._verdict or "the processors could not be loaded")
@@ -118,16 +118,16 @@ class ProcessorProcess:
         finally:
             self._stop()
 
-    def _launch(self) -> None:
-        ticket_reader, self._tickets = os.pipe()
-        self._outcomes, outcome_writer = os.pipe()
-        for pipe in (self._tickets, self._outcomes):
+    async def _launch(self) -> None:
+        ticket_reader, ticket_writer = os.pipe()
+        outcome_reader, outcome_writer = os.pipe()
+        for pipe in (ticket_writer, outcome_reader):
             with contextlib.suppress(OSError):  # more than an unprivileged process may have: the default must do
                 fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "nearcast.site.worker.processor_main", msgspec.json.encode(self._setup).decode(),
-                 str(ticket_reader), str(outcome_writer)],
+            self._process = subprocess.Popen(  # noqa: ASYNC220 - it returns at once
+                [sys.executable, "-m", "nearcast.site.worker.processor_main",
+                 msgspec.json.encode(self._setup).decode(), str(ticket_reader), str(outcome_writer)],
                 pass_fds=(ticket_reader, outcome_writer),
                 stderr=subprocess.PIPE,
                 preexec_fn=die_with_parent,
@@ -135,19 +135,23 @@ class ProcessorProcess:
         finally:
             os.close(ticket_reader)
             os.close(outcome_writer)
-        assert self._process.stderr is not None
-        for pipe in (self._tickets, self._outcomes, self._process.stderr.fileno()):
-            os.set_blocking(pipe, False)
-        self._ready, self._verdict, self._words = False, "", b""
+        self._ready, self._verdict, self._errors = False, "", b""
         self._received.clear()
-        self._ended.clear()
-        self._unsent = bytearray(b"".join(map(_announcement, self.announced.values())))
-        for ticket in self.outstanding:
-            self._unsent += TICKET.pack(ticket.topic, ticket.number)
+        self._ended = asyncio.Event()  # of this process: the pipes of the one before may still be closing
         loop = asyncio.get_running_loop()
-        loop.add_reader(self._outcomes, self._read)
-        loop.add_reader(self._process.stderr.fileno(), self._hear)
-        self._flush()
+        tickets, outcomes = os.fdopen(ticket_writer, "wb", 0), os.fdopen(outcome_reader, "rb", 0)
+        for reader, receive, ended in (
+            (outcomes, self._take_outcomes, self._ended.set),
+            (self._process.stderr, self._pass_on, lambda: None),
+        ):
+            transport, _ = await loop.connect_read_pipe(partial(_Reader, receive, ended), reader)
+            self._readers.append(transport)
+        writer, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, tickets)
+        # Nothing is awaited from here on: what comes while it starts is in these frames, what comes later is written.
+        frames = [*map(_announcement, self.announced.values())]
+        frames += [TICKET.pack(ticket.topic, ticket.number) for ticket in self.outstanding]
+        writer.write(b"".join(frames))
+        self._tickets = writer
 
     async def _until_it_ends(self, started: Callable[[], None]) -> None:
         """Look now and then whether the message in hand has had its time."""
@@ -158,9 +162,6 @@ class ProcessorProcess:
                 async with asyncio.timeout(_LOOK_EVERY):
                     await self._ended.wait()
             if self._process is not None and self._process.poll() is not None:
-                # A process that user code forked may hold the pipe open for ever: what is in it is all there is.
-                while self._read():
-                    pass
                 self._ended.set()
             if self._ready and not told:
                 told = True
@@ -178,78 +179,38 @@ class ProcessorProcess:
             self._process.kill()
 
     def _collect(self) -> None:
-        """The runner has ended: take its last words and its exit code."""
+        """It has ended: take what is left in its pipes, and its exit code."""
         process = self._process
         assert process is not None
         code = process.wait()
-        while self._hear():
-            pass
-        words = self._words.decode(errors="replace").strip()
+        # A process that user code forked may hold the pipes open for ever: what is in them is all there is.
+        for reader, receive in zip(self._readers, (self._take_outcomes, self._pass_on), strict=True):
+            if not reader.is_closing():
+                reader.pause_reading()
+                _drain(reader.get_extra_info("pipe").fileno(), receive)
         self._close_pipes()
+        errors = self._errors.decode(errors="replace").strip()
         if not self._verdict:
             how = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
-            last = words.splitlines()[-1] if words else ""
+            last = errors.splitlines()[-1] if errors else ""
             self._verdict = last if not self._ready and last else f"the processor's process {how}"
-        _log.warning("runner %d: %s", process.pid, self._verdict)
+        _log.warning("processor process %d: %s", process.pid, self._verdict)
         self._process = None
 
-    def _hear(self) -> bool:
+    def _pass_on(self, chunk: bytes) -> None:
         """Pass on what user code writes to standard error; a pipe nobody reads would fill up and stop it."""
-        pipe = self._process.stderr if self._process is not None else None
-        if pipe is None or pipe.closed:
-            return False
-        try:
-            chunk = os.read(pipe.fileno(), 1 << 16)
-        except BlockingIOError:
-            return False
-        if not chunk:
-            asyncio.get_running_loop().remove_reader(pipe.fileno())
-            return False
-        self._words = (self._words + chunk)[-_LAST_WORDS:]
+        self._errors = (self._errors + chunk)[-_LAST_ERRORS:]
         print(chunk.decode(errors="replace"), end="", file=sys.stderr, flush=True)
-        return True
 
     def _give_up_message_in_hand(self) -> None:
         if self.outstanding:
             self._failed(self.outstanding.popleft(), self._verdict)
 
     def _write(self, frame: bytes) -> None:
-        self._unsent += frame
-        if not self._flush_planned:
-            self._flush_planned = True
-            asyncio.get_running_loop().call_soon(self._flush)
+        if self._tickets is not None:  # else the successor gets it when it starts
+            self._tickets.write(frame)
 
-    def _flush(self) -> None:
-        """Write what fits into the pipe; the rest when the runner has read some."""
-        self._flush_planned = False
-        loop = asyncio.get_running_loop()
-        if self._tickets < 0 or not self._unsent:
-            return
-        try:
-            written = os.write(self._tickets, self._unsent)
-            del self._unsent[:written]
-        except BlockingIOError:
-            pass
-        except BrokenPipeError:
-            return  # its end is noticed on the other pipe
-        if self._unsent:
-            self._flush_planned = True
-            loop.add_writer(self._tickets, self._resume)
-
-    def _resume(self) -> None:
-        asyncio.get_running_loop().remove_writer(self._tickets)
-        self._flush()
-
-    def _read(self) -> bool:
-        """Take outcomes; whether there were any."""
-        try:
-            chunk = os.read(self._outcomes, 1 << 18)
-        except BlockingIOError:
-            return False
-        if not chunk:
-            asyncio.get_running_loop().remove_reader(self._outcomes)
-            self._ended.set()
-            return False
+    def _take_outcomes(self, chunk: bytes) -> None:
         received = self._received
         received += chunk
         at, end = 0, len(received)
@@ -273,21 +234,13 @@ class ProcessorProcess:
             else:
                 self._failed(ticket, body.decode(errors="replace"))
         del received[:at]
-        return True
 
     def _close_pipes(self) -> None:
-        loop = asyncio.get_running_loop()
-        if self._tickets >= 0:
-            loop.remove_writer(self._tickets)
-            os.close(self._tickets)
-        if self._outcomes >= 0:
-            loop.remove_reader(self._outcomes)
-            os.close(self._outcomes)
-        self._tickets = self._outcomes = -1
-        self._flush_planned = False
-        if self._process is not None and self._process.stderr is not None:
-            loop.remove_reader(self._process.stderr.fileno())
-            self._process.stderr.close()
+        if self._tickets is not None:
+            self._tickets.abort()
+        for reader in self._readers:
+            reader.close()
+        self._tickets, self._readers = None, []
 
     def _stop(self) -> None:
         if self._process is not None:
@@ -295,6 +248,25 @@ class ProcessorProcess:
             self._process.wait()
         self._close_pipes()
         self._process = None
+
+
+class _Reader(asyncio.Protocol):
+    """Gives what comes out of a pipe to a function."""
+
+    def __init__(self, receive: Callable[[bytes], None], ended: Callable[[], None]) -> None:
+        self._receive, self._ended = receive, ended
+
+    def data_received(self, data: bytes) -> None:
+        self._receive(data)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._ended()
+
+
+def _drain(pipe: int, receive: Callable[[bytes], None]) -> None:
+    with contextlib.suppress(BlockingIOError):
+        while chunk := os.read(pipe, 1 << 18):
+            receive(chunk)
 
 
 def _announcement(announcement: Announcement) -> bytes:
