@@ -14,7 +14,8 @@ from collections.abc import Iterator, Sequence
 from nearcast.domain.topic import TopicSpec
 from nearcast.domain.worker_id import WorkerId
 from nearcast.protocol.worker import HostTopic, LeaveTopic, MembersChanged, SpoolEntry, SpoolPage, SpoolPageRequest
-from nearcast.site.worker import handover as ho
+from nearcast.site.worker import handover_events as ho
+from nearcast.site.worker.handover import ANONYMOUS, HandoverMachine, Phase
 
 TOPIC = "gps"
 HOLD = SETTLE = 3
@@ -40,7 +41,7 @@ class WorkerSim:
 
     def __init__(self, world: World, site: str) -> None:
         self.world, self.site = world, site
-        self.machine: ho.HandoverMachine | None = None
+        self.machine: HandoverMachine | None = None
         self.handlers: set[str] = set()  # roles whose messages are taken
         self.io: deque[ho.Instruction] = deque()
         self.spool: list[ho.Publication] = []
@@ -51,7 +52,7 @@ class WorkerSim:
             if not isinstance(command, HostTopic):
                 self.world.answered(command, "")
                 return
-            self.machine = ho.HandoverMachine(TOPIC)
+            self.machine = HandoverMachine(TOPIC)
         self.handle(command)
 
     def handle(self, event: ho.Event) -> None:
@@ -128,11 +129,11 @@ class WorkerSim:
 
     def process(self, publication: ho.Publication, copied: bool = False) -> None:
         assert self.machine is not None
-        assert self.machine.phase not in (ho.Phase.ABSENT, ho.Phase.FORWARDING, ho.Phase.FINISHING), "it has left"
+        assert self.machine.phase not in (Phase.ABSENT, Phase.FORWARDING, Phase.FINISHING), "it has left"
         self.world.processed[publication.payload] += 1
         if not publication.id:
             self.own_ids += 1
-            own_id = ho.ANONYMOUS + f"{self.site}:{self.own_ids}".encode()
+            own_id = ANONYMOUS + f"{self.site}:{self.own_ids}".encode()
             publication = publication._replace(id=own_id)
         self.spool.append(publication)
         if copied:
@@ -333,9 +334,9 @@ class World:
                 else:
                     self.page_requests.append(to)
                     worker.handle(request)
-            case ("page", page) if worker.machine is not None and worker.machine.phase is ho.Phase.COPYING:
+            case ("page", page) if worker.machine is not None and worker.machine.phase is Phase.COPYING:
                 worker.handle(ho.PageReceived(page))
-            case ("no page",) if worker.machine is not None and worker.machine.phase is ho.Phase.COPYING:
+            case ("no page",) if worker.machine is not None and worker.machine.phase is Phase.COPYING:
                 worker.handle(ho.CopyFailed("it does not have the topic"))
 
     # Crashes
@@ -354,7 +355,7 @@ class World:
         self.subscribed[site] = set()
         self.page_requests = []
         for other, worker in self.workers.items():  # whoever waits for its spool gives up after a while
-            if worker.machine is not None and worker.machine.phase is ho.Phase.COPYING and other != site:
+            if worker.machine is not None and worker.machine.phase is Phase.COPYING and other != site:
                 self.put(("down", other, other), ("no page",))
         if self.waiting is not None and self.waiting[0] == site:
             command, self.waiting = self.waiting, None
@@ -395,4 +396,3 @@ def explore(world: World, limit: int = 2_000_000) -> Iterator[World]:
                 seen.add(following)
                 stack.append(following)
         assert len(seen) < limit, "too many states"
-    explore.states = len(seen)

@@ -8,7 +8,8 @@ from tests.site.worker.handover_world import LATE, World, explore, host, leave, 
 from nearcast.domain.topic import TopicSpec
 from nearcast.domain.worker_id import WorkerId
 from nearcast.protocol.worker import HostTopic, LeaveTopic, SpoolEntry, SpoolPage, SpoolPageRequest
-from nearcast.site.worker import handover as ho
+from nearcast.site.worker import handover_events as ho
+from nearcast.site.worker.handover import HandoverMachine
 
 ONE, TWO = (("p", ho.Publication("gps", b"%d" % n, b"payload %d" % n)) for n in (1, 2))
 WITHOUT_ID = ("p", ho.Publication("gps", b"", b"payload"))
@@ -94,9 +95,9 @@ def test_a_crash_at_any_point_leaves_one_agreed_member_that_processes_what_comes
     assert owners == {"a", "b"}  # before it joined, and afterwards
 
 
-def machine(*events: ho.Event) -> tuple[ho.HandoverMachine, list[ho.Instruction]]:
+def machine(*events: ho.Event) -> tuple[HandoverMachine, list[ho.Instruction]]:
     """A machine after some events, and what it said to the last."""
-    made, said = ho.HandoverMachine("gps"), []
+    made, said = HandoverMachine("gps"), []
     for event in events:
         said = made.handle(event, 0.0)
     return made, said

@@ -1,5 +1,6 @@
 """The worker: an OS process that runs the processors of the topics assigned to it.
 
 `worker` talks to the broker, `topics` knows which topics are here, `handover` decides what happens when one comes or
-goes, and `processor_process` runs user code in a second process (`processor_main`) that shares the `spool` files.
+goes. `processing_queue` puts messages into the `spool` files and submits them to `processor_process`, the second
+process in which user code runs (`processor_main`).
 """

@@ -1,6 +1,39 @@
-"""`python -m nearcast.site.worker`: the agent starts a worker this way."""
+"""`python -m nearcast.site.worker`: the worker process. Its assignment comes as JSON on standard input."""
 
-from nearcast.site.worker.worker import main
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+
+import msgspec
+import uvloop
+
+from nearcast.errors import NearcastError
+from nearcast.protocol.worker import WorkerAssignment
+from nearcast.site.worker.worker import Worker
+
+
+async def _run_until_signal(assignment: WorkerAssignment) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    await Worker(assignment).run()
+
+
+def main() -> None:
+    """Work until a signal comes."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    assignment = msgspec.json.decode(sys.stdin.buffer.read(), type=WorkerAssignment)
+    try:
+        uvloop.run(_run_until_signal(assignment))
+    except* NearcastError as errors:
+        sys.exit(str(errors.exceptions[0]))
+    except* asyncio.CancelledError:
+        sys.exit(0)
+
 
 if __name__ == "__main__":
     main()

@@ -144,7 +144,7 @@ class ProcessorProcess:
             (outcomes, self._take_outcomes, self._ended.set),
             (self._process.stderr, self._pass_on, lambda: None),
         ):
-            transport, _ = await loop.connect_read_pipe(partial(_Reader, receive, ended), reader)
+            transport, _ = await loop.connect_read_pipe(partial(_PipeReader, receive, ended), reader)
             self._readers.append(transport)
         writer, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, tickets)
         # Nothing is awaited from here on: what comes while it starts is in these frames, what comes later is written.
@@ -250,7 +250,7 @@ class ProcessorProcess:
         self._process = None
 
 
-class _Reader(asyncio.Protocol):
+class _PipeReader(asyncio.Protocol):
     """Gives what comes out of a pipe to a function."""
 
     def __init__(self, receive: Callable[[bytes], None], ended: Callable[[], None]) -> None:

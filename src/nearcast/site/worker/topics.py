@@ -12,7 +12,8 @@ from nearcast.domain.topic import TopicSpec, matches
 from nearcast.errors import NearcastError
 from nearcast.nats import subjects
 from nearcast.protocol.worker import SpoolEntry, SpoolPage
-from nearcast.site.worker.handover import HandoverMachine, Role
+from nearcast.site.worker.handover import HandoverMachine
+from nearcast.site.worker.handover_events import Role
 from nearcast.site.worker.processor_main import Announcement
 from nearcast.site.worker.spool import Spool
 

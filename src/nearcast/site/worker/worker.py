@@ -10,15 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import signal
-import sys
 import time
-from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-import uvloop
 from nats.errors import Error as NatsError
 
 from nearcast.domain.latency_histogram import bucket, empty
@@ -39,20 +34,19 @@ from nearcast.protocol.worker import (
     WorkerAssignment,
     WorkerStats,
 )
-from nearcast.site.worker import handover as ho
+from nearcast.site.worker import handover_events as ho
+from nearcast.site.worker.handover import ANONYMOUS
+from nearcast.site.worker.processing_queue import ProcessingQueue
 from nearcast.site.worker.processor_main import Setup
 from nearcast.site.worker.processor_process import ProcessorProcess, Ticket
-from nearcast.site.worker.topics import READ_AHEAD, HostedTopic, TopicFamily, TopicTable, read_page
+from nearcast.site.worker.topics import TopicFamily, TopicTable, read_page
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nearcast.domain.worker_id import WorkerId
 
-__all__ = ["Worker", "main"]
+__all__ = ["Worker"]
 
 _log = logging.getLogger(__name__)
-_WAITING_LIMIT = 200_000
 _SAMPLED = 4  # one message in so many has its time in the worker taken; a power of two
 _PAGE_TIMEOUT = 5.0
 _IDLE_POLL = 0.01
@@ -64,11 +58,11 @@ class Worker:
     def __init__(self, assignment: WorkerAssignment) -> None:
         self._assignment = assignment
         self._folder = Path(assignment.run_directory) / f"spools-{assignment.worker}"
-        self._waiting: deque[tuple[HostedTopic, bytes, bytes, float | None]] = deque()
-        self._appended = self._anonymous = 0
+        self._anonymous = 0
         self._home = [assignment.site.encode()]
         self._stats = WorkerStats(worker=assignment.worker)
         self._process = ProcessorProcess(Setup(assignment.modules, assignment.search_path), self._done, self._failed)
+        self._queue = ProcessingQueue(self._process)
         self._table = TopicTable(self._folder, self._process)
         self._topics = self._table.by_subject
         self._commands: dict[Any, list[asyncio.Future[None]]] = {}
@@ -99,21 +93,13 @@ class Worker:
 
     def _endpoints(self) -> list[Endpoint]:
         site, name = self._assignment.site, self._assignment.worker
-        commands: list[Any] = [HostTopic, LeaveTopic, MembersChanged]
+        handlers: dict[Any, Any] = dict.fromkeys((HostTopic, LeaveTopic, MembersChanged), self._handle_command)
+        handlers[SpoolPageRequest] = self._answer_page
         return [
             Endpoint("stats", subjects.worker(site, name), None, self._answer_stats),
             *(
-                Endpoint(
-                    kind.verb, subjects.worker_command(site, name, kind.verb), kind, self._handle_command, "msgpack"
-                )
-                for kind in commands
-            ),
-            Endpoint(
-                SpoolPageRequest.verb,
-                subjects.worker_command(site, name, SpoolPageRequest.verb),
-                SpoolPageRequest,
-                self._answer_page,
-                "msgpack",
+                Endpoint(kind.verb, subjects.worker_command(site, name, kind.verb), kind, handler, "msgpack")
+                for kind, handler in handlers.items()
             ),
         ]
 
@@ -130,14 +116,14 @@ class Worker:
         if topic.machine.sends_copies:
             self._send(topic.copies, header_block(message_id), payload)
             self._stats.copies_sent += 1
-        self._take(topic, message_id, payload, now)
+        self._queue.put(topic, message_id, payload, now)
 
     def _copied(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
         topic = self._topics.get(subject) or self._table.topic_for(subject)
         self._stats.copies_received += 1
         message_id = stamp_of(headers)
         if topic.machine.take_copy(topic.name, message_id, payload, time.monotonic()):
-            self._take(topic, message_id, payload, None)
+            self._queue.put(topic, message_id, payload, None)
 
     def _plain_received(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
         publication = ho.Publication(subjects.topic_of(subject), stamp_of(headers), payload)
@@ -156,33 +142,6 @@ class Worker:
         self._stats.dropped += 1
         _log.error("dropped a handed-over message: topic %s is not hosted here", publication.topic)
 
-    def _take(self, topic: HostedTopic, message_id: bytes, payload: bytes, arrived: float | None) -> None:
-        """Append to the spool and, if it is to be processed here, submit; wait in line when that is far behind.
-
-        arrived: when a message that is to be processed came; none for a copy, which only goes into the spool.
-        """
-        if self._waiting or self._is_far_behind():
-            if len(self._waiting) >= _WAITING_LIMIT:
-                self._waiting.popleft()
-                self._stats.dropped += 1
-            self._waiting.append((topic, message_id, payload, arrived))
-        else:
-            self._append(topic, message_id, payload, arrived)
-
-    def _append(self, topic: HostedTopic, message_id: bytes, payload: bytes, arrived: float | None) -> None:
-        number = topic.spool.append(message_id, payload)
-        self._appended += 1
-        if arrived is not None:
-            self._process.submit(Ticket(topic.number, number, topic.family.processor.timeout, self._appended, arrived))
-
-    def _is_far_behind(self) -> bool:
-        outstanding = self._process.outstanding
-        return bool(outstanding) and self._appended - outstanding[0].position >= READ_AHEAD
-
-    def _take_waiting(self) -> None:
-        while self._waiting and not self._is_far_behind():
-            self._append(*self._waiting.popleft())
-
     def _done(self, ticket: Ticket, notifications: list[bytes]) -> None:
         topic, stats = self._table.by_number[ticket.topic], self._stats
         origin = topic.spool.read(ticket.number)[0]
@@ -195,8 +154,8 @@ class Worker:
         for n, payload in enumerate(notifications):
             self._send(topic.notifications, header_block(notification_id(origin, n)), payload)
         stats.notified += len(notifications)
-        if self._waiting:
-            self._take_waiting()
+        if self._queue.waiting:
+            self._queue.advance()
 
     def _failed(self, ticket: Ticket, reason: str) -> None:
         topic = self._table.by_number[ticket.topic]
@@ -204,7 +163,7 @@ class Worker:
         self._stats.dead_letters += 1
         _log.warning("topic %s, message %s: %s", topic.name, message_id.decode(errors="replace"), reason)
         self._send(subjects.dead_letters(topic.name), dead_letter_block(message_id, reason), payload)
-        self._take_waiting()
+        self._queue.advance()
 
     def _send(self, subject: str, headers: bytes, payload: bytes) -> None:
         assert self._connection is not None
@@ -217,7 +176,7 @@ class Worker:
     def _own_id(self) -> bytes:
         """An id for a publication that came without one, from a device that does not use the SDK."""
         self._anonymous += 1
-        return b"%b%b:%d:%d" % (ho.ANONYMOUS, self._home[0], time.time_ns() // 1000, self._anonymous)
+        return b"%b%b:%d:%d" % (ANONYMOUS, self._home[0], time.time_ns() // 1000, self._anonymous)
 
     # Topics that come and go
 
@@ -246,7 +205,7 @@ class Worker:
             match instruction:
                 case ho.Process(publication):
                     topic = self._table.topic_for(subjects.publications(publication.topic))
-                    self._take(topic, publication.id or self._own_id(), publication.payload, time.monotonic())
+                    self._queue.put(topic, publication.id or self._own_id(), publication.payload, time.monotonic())
                 case ho.Forward(towards, publication):
                     headers = header_block(publication.id) if publication.id else b""
                     self._send(subjects.handover(*towards, publication.topic), headers, publication.payload)
@@ -279,7 +238,7 @@ class Worker:
                 self._handle(family, await self._fetch_page(source, request))
             case ho.AwaitIdle():
                 # Polling costs less than an event set for every message.
-                while any(self._pending(family)):  # noqa: ASYNC110
+                while any(self._queue.pending(family)):  # noqa: ASYNC110
                     await asyncio.sleep(_IDLE_POLL)
                 self._handle(family, ho.Idle())
             case ho.Done(command):
@@ -318,7 +277,7 @@ class Worker:
         family = self._table.families.get(request.topic)
         if family is None:
             raise NearcastError("it does not have the topic")
-        return read_page(family, request.after, [entry[:3] for entry in self._waiting])
+        return read_page(family, request.after, [entry[:3] for entry in self._queue.waiting])
 
     def _answer(self, command: Any, error: NearcastError | None = None) -> None:
         for answered in self._commands.pop(command, ()):
@@ -329,15 +288,10 @@ class Worker:
             else:
                 answered.set_exception(error)
 
-    def _pending(self, family: TopicFamily) -> Iterator[bool]:
-        """For each message that is not processed yet: whether it is of this family."""
-        numbers = {topic.number for topic in family.topics}
-        yield from (ticket.topic in numbers for ticket in self._process.outstanding)
-        yield from (entry[0].number in numbers for entry in self._waiting)
-
     # Figures
 
     async def _answer_stats(self, request: None) -> WorkerStats:
+        self._stats.dropped += self._queue.take_dropped()
         self._stats.processor_pid = self._process.pid or 0
         self._stats.restarts = self._process.restarts
         families = self._table.families
@@ -351,26 +305,6 @@ class Worker:
             family.machine.epoch,
             sum(topic.processed for topic in family.topics),
             sum(self._process.busy[topic.number] for topic in family.topics),
-            sum(self._pending(family)),
+            sum(self._queue.pending(family)),
             [sum(counts) for counts in zip(empty(), *(topic.latency for topic in family.topics), strict=True)],
         )
-
-
-async def _run_until_signal(assignment: WorkerAssignment) -> None:
-    task = asyncio.current_task()
-    assert task is not None
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-    await Worker(assignment).run()
-
-
-def main() -> None:
-    """Entry point of the worker process: its assignment comes as JSON on standard input."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    assignment = msgspec.json.decode(sys.stdin.buffer.read(), type=WorkerAssignment)
-    try:
-        uvloop.run(_run_until_signal(assignment))
-    except* NearcastError as errors:
-        sys.exit(str(errors.exceptions[0]))
-    except* asyncio.CancelledError:
-        sys.exit(0)
