@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
-from nearcast.cli.lazy_group import LazyCommand, lazy_app
+from nearcast.cli.lazy_group import LazyCommand, lazy_app, load
 from nearcast.errors import InputError, NearcastError
 
 __all__ = ["COMMANDS", "EXTRAS", "main"]
@@ -49,11 +50,15 @@ COMMAND_EXTRAS = {
 }
 
 
+# Typer builds these options with Pydantic, which takes as long to import as all the rest: only where they are used.
+COMPLETION_OPTIONS = ("--install-completion", "--show-completion")
+COMPLETION_VARIABLE = "_NEARCAST_COMPLETE"
+
+
 def main() -> None:
     """Run the command line. Exit code 2: the input was refused or an extra is missing; 1: any other failure."""
-    app = lazy_app(COMMANDS, pretty_exceptions_enable=False, help="Publish, process and subscribe at the edge.")
     try:
-        app(prog_name="nearcast")
+        _run(sys.argv[1:])
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in EXTRAS:
@@ -64,6 +69,20 @@ def main() -> None:
         _exit(2, str(error))
     except NearcastError as error:
         _exit(1, str(error))
+
+
+def _run(words: list[str]) -> None:
+    completion = COMPLETION_VARIABLE in os.environ or any(word in COMPLETION_OPTIONS for word in words[:1])
+    if words and words[0] in COMMANDS and not completion:
+        load(words[0], COMMANDS[words[0]]).main(args=words[1:], prog_name=f"nearcast {words[0]}")
+    app = lazy_app(
+        COMMANDS,
+        add_completion=completion,
+        pretty_exceptions_enable=False,
+        help="Publish, process and subscribe at the edge.",
+        epilog="Completion for bash, zsh and fish: nearcast --install-completion bash",
+    )
+    app(prog_name="nearcast")
 
 
 def _exit(code: int, message: str) -> None:

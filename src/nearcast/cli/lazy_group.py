@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["LazyCommand", "lazy_app"]
+__all__ = ["LazyCommand", "lazy_app", "load"]
 
 
 class LazyCommand(NamedTuple):
@@ -33,7 +33,7 @@ def lazy_app(commands: Mapping[str, LazyCommand], **options: Any) -> typer.Typer
 
         def resolve_command(self, ctx: Any, args: list[str]) -> Any:
             if args and args[0] in commands:
-                self.add_command(_load(args[0], commands[args[0]]))
+                self.add_command(load(args[0], commands[args[0]]))
             return super().resolve_command(ctx, args)
 
     app = typer.Typer(cls=LazyGroup, no_args_is_help=True, **options)
@@ -42,7 +42,8 @@ def lazy_app(commands: Mapping[str, LazyCommand], **options: Any) -> typer.Typer
     return app
 
 
-def _load(name: str, command: LazyCommand) -> Any:
+def load(name: str, command: LazyCommand) -> Any:
+    """The command itself, as click has it."""
     found = getattr(import_module(command.module), command.attribute)
     parent = typer.Typer(add_completion=False)
     parent.callback()(lambda: None)
