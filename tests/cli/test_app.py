@@ -19,21 +19,7 @@ from nearcast.cli.lazy_group import lazy_app
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-HEAVY = set(
-    [
-        "matplotlib",
-        "msgspec",
-        "nats",
-        "numpy",
-        "ortools",
-        "pandas",
-        "pyarrow",
-        "pydantic",
-        "pyspark",
-        "scipy",
-        "sklearn",
-    ]
-)
+HEAVY = {*EXTRAS, "msgspec", "nats", "pydantic"}
 # Names of modules where a distribution is called otherwise.
 MODULE_OF = {"scikit-learn": "sklearn"}
 # Commands whose packages are imported by the module itself, so that even --help needs them, or only when they run.
