@@ -18,14 +18,21 @@ from nearcast.lab.workloads.game import generate_cities
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from nearcast.lab.scenarios.scenario import ScheduledChange
+
 pytestmark = [
     pytest.mark.skipif((reason := missing_right()) is not None, reason=str(reason)),
     pytest.mark.xdist_group("wan"),  # a start clears what killed emulators left, of any test
 ]
 
 
+def drone(change: ScheduledChange) -> str:
+    """What the names of a swarm's drones begin with."""
+    return f"drone{change.subject.removeprefix('swarm')}-"
+
+
 async def test_two_swarms_change_zone_and_nothing_is_lost_or_repeated(tmp_path: Path) -> None:
-    scenario = swarms(SwarmParameters(seconds=18.0, swarms=2, drones=3, shortest_s=12.0, longest_s=16.0, seed=5))
+    scenario = swarms(SwarmParameters(seconds=20.0, swarms=2, drones=3, shortest_s=14.0, longest_s=18.0, seed=3))
     assert len(scenario.changes) == 2
     shares: list[float] = []
     judged = judge(await run_scenario(scenario, "nearcast", tmp_path / "logs", shares.append, warm_up=8.0))
@@ -34,11 +41,20 @@ async def test_two_swarms_change_zone_and_nothing_is_lost_or_repeated(tmp_path: 
     assert (summary.lost, summary.repeated, judged.ledger.failed) == (0, 0, 0)
     assert set(judged.ledger.subscriber.tolist()) == set(range(6))
     # 2 swarms, 3 drones, 2 messages a second, 3 subscribers each.
-    assert summary.deliveries == pytest.approx(2 * 3 * 2 * 18 * 3, rel=0.05)
+    assert summary.deliveries == pytest.approx(2 * 3 * 2 * 20 * 3, rel=0.05)
     assert judged.ledger.latency_ms.min() >= 20.0
     assert summary.changes == 2
     assert shares == sorted(shares)
     assert shares[-1] > 0.9
+    # Every change of zone is answered: the topic runs where its swarm is, and the drones are at home there.
+    moved_to = {(move.kind, move.subject): move.target.partition("/")[0] for move in judged.run.moves}
+    for change in scenario.changes:
+        (topic,) = change.topics
+        assert moved_to["topic", topic] == change.target
+        drones = [
+            home for (kind, name), home in moved_to.items() if kind == "client" and name.startswith(drone(change))
+        ]
+        assert drones == [change.target] * 3
 
     write_tables([judged], tmp_path / "out")
     draw([judged], tmp_path / "out" / "swarms.png")
