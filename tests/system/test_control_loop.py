@@ -53,6 +53,7 @@ async def test_a_latency_violation_moves_the_topic_and_the_clients_follow(city):
             nearcast.connect(name="drone", coordinate=at(101.0), **options(c)) as drone,
         ):
             assert (await control.ask("client", "move", name="drone", to=["tokyo"]))["error"] == ""
+            await until(lambda: not drone.coordination.rehoming.moving)
             got: list[str] = []
             await drone.subscribe("gps", callback=lambda message: got.append(message.id))
             async with traffic(leader, "gps") as sent:

@@ -170,7 +170,6 @@ class ControlLoop:
         self._moved_at[subject] = now
         if isinstance(proposal, ReplicaProposal):
             return await self._move_replicas(model, proposal, goal, wait_for_copies)
-        self._hysteresis.moved(subject, now)
         if isinstance(proposal, ClientProposal):
             move: TopicMove | ClientMove | str = self._client_move(model, proposal, goal)
         else:
@@ -178,6 +177,8 @@ class ControlLoop:
         if isinstance(move, str):
             return move
         (finish,) = await self._executor.run([move])
+        if not finish.reason:
+            self._hysteresis.moved(subject, now)
         return finish.reason or "done"
 
     def _client_move(self, model: Model, proposal: ClientProposal, goal: str) -> ClientMove | str:

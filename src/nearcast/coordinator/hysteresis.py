@@ -31,7 +31,7 @@ class Hysteresis:
                 del self._moves[subject]
 
     def moved(self, subject: str, now: float) -> None:
-        """A subject begins to move."""
+        """A subject has moved; the move began then."""
         self._moves.setdefault(subject, deque()).append(now)
 
     def held(self, now: float) -> set[str]:

@@ -34,7 +34,7 @@ _FIRST_PERIOD, _PERIOD, _FIRST_ROUNDS = 0.1, 1.0, 100  # seconds between measure
 
 
 class CoordinateAgent:
-    """The coordinate of a site. `fixed`, when set, is used instead of the measured one."""
+    """The coordinate of a site. `fixed`, when set, is used instead of what is measured."""
 
     def __init__(self, site: SiteSpec, peers: tuple[SiteSpec, ...], connection: Connection) -> None:
         self._site, self._connection = site, connection
@@ -56,7 +56,9 @@ class CoordinateAgent:
 
     @property
     def round_trips(self) -> dict[str, float]:
-        """Measured round trips to the peers, filtered, ms."""
+        """Measured round trips to the peers, filtered, ms; none when the coordinate is given."""
+        if self.fixed is not None:
+            return {}
         return {site: statistics.median(samples) for site, samples in self._samples.items()}
 
     @property
