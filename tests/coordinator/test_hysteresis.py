@@ -1,25 +1,34 @@
-"""Who moved often lately moves again only when it stays late."""
+"""Who moved in vain moves again only when it stays late."""
 
 from __future__ import annotations
 
 from nearcast.coordinator.hysteresis import Hysteresis
 
 
-def test_the_first_two_moves_are_free_and_each_further_one_needs_twice_the_patience() -> None:
+def test_a_topic_that_moves_again_too_soon_needs_ever_more_patience() -> None:
     hysteresis = Hysteresis()
     hysteresis.moved("topic gps", 0.0)
-    hysteresis.observe({"gps"}, 5.0)
-    assert hysteresis.held(5.0) == set()
-    hysteresis.moved("topic gps", 5.0)
-    hysteresis.observe(set(), 6.0)
-    assert hysteresis.held(6.0) == {"topic gps"}  # it is not late
+    hysteresis.observe({"gps"}, 4.0)
+    assert hysteresis.held(4.0) == set()  # nothing says yet that its moves do not last
+    hysteresis.moved("topic gps", 4.0)
+    hysteresis.observe(set(), 5.0)
+    assert hysteresis.held(5.0) == {"topic gps"}  # it is not late
+    hysteresis.observe({"gps"}, 8.0)
+    assert hysteresis.held(8.9) == {"topic gps"}
+    assert hysteresis.held(9.0) == set()  # late for 1 s
+    hysteresis.moved("topic gps", 9.0)
     hysteresis.observe({"gps"}, 10.0)
-    assert hysteresis.held(11.9) == {"topic gps"}
-    assert hysteresis.held(12.0) == set()  # late for 2 s
-    hysteresis.moved("topic gps", 12.0)
-    hysteresis.observe({"gps"}, 13.0)
-    assert hysteresis.held(15.9) == {"topic gps"}
-    assert hysteresis.held(16.0) == set()  # late for 4 s, all after its last move
+    assert hysteresis.held(10.9) == {"topic gps"}
+    assert hysteresis.held(11.0) == set()  # late for 2 s, all after its last move
+
+
+def test_a_topic_whose_moves_last_is_never_held() -> None:
+    hysteresis = Hysteresis()
+    for now in range(0, 200, 20):
+        hysteresis.observe({"gps"}, float(now))
+        assert hysteresis.held(float(now)) == set()
+        hysteresis.moved("topic gps", float(now))
+        hysteresis.observe(set(), now + 1.0)
 
 
 def test_a_topic_that_is_late_now_and_then_is_not_late_without_a_break() -> None:
@@ -36,23 +45,34 @@ def test_moves_are_forgotten_after_a_minute_and_clients_wait_without_being_late(
     hysteresis = Hysteresis()
     for now in (0.0, 1.0, 2.0):
         hysteresis.moved("client car", now)
-    assert hysteresis.held(5.9) == {"client car"}
-    assert hysteresis.held(6.0) == set()
+    assert hysteresis.held(3.9) == {"client car"}
+    assert hysteresis.held(4.0) == set()
     hysteresis.observe(set(), 62.5)
     hysteresis.moved("client car", 63.0)
     assert hysteresis.held(63.0) == set()
 
 
-def test_a_device_that_swings_every_three_seconds_moves_its_topic_a_few_times_a_minute() -> None:
-    hysteresis, moves, late_side = Hysteresis(), 0, 0
+def test_a_device_that_swings_every_three_seconds_moves_its_topic_a_few_times_and_then_no_more() -> None:
+    hysteresis, moves = Hysteresis(), []
     topic_side = 0
-    for tick in range(600):  # a minute in steps of 0.1 s
+    for tick in range(6000):  # ten minutes in steps of 0.1 s
         now = tick / 10
         device = int(now // 3) % 2
         late = device != topic_side
         hysteresis.observe({"gps"} if late else set(), now)
         if late and "topic gps" not in hysteresis.held(now):
             hysteresis.moved("topic gps", now)
-            topic_side, moves = device, moves + 1
-        late_side += late
-    assert moves <= 4  # 19 without
+            topic_side = device
+            moves.append(now)
+    assert len(moves) <= 5  # 199 without
+
+
+def test_a_client_that_swings_moves_ever_more_rarely() -> None:
+    hysteresis, moves, side = Hysteresis(), 0, 0
+    for tick in range(1200):
+        now = tick / 10
+        hysteresis.observe(set(), now)
+        if int(now // 3) % 2 != side and "client car" not in hysteresis.held(now):
+            hysteresis.moved("client car", now)
+            side, moves = 1 - side, moves + 1
+    assert moves <= 9  # 39 without

@@ -1,46 +1,63 @@
-"""Keeps topics and clients from moving to and fro: who moved often must be late for longer to move again."""
+"""Keeps topics and clients from moving to and fro: who moved in vain must be late for longer to move again."""
 
 from __future__ import annotations
 
-from collections import deque
+from dataclasses import dataclass
 
 __all__ = ["Hysteresis"]
 
-_WINDOW = 60.0  # seconds in which moves are counted
-_FREE_MOVES = 1  # in the window, before anything is held
+_LASTING = 10.0  # seconds; a move that was followed by another sooner than this was in vain
+_FIRST_WAIT, _LONGEST_WAIT = 1.0, 32.0
+_FORGET_AFTER = 60.0  # without a move, and for topics without being late
+
+
+@dataclass
+class _Moved:
+    at: float
+    wait: float = 0.0
+    late_at: float = float("-inf")
 
 
 class Hysteresis:
     """Times are of one monotonic clock. Subjects are `topic T` and `client C`.
 
-    A topic that moved k > 1 times within the last minute is held until it has been late for 2^(k-1) seconds without a
-    break, a client until so much time has passed: what swings between two zones moves ever more rarely.
+    A subject that moves again before its last move has lasted gets a wait, which doubles each time, and is halved by a
+    move that lasted: a topic must be late for so long without a break to move again, a client must stay for so long.
+    What changes its zone now and then is answered at once; what swings between two zones stops moving, because none of
+    its stays is as long as its wait.
     """
 
     def __init__(self) -> None:
-        self._moves: dict[str, deque[float]] = {}
+        self._moved: dict[str, _Moved] = {}
         self._late_since: dict[str, float] = {}
 
     def observe(self, late: set[str], now: float) -> None:
         """The topics that are late now."""
         self._late_since = {topic: self._late_since.get(topic, now) for topic in late}
-        for subject, times in list(self._moves.items()):
-            while times and times[0] < now - _WINDOW:
-                times.popleft()
-            if not times:
-                del self._moves[subject]
+        for topic in late:
+            if moved := self._moved.get(f"topic {topic}"):
+                moved.late_at = now
+        for subject, moved in list(self._moved.items()):
+            if max(moved.at, moved.late_at) < now - max(_FORGET_AFTER, 2 * moved.wait):
+                del self._moved[subject]
 
     def moved(self, subject: str, now: float) -> None:
         """A subject has moved; the move began then."""
-        self._moves.setdefault(subject, deque()).append(now)
+        last = self._moved.get(subject)
+        if last is None:
+            self._moved[subject] = _Moved(now)
+        elif now - last.at < max(_LASTING, 2 * last.wait):
+            self._moved[subject] = _Moved(now, min(max(_FIRST_WAIT, 2 * last.wait), _LONGEST_WAIT))
+        else:
+            self._moved[subject] = _Moved(now, last.wait / 2 if last.wait > _FIRST_WAIT else 0.0)
 
     def held(self, now: float) -> set[str]:
         """The subjects that may not move yet."""
-        return {subject for subject, times in self._moves.items() if now < self._free_at(subject, times)}
+        return {subject for subject, moved in self._moved.items() if now < self._free_at(subject, moved)}
 
-    def _free_at(self, subject: str, times: deque[float]) -> float:
-        if len(times) <= _FREE_MOVES:
+    def _free_at(self, subject: str, moved: _Moved) -> float:
+        if not moved.wait:
             return float("-inf")
         kind, _, name = subject.partition(" ")
-        since = max(times[-1], self._late_since.get(name, float("inf"))) if kind == "topic" else times[-1]
-        return since + 2.0 ** (len(times) - 1)
+        since = max(moved.at, self._late_since.get(name, float("inf"))) if kind == "topic" else moved.at
+        return since + moved.wait

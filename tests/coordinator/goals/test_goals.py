@@ -197,7 +197,30 @@ def test_balance_may_not_make_a_topic_late() -> None:
     plan = plan_of(world, cov=0.1, mean_load=50.0)
     assert plan.accepted == ()
     assert {one.by for one in plan.refused} == {"topic latency"}
-    assert "ms to topic news, which has" in plan.refused[0].reason
+    assert plan.refused[0].reason == "topic news would take up to 302 ms; its bound is 20 ms"
+
+
+def test_balance_counts_the_way_from_the_new_home_to_the_topic_in_both_roles() -> None:
+    """A drone that publishes and subscribes, 15 ms (one way) farther from the other site, which is 15 ms away from the
+    topic: at home there a message would take 60 ms more, not 15."""
+    world = World(west=0.0, east=30.0)
+    world.topic("swarm", "west", bound=60.0)
+    for n in range(20):
+        world.client(f"drone{n}", 0.0, "west", publishes="swarm", subscribes="swarm")
+    plan = plan_of(world, cov=0.1, mean_load=50.0)
+    assert plan.accepted == ()
+    assert {one.by for one in plan.refused} == {"topic latency"}
+
+
+def test_balance_adds_up_the_ways_of_publishers_and_subscribers_that_it_moves() -> None:
+    """Each move alone is within the bound, one of a publisher and one of a subscriber are not."""
+    world = World(west=0.0, east=30.0)
+    world.topic("news", "west", bound=50.0)
+    for n in range(10):
+        world.client(f"editor{n}", 0.0, "west", publishes="news")
+        world.client(f"reader{n}", 0.0, "west", subscribes="news")
+    plan = plan_of(world, cov=0.1, mean_load=20.0)
+    assert len({move.removeprefix("client ")[:6] for move in moves(plan)}) == 1
 
 
 def test_soft_goals_leave_alone_what_has_just_moved() -> None:

@@ -20,6 +20,7 @@ __all__ = ["TopicLatencyGoal", "is_worth_a_move", "why_left"]
 
 _BLOCK = 8192
 _LEAST_GAIN_MS = 5.0  # smaller differences are within what measurements differ
+_SPARE = 0.1  # of the bound, which moves for other goals leave
 
 
 def is_worth_a_move(model: Model, topic: int, expected_ms: float, settings: CoordinatorSettings) -> bool:
@@ -39,13 +40,16 @@ def why_left(model: Model, topic: int, settings: CoordinatorSettings) -> str:
     if not topics.managing[topic].any():
         return "it has no processor that could run elsewhere"
     if topics.held[topic]:
-        return "it moved several times within the last minute; it moves again when it stays late"
+        return "its last moves did not last; it moves again when it stays late"
     if not len(live):
         return "no site is up"
     best = int(live[topics.expected[topic, live].argmin()])
     there, estimate = topics.expected[topic, best], topics.estimate[topic]
     if topics.managing[topic].sum() > 1:
         return "it runs at several sites, and no other homes of its clients would shorten its ways"
+    if best == topics.site[topic] and is_worth_a_move(model, topic, there, settings):
+        home = f"with its clients at home at {names[best]} it would take {there:.0f} ms"
+        return f"{home}; they moved just now, or are nearer to their other topics where they are"
     if best == topics.site[topic]:
         return f"no site is nearer: best is {names[best]} with {there:.0f} ms"
     if not is_worth_a_move(model, topic, there, settings):
@@ -77,14 +81,13 @@ class TopicLatencyGoal(Goal):
         mine = mine[np.isfinite(topics.bound[mine])]
         if not len(mine):
             return ""
-        way = model.client_distances(np.array([proposal.client]))[0] / 2
-        before, after = draft.home[proposal.client], proposal.home
-        longer = way[after] - (way[before] if before >= 0 else 0.0)
-        spare = topics.bound[mine] - draft.latency[mine]
-        worst = int(spare.argmin())
-        if longer > max(spare[worst], 0.0):
+        then = draft.latency_with_client_at(proposal.client, proposal.home)[mine]
+        now, bound = draft.latency[mine], topics.bound[mine]
+        over = (then > now) & (then > (1 - _SPARE) * bound)
+        if over.any():
+            worst = int(np.where(over, then - bound, -np.inf).argmax())
             name = topics.names[mine[worst]]
-            return f"it would add {longer:.0f} ms to topic {name}, which has {max(spare[worst], 0.0):.0f} ms to spare"
+            return f"topic {name} would take up to {then[worst]:.0f} ms; its bound is {bound[worst]:.0f} ms"
         return ""
 
     def _late_topics(self, model: Model, settings: CoordinatorSettings) -> list[TopicProposal]:

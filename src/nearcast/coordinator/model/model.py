@@ -47,7 +47,7 @@ class TopicColumns:
     Times are one way, from publication to receipt, in ms; so is the bound. way_in and way_out are those of the worst
     clients; with the p90 in the worker they make the estimate, E(t). measured is the subscribers' p90, NaN without
     enough samples since the topic last moved. latency is compared with the bound: what was measured, else the estimate.
-    expected is W(t, b), topics × sites. held: it moved often lately, and is not late for long enough to move again.
+    expected is W(t, b), topics × sites. held: its last moves did not last, so that it must be late for longer to move.
     """
 
     names: tuple[str, ...]
@@ -97,7 +97,7 @@ class ClientColumns:
     height: Floats
     near_site: Ints  # clients × the sites they measured; -1 is none
     near_ms: Floats  # the round trips to these
-    held: Flags  # it moved often lately: it stays for a while
+    held: Flags  # its last moves did not last: it stays for a while
     pair_client: Ints
     pair_topic: Ints
     publishes: Flags
