@@ -32,7 +32,12 @@ async def test_who_waits_for_a_place_does_not_wait_for_ever_when_the_client_clos
     acknowledgements = Acknowledgements(Silent())  # type: ignore[arg-type]
     await acknowledgements.start()
     first = await acknowledgements.send("gps", "pub.gps", "a:b:1:1", b"", b"{}", 1, 30.0)
-    second = asyncio.create_task(acknowledgements.send("gps", "pub.gps", "a:b:1:2", b"", b"{}", 1, 30.0))
+
+    async def send_another() -> None:
+        await acknowledgements.wait_for_room()
+        await acknowledgements.send("gps", "pub.gps", "a:b:1:2", b"", b"{}", 1, 30.0)
+
+    second = asyncio.create_task(send_another())
     await asyncio.sleep(0)
     await acknowledgements.stop()
     with pytest.raises(QuorumError):

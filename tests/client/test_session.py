@@ -51,22 +51,53 @@ async def moved(sessions: Sessions) -> tuple[Session, Session]:
     return old, new
 
 
-async def test_a_switch_changes_home_and_ids_and_keeps_counting(brokers: dict[str, FakeConnection]) -> None:
+async def test_a_switch_changes_home_and_keeps_the_source(brokers: dict[str, FakeConnection]) -> None:
     sessions = Sessions("car", ["tokyo"], 5.0)
     with pytest.raises(NearcastError, match="not connected"):
         _ = sessions.current
     assert sessions.home == ""
     await sessions.start()
-    first = sessions.current.next_id().split(":")
+    first = sessions.current.make_id(1).split(":")
     sessions.switch(await sessions.open(["osaka"]))
-    second = sessions.current.next_id().split(":")
-    assert (first[0], first[1], first[3]) == ("car", "tokyo", "1")
-    assert (second[0], second[1], second[3]) == ("car", "osaka", "2")
+    second = sessions.current.make_id(2).split(":")
+    assert (first[0], first[1], first[3]) == (sessions.source, "tokyo", "1")
+    assert (second[0], second[1], second[3]) == (sessions.source, "osaka", "2")
     assert sessions.home == "osaka"
     for connection in brokers.values():
         connection.may_close.set()
     await sessions.close()
     assert [connection.closed for connection in brokers.values()] == [1, 1]
+
+
+async def test_microseconds_of_a_source_never_repeat(
+    brokers: dict[str, FakeConnection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock stands still and goes back a little; ids of a family of topics stay apart, in order."""
+    sessions = Sessions("car", ["tokyo"], 5.0)
+    await sessions.start()
+    times = iter([10, 10, 9, 10, 50])
+    monkeypatch.setattr("nearcast.client.session.time.time_ns", lambda: next(times) * 1_000_000)
+    made = [int(sessions.current.make_id(1).split(":")[2]) for _ in range(5)]
+    assert made == [10_000, 10_001, 10_002, 10_003, 50_000]
+    brokers["tokyo"].may_close.set()
+    await sessions.close()
+
+
+async def test_a_corrected_clock_does_not_wait_for_the_wrong_one(
+    brokers: dict[str, FakeConnection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sessions = Sessions("car", ["tokyo"], 5.0)
+    await sessions.start()
+    monkeypatch.setattr("nearcast.client.session.time.time_ns", lambda: 7_200_000_000_000)
+    assert sessions.current.make_id(1).split(":")[2] == "7200000000"
+    sessions.clock.correct(-3_600_000_000)
+    assert sessions.current.make_id(2).split(":")[2] == "3600000000"
+    brokers["tokyo"].may_close.set()
+    await sessions.close()
+
+
+def test_two_processes_of_one_name_are_two_sources() -> None:
+    assert Sessions("car", ["tokyo"], 5.0).source != Sessions("car", ["tokyo"], 5.0).source
 
 
 async def test_a_session_whose_closing_was_cancelled_is_closed_with_the_client(

@@ -5,7 +5,15 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearcast.nats.stamp import dead_letter_block, header_block, notification_id, parse_stamp, reason_of, stamp_of
+from nearcast.nats.stamp import (
+    dead_letter_block,
+    header_block,
+    new_incarnation,
+    notification_id,
+    parse_stamp,
+    reason_of,
+    stamp_of,
+)
 from nearcast.nats.subjects import stream_name, topic_of
 
 names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_-]{0,20}", fullmatch=True)
@@ -13,11 +21,13 @@ names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_-]{0,20}", fullmatch=True)
 
 @given(names, names, st.integers(1, 2**60), st.integers(0, 10**9), st.integers(0, 99))
 def test_what_goes_in_comes_out(publisher: str, home: str, us: int, n: int, k: int) -> None:
-    message_id = f"{publisher}:{home}:{us}:{n}".encode()
+    incarnation = new_incarnation()
+    message_id = f"{publisher}~{incarnation}:{home}:{us}:{n}".encode()
     for one in (message_id, notification_id(message_id, k)):
         assert stamp_of(header_block(one)) == one
         stamp = parse_stamp(one)
-        assert (stamp.publisher, stamp.home, stamp.published_us) == (publisher, home, us)
+        assert (stamp.publisher, stamp.home, stamp.published_us, stamp.number) == (publisher, home, us, n)
+        assert stamp.source == f"{publisher}~{incarnation}"
 
 
 @given(st.binary(max_size=60))

@@ -101,13 +101,16 @@ class Acknowledgements:
         self._waiting.clear()
         self._room.set()
 
-    async def send(
-        self, topic: str, subject: str, message_id: str, headers: bytes, payload: bytes, needed: int, timeout: float
-    ) -> asyncio.Future[Receipt]:
-        """Send as soon as fewer than allowed are in flight; the future is for the acknowledgement."""
+    async def wait_for_room(self) -> None:
+        """Wait until fewer publications than allowed are in flight."""
         while len(self._waiting) >= _IN_FLIGHT:
             self._room.clear()
             await self._room.wait()
+
+    async def send(
+        self, topic: str, subject: str, message_id: str, headers: bytes, payload: bytes, needed: int, timeout: float
+    ) -> asyncio.Future[Receipt]:
+        """Send now; the future is for the acknowledgement."""
         if self._stopped:
             raise ConnectionLostError("the connection is closed")
         loop = asyncio.get_running_loop()

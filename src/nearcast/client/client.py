@@ -280,7 +280,7 @@ def connect(
         raise InputError("urls is empty; name at least one broker, as in nats://127.0.0.1:4222")
     sessions = Sessions(check_name(name or f"c{secrets.token_hex(6)}", "client"), addresses, timeout)
     publisher, subscriptions = Publisher(sessions, codec), set[Subscription]()
-    sessions.on_reconnect.append(publisher.routes.clear)  # it may be another site, and topics may have changed
+    sessions.on_reconnect.append(publisher.forget_routes)
     coordination = None
     if coordinator is not None:
         # A client without a coordinator does not pay for this.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from nearcast.client.acknowledgements import Receipt
@@ -14,6 +16,7 @@ from nearcast.nats.stamp import header_block
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Iterator
 
     from nearcast.client.session import Sessions
     from nearcast.codec import Codec
@@ -22,12 +25,15 @@ __all__ = ["Publisher", "Route"]
 
 
 class Route:
-    """How the publications of a topic (or the records of a dataset) leave, and how many did since the last report."""
+    """How the publications of a topic (or the records of a dataset) leave, and how many did since the last report.
 
-    __slots__ = ("bytes", "quorum", "replicas", "sent", "subject")
+    numbers: of the publications, from 1 for as long as the client runs; routes to the same subject share them.
+    """
 
-    def __init__(self, subject: str, replicas: tuple[str, ...], quorum: int) -> None:
-        self.subject, self.replicas, self.quorum = subject, replicas, quorum
+    __slots__ = ("bytes", "numbers", "quorum", "replicas", "sent", "subject")
+
+    def __init__(self, subject: str, replicas: tuple[str, ...], quorum: int, numbers: Iterator[int]) -> None:
+        self.subject, self.replicas, self.quorum, self.numbers = subject, replicas, quorum, numbers
         self.sent = self.bytes = 0
 
 
@@ -38,13 +44,19 @@ class Publisher:
         self._sessions, self._codec = sessions, codec
         self.routes: dict[str, Route] = {}
         self._dataset_routes: dict[str, Route] = {}
+        self._numbers: defaultdict[str, Iterator[int]] = defaultdict(lambda: itertools.count(1))  # by subject
+
+    def forget_routes(self) -> None:
+        """Look topics up again: the broker may be another one, and topics may have changed."""
+        self.routes.clear()
 
     async def topic_route(self, topic: str) -> Route:
         """The route of a topic that was not published to before."""
         check_topic(topic)
         specs = await look_up_topics(self._sessions.connection, topic)
         replicas, quorum = (specs[0].replicas, specs[0].quorum) if specs else ((), 0)
-        route = self.routes[topic] = Route(subjects.publications(topic), replicas, quorum)
+        subject = subjects.publications(topic)
+        route = self.routes[topic] = Route(subject, replicas, quorum, self._numbers[subject])
         return route
 
     async def dataset_route(self, dataset: str) -> Route:
@@ -53,7 +65,8 @@ class Publisher:
         if route is None:
             check_topic(dataset)
             store = await self._sessions.current.channels.find_dataset(dataset)
-            route = self._dataset_routes[dataset] = Route(subjects.feed(dataset), (store,), 1)
+            subject = subjects.feed(dataset)
+            route = self._dataset_routes[dataset] = Route(subject, (store,), 1, self._numbers[subject])
         return route
 
     async def send(
@@ -65,10 +78,12 @@ class Publisher:
             have = ", ".join(route.replicas) or "no stores"
             raise InputError(f"topic {name}: quorum is {needed}; the topic is kept by {have}")
         payload = data if type(data) is bytes else self._encode(name, data)
+        if needed:  # numbered when it may be sent: numbers leave in order
+            await self._sessions.current.acknowledgements.wait_for_room()
         size, session = len(payload), self._sessions.current
         if size > session.largest_payload:
             raise PayloadTooLargeError(name, size, session.largest_payload)
-        message_id = session.next_id()
+        message_id = session.make_id(next(route.numbers))
         headers = header_block(message_id.encode())
         route.sent += 1
         route.bytes += size

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import time
 from typing import TYPE_CHECKING
@@ -14,9 +13,10 @@ from nearcast.client.channels import ChannelMember, HeldChannels
 from nearcast.errors import NearcastError
 from nearcast.nats.connection import RESERVED_BYTES, Connection, open_connection
 from nearcast.nats.rpc import Server
+from nearcast.nats.stamp import new_incarnation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from nearcast.nats.rpc import Endpoint
 
@@ -26,10 +26,16 @@ _log = logging.getLogger(__name__)
 
 
 class HomeClock:
-    """The home's clock. offset_us: what to add to this machine's, as far as it is known."""
+    """The home's clock. offset_us: what to add to this machine's, as far as it is known. stamped_us: the last stamp."""
 
     def __init__(self) -> None:
         self.offset_us = 0
+        self.stamped_us = 0
+
+    def correct(self, offset_us: int) -> None:
+        """The offset was measured. Stamps made with a wrong one do not bind those to come."""
+        if offset_us != self.offset_us:
+            self.offset_us, self.stamped_us = offset_us, 0
 
     def now_us(self) -> int:
         """Microseconds since 1970."""
@@ -45,12 +51,12 @@ class Session:
     def __init__(
         self,
         name: str,
+        source: str,
         connection: Connection,
-        numbers: Iterator[int],
         held: HeldChannels,
         clock: HomeClock,
     ) -> None:
-        self._name, self.connection, self._numbers, self._clock = name, connection, numbers, clock
+        self._source, self.connection, self._clock = source, connection, clock
         self.acknowledgements = Acknowledgements(connection)
         self.channels = ChannelMember(name, connection, held)
         self._server: Server | None = None
@@ -60,11 +66,16 @@ class Session:
         """Take over what the broker says of itself. After a reconnection it may be another one."""
         self.home = self.connection.server_name
         self.largest_payload = max(self.connection.max_payload - RESERVED_BYTES, 0)
-        self._id_prefix = f"{self._name}:{self.home}:"
+        self._id_prefix = f"{self._source}:{self.home}:"
 
-    def next_id(self) -> str:
-        """The id of the next publication."""
-        return f"{self._id_prefix}{time.time_ns() // 1000 + self._clock.offset_us}:{next(self._numbers)}"
+    def make_id(self, number: int) -> str:
+        """The id of a publication that is the n-th to its topic. No two have the same microsecond."""
+        clock = self._clock
+        us = time.time_ns() // 1000 + clock.offset_us
+        if us <= clock.stamped_us:
+            us = clock.stamped_us + 1
+        clock.stamped_us = us
+        return f"{self._id_prefix}{us}:{number}"
 
     async def serve(self, endpoint: Endpoint) -> None:
         """Answer commands to this client for as long as the session lasts."""
@@ -83,7 +94,8 @@ class Session:
 class Sessions:
     """The sessions of one client: the current one, and those that a move opens or drains.
 
-    urls: where to connect, best first. reconnects: how often a lost connection came back.
+    urls: where to connect, best first. reconnects: how often a lost connection came back. source: the client's name and
+    the incarnation that this process drew.
     """
 
     def __init__(self, name: str, urls: Sequence[str], timeout: float) -> None:
@@ -91,7 +103,7 @@ class Sessions:
         self.reconnects = 0
         self.on_reconnect: list[Callable[[], None]] = []
         self.clock = HomeClock()
-        self._numbers = itertools.count(1)
+        self.source = f"{name}~{new_incarnation()}"
         self._held: HeldChannels = {}
         self._current: Session | None = None
         self._others: set[Session] = set()
@@ -126,7 +138,7 @@ class Sessions:
                 callback()
 
         connection = await open_connection(urls, name=self.name, timeout=self._timeout, on_reconnect=reconnected)
-        session = Session(self.name, connection, self._numbers, self._held, self.clock)
+        session = Session(self.name, self.source, connection, self._held, self.clock)
         self._others.add(session)
         await session.acknowledgements.start()
         return session

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nats.js.api import ExternalStream, RetentionPolicy, StorageType, StreamConfig, StreamSource
+from nats.js.api import ExternalStream, RetentionPolicy, StorageType, StreamConfig, StreamSource, SubjectTransform
 
 from nearcast.nats import subjects
 
@@ -18,15 +18,21 @@ _DUPLICATE_WINDOW = 120.0
 _COPYING_WINDOW = 3600.0  # longer while the past is copied: what came live comes again with the past, much later
 
 
-def stream_config(topic: TopicSpec) -> StreamConfig:
-    """The stream keeps publications and, for a processed topic, notifications."""
-    kept = [subjects.publications(topic.name)]
+def stream_config(topic: TopicSpec, site: str) -> StreamConfig:
+    """The stream keeps publications and, for a processed topic, notifications, marks and dead letters.
+
+    What is repaired comes on a subject of this site's own, and is stored under the subject it had.
+    """
+    kinds = [subjects.publications]
     if topic.processed:
-        kept.append(subjects.notifications(topic.name))
+        kinds += [subjects.notifications, subjects.marks, subjects.dead_letters]
+    name = subjects.stream_name(topic.name)
+    repaired = subjects.repair(site, name, ">")
     return StreamConfig(
-        name=subjects.stream_name(topic.name),
+        name=name,
         description=f"topic {topic.name}",
-        subjects=kept,
+        subjects=[*(kind(topic.name) for kind in kinds), repaired],
+        subject_transform=SubjectTransform(src=repaired, dest=">"),
         retention=RetentionPolicy.LIMITS,
         storage=StorageType.FILE,
         max_age=topic.keep_seconds or 0,
@@ -51,7 +57,7 @@ def copying_config(config: StreamConfig, source: str = "") -> StreamConfig:
 
 def retired_config(config: StreamConfig) -> StreamConfig:
     """The stream keeps what it has and takes nothing more."""
-    return config.evolve(subjects=[_retired_subject(config)], sources=None)
+    return config.evolve(subjects=[_retired_subject(config)], sources=None, subject_transform=None)
 
 
 def is_copying(config: StreamConfig) -> bool:

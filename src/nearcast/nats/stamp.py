@@ -3,19 +3,24 @@
 Headers are expensive (three of them halve what NATS delivers), so all is packed into the one header that
 stores need anyway to drop duplicates:
 
-    Nats-Msg-Id: <publisher>:<home>:<microseconds since 1970>:<number>[;<n>]
+    Nats-Msg-Id: <publisher>~<incarnation>:<home>:<microseconds since 1970>:<number>[;<n>]
 
-`;<n>` marks the n-th notification made from that publication.
+The incarnation is drawn by each client process, so that two processes of one name never make the same id;
+`<publisher>~<incarnation>` is the *source*. Numbers count from 1 for each source and concrete topic. The microseconds
+are the message's time, the same at every store. `;<n>` marks the n-th notification made from that publication.
 """
 
 from __future__ import annotations
 
+import secrets
+import string
 from dataclasses import dataclass
 
 __all__ = [
     "Stamp",
     "dead_letter_block",
     "header_block",
+    "new_incarnation",
     "notification_id",
     "parse_stamp",
     "reason_of",
@@ -26,16 +31,29 @@ _FIELD = b"Nats-Msg-Id:"
 _START = b"NATS/1.0\r\nNats-Msg-Id: "
 _REASON = b"Nearcast-Reason: "
 _END = b"\r\n\r\n"
+_INCARNATION_LETTERS = string.digits + string.ascii_lowercase
 
 
 @dataclass(frozen=True)
 class Stamp:
-    """What the header of a message says."""
+    """What the header of a message says. number: among the publications of its source to its topic, from 1."""
 
     id: str
     publisher: str
     home: str
     published_us: int
+    incarnation: str = ""
+    number: int = 0
+
+    @property
+    def source(self) -> str:
+        """The client process that published it."""
+        return f"{self.publisher}~{self.incarnation}" if self.incarnation else self.publisher
+
+
+def new_incarnation() -> str:
+    """Tells this process from others of the same name."""
+    return "".join(secrets.choice(_INCARNATION_LETTERS) for _ in range(5))
 
 
 def header_block(message_id: bytes) -> bytes:
@@ -74,6 +92,7 @@ def parse_stamp(message_id: bytes) -> Stamp:
     """Take a message id apart. One that Nearcast did not make is an id and nothing more."""
     text = message_id.decode("utf-8", "replace")
     parts = text.partition(";")[0].split(":")
-    if len(parts) != 4 or not parts[2].isdigit():
+    if len(parts) != 4 or not (parts[2].isdecimal() and parts[3].isdecimal()):
         return Stamp(text, "", "", 0)
-    return Stamp(text, parts[0], parts[1], int(parts[2]))
+    publisher, _, incarnation = parts[0].partition("~")
+    return Stamp(text, publisher, parts[1], int(parts[2]), incarnation, int(parts[3]))

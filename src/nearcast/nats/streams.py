@@ -16,7 +16,7 @@ from nats.errors import Error as NatsError
 from nats.js.errors import NotFoundError
 
 from nearcast.errors import NearcastError
-from nearcast.nats.stamp import stamp_of
+from nearcast.nats.stamp import parse_stamp, stamp_of
 
 if TYPE_CHECKING:
     from nearcast.nats.connection import Connection
@@ -57,6 +57,11 @@ class StoredEntry:
     stored_us: int
     id: bytes
     payload: bytes
+
+    @property
+    def time_us(self) -> int:
+        """The message's time: from its id, the same at every store; the stored time when it has none."""
+        return parse_stamp(self.id).published_us or self.stored_us
 
 
 @dataclass

@@ -24,13 +24,17 @@ __all__ = [
     "handover",
     "history",
     "is_notification",
+    "marks",
     "notifications",
     "publications",
+    "redelivery",
+    "repair",
     "report",
     "site_command",
     "site_coordinates",
     "store_api",
     "stream_name",
+    "tips",
     "topic_of",
     "topics_lookup",
     "worker",
@@ -67,8 +71,28 @@ def dead_letters(topic: str) -> str:
     return f"dlq.{topic}"
 
 
+def marks(topic: str) -> str:
+    """Where workers say which publications of a topic they have processed."""
+    return f"mrk.{topic}"
+
+
+def redelivery(topic: str) -> str:
+    """Where stores send publications again that nobody has marked."""
+    return f"rdl.{topic}"
+
+
+def tips(topic: str) -> str:
+    """Where stores say what they stored last of a topic."""
+    return f"tip.{topic}"
+
+
+def repair(site: str, stream: str, subject: str) -> str:
+    """Where a message goes that is to be stored by the stream of one site only, under the subject given."""
+    return f"rep.{site}.{stream}.{subject}"
+
+
 def topic_of(subject: str) -> str:
-    """The topic of a subject of the four functions above: all their prefixes have three letters and a dot."""
+    """The topic of a subject of the functions above but `repair`: their prefixes have three letters and a dot."""
     return subject[4:]
 
 

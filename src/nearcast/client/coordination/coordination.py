@@ -164,7 +164,7 @@ class Coordination:
     async def _measure(self, connection: Connection, rounds: int) -> None:
         if self._coordinate.fixed is None:
             self._coordinate.update(await self._neighbourhood.measure(connection, rounds))
-            self._sessions.clock.offset_us = self._neighbourhood.clock_offset_us
+            self._sessions.clock.correct(self._neighbourhood.clock_offset_us)
 
     async def _report_forever(self) -> None:
         while True:

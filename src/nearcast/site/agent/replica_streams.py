@@ -105,7 +105,7 @@ class ReplicaStreams:
 
         others: sites that have its past. A retired stream lacks what came since, and is created anew then.
         """
-        config, manager = stream_config(topic), self._store.jsm(timeout=10)
+        config, manager = stream_config(topic, self._site), self._store.jsm(timeout=10)
         name = str(config.name)
         with self._errors(f"no stream for topic {topic.name}"):
             found: StreamInfo | None = None
@@ -123,7 +123,7 @@ class ReplicaStreams:
 
     async def _copy(self, topic: TopicSpec, others: Sequence[str]) -> None:
         """Copy the past from one of the others, whichever has it and answers; wait as long as none does."""
-        config, manager = stream_config(topic), self._store.jsm(timeout=10)
+        config, manager = stream_config(topic, self._site), self._store.jsm(timeout=10)
         with self._errors(f"the past of topic {topic.name} is not copied"):
             while not (source := await self._find_source(topic.name, others)):  # noqa: ASYNC110
                 await asyncio.sleep(_RETRY_PAUSE * max(1.0, len(self.copying) / _PARALLEL_COPIES))

@@ -1,0 +1,55 @@
+"""The numbers of publications: from 1 for each topic, without gaps, whatever happens to routes. No network."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from nearcast.client.publishing import Publisher
+from nearcast.codec import JSON
+from nearcast.nats.stamp import parse_stamp, stamp_of
+
+
+class Broker:
+    """Takes what is sent."""
+
+    backlogged = False
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, bytes]] = []
+
+    def send(self, subject: str, headers: bytes, payload: bytes) -> None:
+        self.sent.append((subject, stamp_of(headers)))
+
+
+def publisher_at(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Publisher:
+    async def look_up(current: object, pattern: str) -> list[Any]:
+        await asyncio.sleep(0)
+        return []
+
+    monkeypatch.setattr("nearcast.client.publishing.look_up_topics", look_up)
+    session = SimpleNamespace(
+        connection=broker, largest_payload=100, make_id=lambda number: f"car~aaaaa:tokyo:{1000 + number}:{number}"
+    )
+    return Publisher(SimpleNamespace(current=session, connection=lambda: broker), JSON)  # type: ignore[arg-type]
+
+
+async def test_numbers_count_per_topic_and_survive_a_reconnection(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = Broker()
+    publisher = publisher_at(broker, monkeypatch)
+
+    async def publish(topic: str, count: int) -> None:
+        for _ in range(count):
+            route = publisher.routes.get(topic) or await publisher.topic_route(topic)
+            await publisher.send(topic, route, {}, None, 1.0)
+
+    await asyncio.gather(publish("gps", 3), publish("gps", 2), publish("alerts", 2))  # two find out about gps at once
+    publisher.forget_routes()
+    await publish("gps", 2)
+    numbers: dict[str, list[int]] = {}
+    for subject, message_id in broker.sent:
+        numbers.setdefault(subject, []).append(parse_stamp(message_id).number)
+    assert numbers == {"pub.gps": [1, 2, 3, 4, 5, 6, 7], "pub.alerts": [1, 2]}
