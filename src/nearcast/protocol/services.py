@@ -19,6 +19,7 @@ __all__ = [
     "RenewRequest",
     "StoredMessage",
     "StoresAnswer",
+    "Tip",
     "TopicsAnswer",
     "TopicsRequest",
 ]
@@ -49,6 +50,23 @@ class Advertisement(msgspec.Struct, frozen=True):
     site: str
     topics: list[str]
     fresh: bool = False
+
+
+class Tip(msgspec.Struct, frozen=True, array_like=True):
+    """What a store has of a topic's last seconds, on `tip.<topic>` every 2 s while the topic is active, as msgpack.
+
+    It is of what subscribers get: notifications of a processed topic, else publications, of one topic of a family.
+    behind: the store lacks something itself. second: the first of these seconds of message time (since 1970).
+    counts, digests: of each second; a digest is the sum of `id_hash` modulo 2**64. The last two seconds still change.
+    late: ids of messages that were stored since then, though their time is before the first second; the newest 256.
+    """
+
+    site: str
+    behind: bool
+    second: int
+    counts: list[int]
+    digests: list[int]
+    late: list[bytes] = []
 
 
 class HistoryRequest(msgspec.Struct, frozen=True, omit_defaults=True):
