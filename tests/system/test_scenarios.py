@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from nearcast.lab.scenarios.game import AvatarParameters, game
 from nearcast.lab.scenarios.plot import draw
+from nearcast.lab.scenarios.policies import starting_places
 from nearcast.lab.scenarios.report import judge, summary_table, write_tables
 from nearcast.lab.scenarios.runner import run_scenario
+from nearcast.lab.scenarios.scenario import FaultKind, ScheduledFault
 from nearcast.lab.scenarios.swarms import SwarmParameters, swarms
 from nearcast.lab.wan import missing_right
 from nearcast.lab.workloads.game import generate_cities
@@ -66,6 +69,24 @@ async def test_two_swarms_change_zone_and_nothing_is_lost_or_repeated(tmp_path: 
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(("kind", "seconds"), [("kill coordinator", 26.0), ("cut off coordinator", 18.0)])
+async def test_a_coordinator_killed_or_cut_off_during_a_change_delays_the_answer_and_breaks_nothing(
+    tmp_path: Path, kind: FaultKind, seconds: float
+) -> None:
+    """Half a second after the change: the moves it calls for are about to begin. Another coordinator leads two leases
+    later at most; a link that is back needs a report."""
+    parameters = SwarmParameters(seconds=seconds, swarms=1, drones=3, shortest_s=20.0, longest_s=20.0, seed=4)
+    whole = swarms(parameters)
+    change = replace(whole.changes[0], at=2.0)
+    scenario = replace(whole, changes=(change,))
+    fault = ScheduledFault(change.at + 0.5, kind, change.target, 6.0)
+    judged = judge(await run_scenario(scenario, "nearcast", tmp_path / "logs", warm_up=8.0, faults=[fault]))
+
+    summary = judged.summary()
+    assert (summary.lost, summary.repeated, judged.ledger.failed) == (0, 0, 0)
+    assert [recovery.recovered for recovery in judged.recoveries] == [True]
+
+
 async def test_avatars_change_their_group_and_nothing_is_lost_or_repeated(tmp_path: Path) -> None:
     parameters = AvatarParameters(seconds=15.0, avatars=9, groups=3, cities=3, shortest_s=6.0, longest_s=12.0, seed=2)
     scenario = game(generate_cities(), parameters, "round trips are made up")
@@ -76,3 +97,11 @@ async def test_avatars_change_their_group_and_nothing_is_lost_or_repeated(tmp_pa
     assert (summary.lost, summary.repeated, judged.ledger.failed) == (0, 0, 0)
     assert summary.deliveries > 200
     assert len(set(judged.ledger.topic.tolist())) == 9
+    # Every change is answered: topics that had six seconds since run where their bound holds, if such a site exists.
+    places = dict(starting_places("nearcast", scenario).topics)
+    places |= {m.subject: m.target.partition("/")[0] for m in judged.run.moves if m.kind == "topic"}
+    end = scenario.seconds
+    late_changes = {topic for change in scenario.changes if change.at > end - 6.0 for topic in change.affected}
+    far = {topic for topic, site in places.items() if scenario.latency(topic, site, end) > scenario.bound_ms}
+    unavoidable = {topic for topic in far if scenario.latency(topic, scenario.best_site(topic, end), end) > 100.0}
+    assert far - late_changes - unavoidable == set()

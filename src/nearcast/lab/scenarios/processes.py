@@ -53,6 +53,10 @@ class NodeProcess:
         if self._process.returncode:
             raise NearcastError(f"{self.name} ended with code {self._process.returncode}: {self.last_words()}")
 
+    def kill(self) -> None:
+        """Kill it, as a power failure would."""
+        self._process.kill()
+
     async def end(self) -> None:
         """Terminate it, or kill it when it takes too long."""
         if self._process.returncode is None:

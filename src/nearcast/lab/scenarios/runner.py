@@ -6,7 +6,7 @@ import asyncio
 import json
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,13 +25,14 @@ from nearcast.lab.scenarios.scenario import CLOUD, FOREVER
 from nearcast.lab.wan import call_at, wide_area
 from nearcast.nats.connection import open_connection
 from nearcast.nats.coordinator_rpc import CoordinatorError, call_coordinator
+from nearcast.nats.tasks import TaskSet
 from nearcast.site.site import Site
 
 if TYPE_CHECKING:
     from nearcast.lab.scenarios.observed_moves import ObservedMove
     from nearcast.lab.scenarios.policies import Policy, StartingPlaces
     from nearcast.lab.scenarios.processes import NodeProcess, NodeProcesses
-    from nearcast.lab.scenarios.scenario import Scenario
+    from nearcast.lab.scenarios.scenario import Scenario, ScheduledFault
     from nearcast.lab.wan import Area
 
 __all__ = ["DRAIN", "WARM_UP", "ScenarioRun", "run_scenario"]
@@ -60,8 +61,12 @@ async def run_scenario(
     tick: Callable[[float], None] = lambda share: None,
     *,
     warm_up: float = WARM_UP,
+    faults: Sequence[ScheduledFault] = (),
 ) -> ScenarioRun:
-    """Run it; `tick` is told the share that is done. Processes leave their logs, and nothing else."""
+    """Run it; `tick` is told the share that is done. Processes leave their logs, and nothing else.
+
+    For a fault that kills the coordinator there is a second one, in the cloud as well.
+    """
     places, settings = starting_places(policy, scenario), coordinator_settings(policy)
     oracle = Oracle(scenario, places) if policy == "oracle" else None
     with tempfile.TemporaryDirectory(prefix="nearcast-") as temporary:
@@ -69,14 +74,23 @@ async def run_scenario(
         async with wide_area(scenario.topology(), seed=scenario.seed) as area, node_processes(area, logs) as processes:
             urls = {site: f"nats://{area.address(site)}:{_PORT}" for site in scenario.sites}
             await _start_sites(scenario, places, area, processes, folder)
-            if settings is not None:
-                await _start_coordinator(scenario, settings, urls[CLOUD], area, processes, folder)
+            standbys = [f"standby{n}" for n, fault in enumerate(faults) if fault.kind == "kill coordinator"]
+            coordinators = [
+                await _start_coordinator(name, scenario, settings or {}, urls[CLOUD], area, processes, folder)
+                for name in (["coordinator", *standbys] if settings is not None else [])
+            ]
             jobs = node_jobs(scenario, places, urls, folder, warm_up)
             clients = await asyncio.gather(*(_start_clients(node, job, processes) for node, job in jobs.items()))
             start = time.time() + warm_up
             await asyncio.gather(*(process.tell(str(start).encode()) for process in clients))
             conductor = Conductor(scenario, area, None if settings is None else urls[CLOUD], oracle)
-            moves = await call_at(area, CLOUD, partial(conductor.run, start, warm_up, tick))
+            tasks = TaskSet()
+            for fault in faults:
+                tasks.spawn(_disturb(fault, start, area, coordinators))
+            try:
+                moves = await call_at(area, CLOUD, partial(conductor.run, start, warm_up, tick))
+            finally:
+                await tasks.cancel()
             await asyncio.gather(*(process.finished(DRAIN + _START_LIMIT) for process in clients))
             files = [Path(job.results) for job in jobs.values()]
             results = [msgspec.msgpack.decode(file.read_bytes(), type=ClientResults) for file in files]
@@ -120,15 +134,31 @@ def _fields(**fields: Any) -> list[str]:
     return [f"{name} = {json.dumps(value)}" for name, value in fields.items()]
 
 
+async def _disturb(fault: ScheduledFault, start: float, area: Area, coordinators: list[NodeProcess]) -> None:
+    await asyncio.sleep(start + fault.at - time.time())
+    if fault.kind == "kill coordinator":
+        coordinators.pop(0).kill()
+        return
+    area.cut(CLOUD, fault.site)
+    try:
+        await asyncio.sleep(fault.seconds)
+    finally:
+        area.heal(CLOUD, fault.site)
+
+
 async def _start_coordinator(
-    scenario: Scenario, settings: dict[str, Any], url: str, area: Area, processes: NodeProcesses, folder: Path
-) -> None:
+    name: str,
+    scenario: Scenario,
+    settings: dict[str, Any],
+    url: str,
+    area: Area,
+    processes: NodeProcesses,
+    folder: Path,
+) -> NodeProcess:
     """Start it in the cloud, and wait until all sites have registered (and it says that it is ready, if it does)."""
     file = folder / "coordinator.toml"
     file.write_text("\n".join(_fields(**settings)) + "\n")
-    process = await processes.nearcast(
-        CLOUD, "coordinator", "coordinator", "run", "--url", url, "--settings", str(file)
-    )
+    process = await processes.nearcast(CLOUD, name, "coordinator", "run", "--url", url, "--settings", str(file))
     await process.said("Ready", _START_LIMIT)
 
     async def ready() -> None:
@@ -148,6 +178,7 @@ async def _start_coordinator(
             await connection.close()
 
     await call_at(area, CLOUD, ready)
+    return process
 
 
 def node_jobs(

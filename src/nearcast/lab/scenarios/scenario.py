@@ -9,10 +9,20 @@ import bisect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 from nearcast.lab.wan.topology import LinkSettings, Topology, from_links
 
-__all__ = ["CLOUD", "FOREVER", "Participant", "Scenario", "ScheduledChange", "SubscribedSpan"]
+__all__ = [
+    "CLOUD",
+    "FOREVER",
+    "FaultKind",
+    "Participant",
+    "Scenario",
+    "ScheduledChange",
+    "ScheduledFault",
+    "SubscribedSpan",
+]
 
 CLOUD = "cloud"
 FOREVER = float("inf")
@@ -59,6 +69,19 @@ class ScheduledChange:
     target: str
     node: str = ""
     ways: Mapping[str, float] | None = None
+
+
+FaultKind = Literal["kill coordinator", "cut off coordinator"]
+
+
+@dataclass(frozen=True)
+class ScheduledFault:
+    """From a time on, for some seconds: the leading coordinator is killed (for good), or cut off from a site."""
+
+    at: float
+    kind: FaultKind
+    site: str = ""
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
