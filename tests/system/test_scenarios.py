@@ -87,6 +87,22 @@ async def test_a_coordinator_killed_or_cut_off_during_a_change_delays_the_answer
     assert [recovery.recovered for recovery in judged.recoveries] == [True]
 
 
+@pytest.mark.parametrize("case", ["swings", "stands in the middle"])
+async def test_a_swarm_between_two_zones_does_not_make_its_topic_flap(tmp_path: Path, case: str) -> None:
+    """It swings every three seconds, or is as far from both zones, with a bound that neither keeps."""
+    parameters = SwarmParameters(seconds=30.0, swarms=1, drones=3, zones=2, shortest_s=3.0, longest_s=3.0, seed=4)
+    scenario = swarms(parameters)
+    if case == "stands in the middle":
+        ways = {"zone0": 17.5, "zone1": 17.5, "cloud": 50.0}
+        scenario = replace(scenario, changes=(), nodes={"swarm0": ways}, bound_ms=34.0)
+    judged = judge(await run_scenario(scenario, "nearcast", tmp_path / "logs", warm_up=8.0))
+
+    summary = judged.summary()
+    assert (summary.lost, summary.repeated, judged.ledger.failed) == (0, 0, 0)
+    topic_moves = [move for move in judged.run.moves if move.kind == "topic" and move.at > judged.run.start]
+    assert len(topic_moves) <= (5 if case == "swings" else 1)  # of ten changes
+
+
 async def test_avatars_change_their_group_and_nothing_is_lost_or_repeated(tmp_path: Path) -> None:
     parameters = AvatarParameters(seconds=15.0, avatars=9, groups=3, cities=3, shortest_s=6.0, longest_s=12.0, seed=2)
     scenario = game(generate_cities(), parameters, "round trips are made up")
