@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from nearcast import NearcastError
-from nearcast.site.supervisor import SupervisedProcess
+from nearcast.site.supervisor import REFUSED, SupervisedProcess
 
 
 async def at_once() -> None:
@@ -59,3 +59,55 @@ async def test_one_that_ignores_the_request_is_killed(tmp_path: Path) -> None:
     pid = process.pid
     await process.stop(grace=0.2)
     assert not psutil.pid_exists(pid or 0)
+
+
+async def test_one_that_hangs_is_killed_and_replaced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A process under SIGSTOP has not ended; only asking it tells."""
+    answered = tmp_path / "answered"
+    command = ["bash", "-c", f"while true; do touch {answered}; sleep 0.05; done"]
+
+    async def answers() -> None:
+        answered.unlink(missing_ok=True)
+        while not answered.exists():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+    process = SupervisedProcess("stopped", command, tmp_path / "log", answers, answers=answers, hung_after=2.0)
+    await process.start()
+    first = process.pid
+    assert first is not None
+    os.kill(first, signal.SIGSTOP)
+    async with asyncio.timeout(60):
+        while process.restarts == 0:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    assert process.pid not in (None, first)
+    assert not psutil.pid_exists(first)
+    assert "stopped did not answer for 2 s and was killed" in caplog.text
+    await asyncio.sleep(3.0)  # the new one answers: it is left alone
+    assert process.restarts == 1
+    await process.stop()
+
+
+async def test_one_that_dies_at_its_first_start_is_started_again(tmp_path: Path) -> None:
+    tried = tmp_path / "tried"
+    command = ["bash", "-c", f"test -e {tried} && exec sleep 600; touch {tried}; kill -9 $$"]
+
+    async def ready() -> None:
+        while process.pid is None or "sleep" not in psutil.Process(process.pid).cmdline()[:1]:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+    process = SupervisedProcess("unlucky", command, tmp_path / "log", ready)
+    await process.start()
+    assert process.pid is not None
+    await process.stop()
+
+
+async def test_one_that_refuses_its_configuration_is_not_tried_again(tmp_path: Path) -> None:
+    tried = tmp_path / "tried"
+
+    async def never() -> None:
+        await asyncio.Event().wait()
+
+    command = ["bash", "-c", f"echo once >> {tried}; echo wrong; exit {REFUSED}"]
+    with pytest.raises(NearcastError, match="wrong"):
+        await SupervisedProcess("refusing", command, tmp_path / "log", never).start()
+    assert tried.read_text() == "once\n"

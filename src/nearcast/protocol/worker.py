@@ -14,6 +14,7 @@ __all__ = [
     "HostTopic",
     "LeaveTopic",
     "MembersChanged",
+    "Ping",
     "SpoolEntry",
     "SpoolPage",
     "SpoolPageRequest",
@@ -75,6 +76,12 @@ class SpoolPageRequest(msgspec.Struct, frozen=True):
     verb: ClassVar[str] = "spool"
     topic: str
     after: tuple[str, int] = ("", -1)
+
+
+class Ping(msgspec.Struct, frozen=True):
+    """Are you there? A worker that does not answer for a while is replaced."""
+
+    verb: ClassVar[str] = "ping"
 
 
 WorkerCommand = HostTopic | LeaveTopic | MembersChanged

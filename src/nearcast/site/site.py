@@ -118,7 +118,9 @@ class Site:
                 raise NearcastError(f"{name} did not answer on port {port} within {_START_LIMIT:g} s") from None
 
         command = [server_binary(), "-c", str(file)]
-        return SupervisedProcess(name, command, self.run_directory / f"{role}.log", ready)
+        return SupervisedProcess(
+            name, command, self.run_directory / f"{role}.log", ready, answers=lambda: server_is_ready(host, port)
+        )
 
 
 def refuse_ports_in_use(site: Site) -> None:

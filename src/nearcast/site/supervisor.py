@@ -1,4 +1,7 @@
-"""Supervised processes: started, monitored, restarted with growing pauses when they die, stopped for good."""
+"""Supervised processes: started, monitored, restarted with growing pauses when they die or hang, stopped for good.
+
+Health is by answer: a process that is asked each second and does not answer for ten is killed and started again.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import asyncio
 import contextlib
 import ctypes
 import logging
+import os
 import signal
 import sys
 from dataclasses import dataclass, field
@@ -18,11 +22,15 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from pathlib import Path
 
-__all__ = ["SupervisedProcess", "die_with_parent"]
+__all__ = ["REFUSED", "SupervisedProcess", "die_with_parent"]
 
 _log = logging.getLogger(__name__)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0
 _STABLE_AFTER = 30.0
+_FIRST_ATTEMPTS = 5
+_ASK_PERIOD, _ASK_LIMIT = 1.0, 2.0
+REFUSED = os.EX_CONFIG
+"""The exit code of a process that cannot work as it is configured: at its first start it is not tried again."""
 
 
 def die_with_parent() -> None:
@@ -36,6 +44,8 @@ class SupervisedProcess:
     """A child process that is kept running.
 
     ready: awaited after every start; raises when the process does not become ready. stdin: given to each new process.
+    answers: asked each second while it runs; raises when the process does not answer. Without it only its end counts.
+    hung_after: seconds without an answer after which it is killed.
     """
 
     name: str
@@ -43,6 +53,8 @@ class SupervisedProcess:
     log_file: Path
     ready: Callable[[], Awaitable[None]]
     stdin: bytes = b""
+    answers: Callable[[], Awaitable[None]] | None = None
+    hung_after: float = 10.0
     restarts: int = 0
     _process: asyncio.subprocess.Process | None = field(default=None, init=False)
     _monitor_task: asyncio.Task[None] | None = field(default=None, init=False)
@@ -59,8 +71,19 @@ class SupervisedProcess:
         return self._monitor_task is not None
 
     async def start(self) -> None:
-        """Start, wait until ready, then monitor."""
-        await self._launch()
+        """Start, wait until ready, then monitor. One that dies or hangs before it is ready is tried again."""
+        pause = _FIRST_PAUSE
+        for attempt in range(1, _FIRST_ATTEMPTS + 1):
+            try:
+                await self._launch()
+                break
+            except (NearcastError, OSError, TimeoutError) as error:
+                code = self._process.returncode if self._process is not None else None
+                if attempt == _FIRST_ATTEMPTS or code == REFUSED:
+                    raise
+                _log.warning("%s did not start: %s; trying again in %.1f s", self.name, error, pause)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
         self._monitor_task = asyncio.create_task(self._monitor(), name=f"monitor {self.name}")
 
     async def stop(self, grace: float = 5.0) -> None:
@@ -99,9 +122,7 @@ class SupervisedProcess:
         clock = asyncio.get_running_loop().time
         while True:
             started = clock()
-            assert self._process is not None
-            code = await self._process.wait()
-            reason = f"{self.name} ended with code {code}"
+            reason = await self._until_it_ends()
             if clock() - started > _STABLE_AFTER:
                 pause = _FIRST_PAUSE
             while True:
@@ -115,6 +136,38 @@ class SupervisedProcess:
                 else:
                     break
             self.restarts += 1
+
+    async def _until_it_ends(self) -> str:
+        """Wait until the process ends, or kill it when it hangs; why it ended."""
+        assert self._process is not None
+        ended = asyncio.ensure_future(self._process.wait())
+        hung = asyncio.ensure_future(self._until_it_hangs())
+        try:
+            await asyncio.wait((ended, hung), return_when=asyncio.FIRST_COMPLETED)
+            if ended.done():
+                return f"{self.name} ended with code {ended.result()}"
+            self._process.kill()  # SIGTERM would wait in a stopped process
+            await ended
+            return f"{self.name} did not answer for {self.hung_after:g} s and was killed"
+        finally:
+            await cancel_and_wait(ended, hung)
+
+    async def _until_it_hangs(self) -> None:
+        """Only the time in which this process waited counts: it may have been stopped itself."""
+        if self.answers is None:
+            await asyncio.Event().wait()
+            return
+        clock, silent = asyncio.get_running_loop().time, 0.0
+        while silent < self.hung_after:
+            asked = clock()
+            try:
+                async with asyncio.timeout(_ASK_LIMIT):
+                    await self.answers()
+                silent = 0.0
+            except (NearcastError, OSError, TimeoutError) as error:
+                silent += min(clock() - asked, _ASK_LIMIT) + _ASK_PERIOD
+                _log.debug("%s does not answer: %s", self.name, error or "timed out")
+            await asyncio.sleep(_ASK_PERIOD)
 
     async def _end(self, grace: float) -> None:
         process = self._process

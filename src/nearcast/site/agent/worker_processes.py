@@ -9,12 +9,13 @@ from types import NoneType
 from typing import TYPE_CHECKING
 
 import msgspec
+from nats.errors import Error as NatsError
 
 from nearcast.errors import NearcastError
 from nearcast.nats import subjects
 from nearcast.nats.rpc import call
 from nearcast.nats.tasks import gather_or_cancel, retry
-from nearcast.protocol.worker import WorkerAssignment, WorkerCommand, WorkerStats
+from nearcast.protocol.worker import Ping, WorkerAssignment, WorkerCommand, WorkerStats
 from nearcast.site.supervisor import SupervisedProcess
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ _log = logging.getLogger(__name__)
 _START_LIMIT = 60.0
 _COMMAND_LIMIT = 20.0
 _STATS_LIMIT = 2.0
+_PING_LIMIT = 1.0
 
 
 class WorkerProcesses:
@@ -60,6 +62,7 @@ class WorkerProcesses:
                 self._folder / f"{worker}.log",
                 ready=lambda: self._wait_ready(worker),
                 stdin=self._assignment(worker, topics),
+                answers=lambda: self._answers(worker),
             )
             self.processes[worker] = process
             try:
@@ -114,6 +117,15 @@ class WorkerProcesses:
 
     async def _wait_ready(self, worker: str) -> None:
         await retry(lambda: self._stats(worker), within=_START_LIMIT, on=NearcastError, pause=0.05)
+
+    async def _answers(self, worker: str) -> None:
+        """Ask a worker whether it is there. A broker that does not answer is no evidence against it."""
+        try:
+            await self._connection.flush(1)
+        except (NatsError, TimeoutError, OSError):
+            return
+        subject = subjects.worker_command(self._site.name, worker, Ping.verb)
+        await call(self._connection, subject, Ping(), NoneType, timeout=_PING_LIMIT, encoding="msgpack")
 
     async def _stats_or_none(self, worker: str) -> WorkerStats | None:
         try:

@@ -11,7 +11,9 @@ import msgspec
 import uvloop
 
 from nearcast.errors import NearcastError
+from nearcast.processors import ProcessorError
 from nearcast.protocol.worker import WorkerAssignment
+from nearcast.site.supervisor import REFUSED
 from nearcast.site.worker.worker import Worker
 
 
@@ -29,6 +31,9 @@ def main() -> None:
     assignment = msgspec.json.decode(sys.stdin.buffer.read(), type=WorkerAssignment)
     try:
         uvloop.run(_run_until_signal(assignment))
+    except* ProcessorError as errors:  # the user's modules: another start would not help
+        print(errors.exceptions[0], file=sys.stderr)
+        sys.exit(REFUSED)
     except* NearcastError as errors:
         sys.exit(str(errors.exceptions[0]))
     except* asyncio.CancelledError:

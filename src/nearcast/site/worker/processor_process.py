@@ -36,6 +36,7 @@ _LOOK_EVERY = 0.05
 # Outcomes of 4 KiB would fill the usual 64 KiB after sixteen, and the two processes would wait for each other.
 _PIPE_BYTES = 1 << 20
 _LAST_ERRORS = 4096
+_RELAUNCH_PAUSE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,7 @@ class ProcessorProcess:
         self._received = bytearray()
         self._since = 0.0  # when the message in hand was taken up
         self._ready = False
+        self._killed_by_others = False
         self._verdict = ""
         self._errors = b""  # the end of what it wrote to standard error
         self._process: subprocess.Popen[bytes] | None = None
@@ -112,7 +114,10 @@ class ProcessorProcess:
                 await self._launch()
                 await self._until_it_ends(started)
                 if not self._ready:
-                    raise ProcessorError(self._verdict or "the processors could not be loaded")
+                    if not self._killed_by_others:
+                        raise ProcessorError(self._verdict or "the processors could not be loaded")
+                    await asyncio.sleep(_RELAUNCH_PAUSE)
+                    continue
                 self._give_up_message_in_hand()
                 self.restarts += 1
         finally:
@@ -183,6 +188,7 @@ class ProcessorProcess:
         process = self._process
         assert process is not None
         code = process.wait()
+        self._killed_by_others = code < 0 and not self._verdict
         # A process that user code forked may hold the pipes open for ever: what is in them is all there is.
         for reader, receive in zip(self._readers, (self._take_outcomes, self._pass_on), strict=True):
             if not reader.is_closing():

@@ -28,6 +28,7 @@ from nearcast.protocol.worker import (
     HostTopic,
     LeaveTopic,
     MembersChanged,
+    Ping,
     SpoolPage,
     SpoolPageRequest,
     TopicWork,
@@ -95,6 +96,7 @@ class Worker:
         site, name = self._assignment.site, self._assignment.worker
         handlers: dict[Any, Any] = dict.fromkeys((HostTopic, LeaveTopic, MembersChanged), self._handle_command)
         handlers[SpoolPageRequest] = self._answer_page
+        handlers[Ping] = self._answer_ping
         return [
             Endpoint("stats", subjects.worker(site, name), None, self._answer_stats),
             *(
@@ -289,6 +291,9 @@ class Worker:
                 answered.set_exception(error)
 
     # Figures
+
+    async def _answer_ping(self, ping: Ping) -> None:
+        """It is there."""
 
     async def _answer_stats(self, request: None) -> WorkerStats:
         self._stats.dropped += self._queue.take_dropped()
