@@ -21,6 +21,7 @@ from pathlib import Path
 
 import msgspec
 from benchmarks.control_plane_accuracy import model
+from benchmarks.control_plane_choice import choice
 from benchmarks.control_plane_model import loop, monitoring
 from benchmarks.measure import Figure, print_table
 
@@ -392,7 +393,7 @@ async def _once() -> list[Figure]:
     return figures
 
 
-PARTS = {"migration": migration, "once": once, "monitoring": monitoring, "loop": loop, "model": model}
+PARTS = {"choice": choice, "migration": migration, "once": once, "monitoring": monitoring, "loop": loop, "model": model}
 
 
 def main(wanted: list[str]) -> None:
