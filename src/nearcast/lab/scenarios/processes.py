@@ -98,6 +98,8 @@ class NodeProcesses:
                 stderr=errors,
                 start_new_session=True,
             )
+        with contextlib.suppress(OSError):  # with autogroups, niceness counts within a session only
+            Path(f"/proc/{process.pid}/autogroup").write_text(_NICENESS)
         started = NodeProcess(name, process, log)
         self._running.append(started)
         return started
