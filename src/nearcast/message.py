@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from nearcast.codec import JSON
 from nearcast.errors import NearcastError
-from nearcast.nats.stamp import Stamp, parse_stamp, reason_of, stamp_of
+from nearcast.nats.stamp import Stamp, attempt_of, parse_stamp, reason_of, stamp_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,6 +90,16 @@ class Message(Generic[T_co]):
         """When it (or the publication it was made from) was published, by the publisher's clock."""
         us = self.stamp.published_us
         return datetime.fromtimestamp(us / 1e6, UTC) if us else None
+
+    @property
+    def late(self) -> bool:
+        """Whether a store gave it because it was not processed (or not delivered to this subscriber) in time."""
+        return self.attempt > 0
+
+    @property
+    def attempt(self) -> int:
+        """How often a store has given it: 0 for a message that came by itself."""
+        return attempt_of(self._headers)
 
     @property
     def reason(self) -> str:

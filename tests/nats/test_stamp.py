@@ -6,8 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearcast.nats.stamp import (
+    attempt_of,
     dead_letter_block,
     header_block,
+    late_block,
     new_incarnation,
     notification_id,
     parse_stamp,
@@ -38,6 +40,13 @@ def test_any_bytes_of_others_are_an_id_at_most(text: bytes) -> None:
 
 def test_the_id_is_found_behind_other_fields() -> None:
     assert stamp_of(b"NATS/1.0\r\nNats-Stream: x\r\nNats-Msg-Id: a:b:1:2\r\n\r\n") == b"a:b:1:2"
+
+
+@given(st.sampled_from([b"", b"p~abcde:tokyo:1:2", b"p~abcde:tokyo:1:2;3"]), st.integers(1, 1000))
+def test_a_late_message_keeps_its_id_and_says_the_attempt(message_id: bytes, attempt: int) -> None:
+    block = late_block(message_id, attempt)
+    assert (stamp_of(block), attempt_of(block)) == (message_id, attempt)
+    assert attempt_of(header_block(message_id)) == 0
 
 
 @given(st.text(max_size=700))

@@ -89,6 +89,18 @@ async def test_errors_say_what_is_wrong(city) -> None:
             await client.subscribe("nowhere", replay=True)
 
 
+async def test_history_ends_with_the_reason_when_stores_answer_but_cannot_read(city, monkeypatch) -> None:
+    monkeypatch.setattr("nearcast.client.history._UNAVAILABLE_LIMIT", 1.0, raising=False)
+    async with city(TopicSpec("log", replicas=("tokyo", "osaka"))) as c, nearcast.connect(c.url("tokyo")) as client:
+        for site in ("tokyo", "osaka"):
+            await client.connection.jetstream(domain=site).delete_stream("log")
+        async with asyncio.timeout(30):
+            with pytest.raises(
+                nearcast.HistoryError, match="no store that advertises it answers; the last one asked: stream log"
+            ):
+                await anext(aiter(client.history("log")))
+
+
 async def test_replay_goes_over_into_live_without_gap_or_duplicate(city) -> None:
     total, before = 50_000, 20_000
     topic = TopicSpec("log", replicas=("osaka",), quorum=1)

@@ -42,6 +42,9 @@ _log = logging.getLogger(__name__)
 _PING_TIMEOUT = 1.0
 _PAGE_TIMEOUT = 10.0
 _ADVERTISED_WITHIN = 5.0
+# Stores that answer pings and give no page are asked again for this long.
+_UNAVAILABLE_LIMIT = 15.0
+_UNAVAILABLE_PAUSE = 0.2
 # Round trips this close are equal: the paper lets requests be shared among stores at the same distance.
 _EQUAL_SECONDS, _EQUAL_SHARE = 0.0005, 0.2
 
@@ -140,7 +143,7 @@ class HistoryQuery:
     ) -> None:
         self._current, self._finder, self._request = current, finder, request
         self._decode, self._limit = decode, limit
-        self.store = ""
+        self.store = self._refusal = ""
         self.bytes_received = 0
         self.end = 0
 
@@ -163,10 +166,12 @@ class HistoryQuery:
     async def pages(self) -> AsyncGenerator[HistoryPage, None]:
         """Page after page, from the nearest store that answers; another one goes on where it stopped."""
         request, recent, last_us = self._request, RecentIds(1 << 16), None
-        stores = await self._finder.find(request.topic)
+        clock = asyncio.get_running_loop().time
+        stores, give_up_at = await self._finder.find(request.topic), clock() + _UNAVAILABLE_LIMIT
         while True:
-            if not stores:
-                raise HistoryError(f"topic {request.topic}: no store that advertises it answers")
+            if not stores or clock() > give_up_at:
+                why = f"; the last one asked: {self._refusal}" if self._refusal else ""
+                raise HistoryError(f"topic {request.topic}: no store that advertises it answers{why}")
             self.store = stores[0]
             ahead: asyncio.Task[HistoryPage | None] | None = None
             try:
@@ -183,9 +188,11 @@ class HistoryQuery:
                     if following is None or ahead is None:
                         return
                     request, page = following, await ahead
+                    give_up_at = clock() + _UNAVAILABLE_LIMIT
             finally:
                 await cancel_and_wait(ahead)
             _log.warning("history of %s: the store of %s does not answer; trying the next", request.topic, self.store)
+            await asyncio.sleep(_UNAVAILABLE_PAUSE)
             stores = [site for site in await self._finder.find(request.topic) if site != self.store]
             request = self._elsewhere(request, last_us)
 
@@ -200,7 +207,8 @@ class HistoryQuery:
         subject = subjects.history(store, "read")
         try:
             raw = await call(self._current(), subject, request, msgspec.Raw, timeout=_PAGE_TIMEOUT, encoding="msgpack")
-        except (NoAnswerError, RemoteError):
+        except (NoAnswerError, RemoteError) as error:
+            self._refusal = str(error)
             return None
         self.bytes_received += len(bytes(raw))
         return msgspec.msgpack.decode(raw, type=HistoryPage)

@@ -44,6 +44,8 @@ RESERVED_BYTES = 4096
 # fill the pipe.
 _UNSENT_BYTES = 1 << 20
 _BUFFERED_WHILE_AWAY = 8 << 20
+# A server that hangs (or a link that swallows everything) is left after two pings without an answer.
+_PING_SECONDS, _UNANSWERED_PINGS = 5, 2
 
 
 class ConnectionLostError(NearcastError, ConnectionError):
@@ -160,6 +162,13 @@ class Connection(Client):
             # It stopped over an error. nats-py would go on writing, and never hear anything again.
             await self._process_op_err(NatsError("nats: the reader stopped"))
 
+    async def _process_op_err(self, e: Exception) -> None:
+        # nats-py waits until what is unsent has gone; a server that hangs never takes it.
+        writer = getattr(self._transport, "_io_writer", None)
+        if self.is_connected and writer is not None:
+            writer.transport.abort()
+        await super()._process_op_err(e)
+
     async def _process_pong(self) -> None:
         if self._pongs and self._pongs[0].done():  # whoever flushed gave up; nats-py would stop reading over it
             self._pongs[0] = asyncio.get_running_loop().create_future()
@@ -213,6 +222,8 @@ async def open_connection(
                 connect_timeout=max(1, int(timeout)),
                 dont_randomize=True,
                 pending_size=_BUFFERED_WHILE_AWAY,
+                ping_interval=_PING_SECONDS,
+                max_outstanding_pings=_UNANSWERED_PINGS,
                 **options,
             )
     except asyncio.CancelledError:

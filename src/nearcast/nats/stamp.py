@@ -18,8 +18,10 @@ from dataclasses import dataclass
 
 __all__ = [
     "Stamp",
+    "attempt_of",
     "dead_letter_block",
     "header_block",
+    "late_block",
     "new_incarnation",
     "notification_id",
     "parse_stamp",
@@ -30,6 +32,7 @@ __all__ = [
 _FIELD = b"Nats-Msg-Id:"
 _START = b"NATS/1.0\r\nNats-Msg-Id: "
 _REASON = b"Nearcast-Reason: "
+_LATE = b"Nearcast-Late: "
 _END = b"\r\n\r\n"
 _INCARNATION_LETTERS = string.digits + string.ascii_lowercase
 
@@ -70,6 +73,21 @@ def dead_letter_block(message_id: bytes, reason: str) -> bytes:
     """The header block of a publication that could not be processed: its id and why."""
     line = " ".join(reason.split())[:500]
     return b"%b%b\r\n%b%b%b" % (_START, message_id, _REASON, line.encode(), _END)
+
+
+def late_block(message_id: bytes, attempt: int) -> bytes:
+    """The header block of a message that a store gives because it was not processed or delivered in time."""
+    start = b"%b%b\r\n" % (_START, message_id) if message_id else b"NATS/1.0\r\n"
+    return b"%b%b%d%b" % (start, _LATE, attempt, _END)
+
+
+def attempt_of(headers: bytes) -> int:
+    """The number of the attempt for which a store gave a message; 0 for one that came by itself."""
+    at = headers.find(_LATE)
+    if at < 0:
+        return 0
+    digits = headers[at + len(_LATE) : headers.index(b"\r\n", at)]
+    return int(digits) if digits.isdigit() else 1
 
 
 def reason_of(headers: bytes) -> str:
