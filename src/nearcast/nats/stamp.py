@@ -22,6 +22,7 @@ __all__ = [
     "dead_letter_block",
     "header_block",
     "late_block",
+    "message_time",
     "new_incarnation",
     "notification_id",
     "parse_stamp",
@@ -34,6 +35,7 @@ _START = b"NATS/1.0\r\nNats-Msg-Id: "
 _REASON = b"Nearcast-Reason: "
 _LATE = b"Nearcast-Late: "
 _END = b"\r\n\r\n"
+_LATEST_US = 1 << 53  # year 2255; what claims to be later has no time
 _INCARNATION_LETTERS = string.digits + string.ascii_lowercase
 
 
@@ -104,6 +106,15 @@ def stamp_of(headers: bytes) -> bytes:
     if at < 0:
         return b""
     return headers[at + len(_FIELD) : headers.index(b"\r\n", at)].strip()
+
+
+def message_time(message_id: bytes) -> int:
+    """The microseconds in an id, without taking the rest apart; 0 when there are none."""
+    parts = message_id.rsplit(b":", 2)
+    if len(parts) == 3 and parts[1].isdigit() and len(parts[1]) <= 16:
+        us = int(parts[1])
+        return us if us < _LATEST_US else 0
+    return 0
 
 
 def parse_stamp(message_id: bytes) -> Stamp:

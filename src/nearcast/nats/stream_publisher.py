@@ -66,18 +66,26 @@ class StreamPublisher:
         sequence = 0
         for start in range(0, len(messages), _UNACKNOWLEDGED):
             *unacknowledged, last = messages[start : start + _UNACKNOWLEDGED]
-            await self._send(unacknowledged)
+            await self._send(_blocks(unacknowledged))
             sequence = (await self._acknowledged([last])).sequence
         return sequence
 
-    async def _send(self, messages: Sequence[OutgoingMessage], reply: str = "") -> None:
-        for subject, message_id, payload in messages:
-            headers = header_block(message_id.encode()) if message_id else b""
+    async def publish_blocks(self, messages: Sequence[tuple[str, bytes, bytes]]) -> None:
+        """Store messages with these header blocks; only the last is acknowledged, the caller checks the rest."""
+        *unacknowledged, last = messages
+        await self._send(unacknowledged)
+        await self._acknowledged_blocks([last])
+
+    async def _send(self, messages: Sequence[tuple[str, bytes, bytes]], reply: str = "") -> None:
+        for subject, headers, payload in messages:
             self._connection.send(subject, headers, payload, reply)
             if self._connection.backlogged:
                 await self._connection.wait_writable()
 
     async def _acknowledged(self, messages: Sequence[OutgoingMessage]) -> _Acknowledgements:
+        return await self._acknowledged_blocks(_blocks(messages))
+
+    async def _acknowledged_blocks(self, messages: Sequence[tuple[str, bytes, bytes]]) -> _Acknowledgements:
         if not self._listening:
             self._listening = True
             await self._connection.subscribe_raw(f"{self._inbox}.*", self._arrived)
@@ -101,6 +109,10 @@ class StreamPublisher:
         acknowledgements = self._waiting.get(subject.rpartition(".")[2])
         if acknowledgements is not None:
             acknowledgements.take(payload, headers)
+
+
+def _blocks(messages: Sequence[OutgoingMessage]) -> list[tuple[str, bytes, bytes]]:
+    return [(subject, header_block(key.encode()) if key else b"", payload) for subject, key, payload in messages]
 
 
 class _Acknowledgements:

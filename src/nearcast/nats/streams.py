@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
 from nats.errors import Error as NatsError
 from nats.js.errors import NotFoundError
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from nearcast.nats.connection import Connection
 
 __all__ = [
+    "FIRST_STORED",
     "Batch",
     "DirectGet",
     "RawBatch",
@@ -29,12 +31,17 @@ __all__ = [
     "StreamBounds",
     "StreamError",
     "StreamReader",
+    "original_headers",
     "parse_entry",
 ]
+
+FIRST_STORED = b"Nearcast-First-Stored:"
+"""Header field of a message without an id that one replica gave another: when it was stored first, in microseconds."""
 
 _TIMEOUT = 5.0
 # Messages of one request: enough to keep the connection busy, few enough for the server's send buffer.
 _PAGE = 5_000
+_BATCH_BYTES = 8 << 20  # payloads may be large, and all answers to a request are in memory
 
 
 class StreamError(NearcastError, OSError):
@@ -93,6 +100,32 @@ class RawBatch:
         self.done.set()
 
 
+class _StreamName(msgspec.Struct):
+    name: str
+
+
+class _StreamState(msgspec.Struct):
+    first_seq: int
+    last_seq: int
+
+
+class _ListedStream(msgspec.Struct):
+    config: _StreamName
+    state: _StreamState
+
+
+class _ListError(msgspec.Struct):
+    description: str = "unknown error"
+
+
+class _StreamPage(msgspec.Struct):
+    """An answer of the JetStream API to `STREAM.LIST`."""
+
+    total: int = 0
+    streams: list[_ListedStream] | None = None
+    error: _ListError | None = None
+
+
 class DirectGet:
     """Direct-get batches through one inbox. prefix: of the JetStream API, which names the store."""
 
@@ -143,7 +176,7 @@ class StreamReader:
     """Reads streams of a store: the one that a connection leads to, or the one with this prefix of its API."""
 
     def __init__(self, connection: Connection, prefix: str = "$JS.API", timeout: float = _TIMEOUT) -> None:
-        self._connection, self._prefix = connection, prefix
+        self._connection, self._prefix, self._timeout = connection, prefix, timeout
         self._jsm = connection.jsm(prefix=prefix, timeout=timeout)
         self._direct = DirectGet(connection, timeout)
 
@@ -162,23 +195,42 @@ class StreamReader:
             raise StreamError(f"stream {stream}: {error or 'timed out'}") from error
         return StreamBounds(state.first_seq, state.last_seq)
 
+    async def all_bounds(self) -> dict[str, StreamBounds]:
+        """What each stream of the store holds now, in few requests however many there are."""
+        found: dict[str, StreamBounds] = {}
+        while True:
+            body = json.dumps({"offset": len(found)}).encode()
+            try:
+                reply = await self._connection.request(f"{self._prefix}.STREAM.LIST", body, timeout=self._timeout)
+                page = msgspec.json.decode(reply.data, type=_StreamPage)
+            except (NatsError, TimeoutError, msgspec.DecodeError) as error:
+                raise StreamError(f"streams cannot be listed: {error or 'timed out'}") from error
+            if page.error is not None:
+                raise StreamError(f"streams cannot be listed: {page.error.description}")
+            found |= {
+                one.config.name: StreamBounds(one.state.first_seq, one.state.last_seq) for one in page.streams or []
+            }
+            if not page.streams or len(found) >= page.total:
+                return found
+
     async def read_raw(self, stream: str, start: int, limit: int, subject: str = "") -> RawBatch:
         """Up to `limit` messages from a sequence on, not parsed; at most 5,000, whatever the limit."""
-        request: dict[str, object] = {"seq": start, "batch": min(limit, _PAGE)}
+        request: dict[str, object] = {"seq": start, "batch": min(limit, _PAGE), "max_bytes": _BATCH_BYTES}
         if subject:
             request["next_by_subj"] = subject
         return await self._direct.fetch(stream, self._prefix, request)
 
     async def read(self, stream: str, subject: str, start: int, limit: int, *, since_us: int | None = None) -> Batch:
         """Up to `limit` messages of a subject, from a sequence or a time on."""
-        request: dict[str, object] = {"batch": limit, "next_by_subj": subject}
+        request: dict[str, object] = {"batch": limit, "next_by_subj": subject, "max_bytes": _BATCH_BYTES}
         if since_us is None:
             request["seq"] = start
         else:
             request["start_time"] = _rfc3339(since_us)
         raw = await self._direct.fetch(stream, self._prefix, request)
         entries = [parse_entry(*answer) for answer in zip(raw.payloads, raw.headers, strict=True)]
-        return Batch(entries, raw.pending == 0, raw.last_sequence)
+        # A store leaves a damaged message out, and goes on counting it as pending.
+        return Batch(entries, raw.pending == 0 or not entries, raw.last_sequence)
 
     async def read_range(self, stream: str, subject: str, low: int, high: int) -> list[StoredEntry]:
         """All messages of a subject with low <= sequence < high."""
@@ -199,13 +251,23 @@ class StreamReader:
 
 def parse_entry(payload: bytes, headers: bytes) -> StoredEntry:
     """A stored message from one answer of a direct get."""
+    message_id = stamp_of(headers)
+    stored_us = _microseconds(header_field(headers, b"Nats-Time-Stamp:"))
+    if not message_id and (first_stored := header_field(headers, FIRST_STORED)).isdigit():
+        stored_us = int(first_stored[:16])  # it came from another replica, which had it first
     return StoredEntry(
         int(header_field(headers, b"Nats-Sequence:")),
         header_field(headers, b"Nats-Subject:").decode(),
-        _microseconds(header_field(headers, b"Nats-Time-Stamp:")),
-        stamp_of(headers),
+        stored_us,
+        message_id,
         payload,
     )
+
+
+def original_headers(headers: bytes) -> bytes:
+    """The header block that a message was published with: what the store adds stands behind it."""
+    block = headers[: headers.index(b"Nats-Stream:")]
+    return b"" if block == b"NATS/1.0\r\n" else block + b"\r\n"
 
 
 def header_field(headers: bytes, name: bytes) -> bytes:

@@ -29,6 +29,7 @@ __all__ = [
     "publications",
     "redelivery",
     "repair",
+    "replica",
     "report",
     "site_command",
     "site_coordinates",
@@ -114,6 +115,11 @@ def advertisement(site: str) -> str:
 def history(site: str, verb: str) -> str:
     """Request to the history service of a site: `ping`, `find` or `read`."""
     return f"api.history.{site}.{verb}"
+
+
+def replica(site: str, verb: str) -> str:
+    """Request to the agent of a site about what its store has: `digests`, `runs` or `hashes`."""
+    return f"api.store.{site}.{verb}"
 
 
 def store_api(site: str) -> str:

@@ -1,0 +1,282 @@
+"""Repair: a store gets what it lacks from the other replicas of its topics, at a limited rate, beside live messages."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, TypeVar
+
+from nearcast.errors import NearcastError
+from nearcast.nats import subjects
+from nearcast.nats.connection import interest_settle
+from nearcast.nats.rpc import call
+from nearcast.nats.stream_publisher import StreamPublisher
+from nearcast.nats.streams import FIRST_STORED, StreamReader, original_headers, parse_entry
+from nearcast.nats.tasks import TaskSet, cancel_and_wait
+from nearcast.protocol.repair import (
+    DigestsAnswer,
+    DigestsRequest,
+    HashesAnswer,
+    HashesRequest,
+    RunsAnswer,
+    RunsRequest,
+)  # fmt: skip
+from nearcast.site.agent.repair_machine import (
+    AskDigests,
+    CompareHashes,
+    Digests,
+    Event,
+    Failed,
+    FetchBuckets,
+    Fetched,
+    FetchSequences,
+    Instruction,
+    Missing,
+    RepairMachine,
+)  # fmt: skip
+from nearcast.site.agent.replica_contents import ReplicaContents, merged_ranges, missing_sequences
+from nearcast.site.agent.store_index import BucketDigest, bucket_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from nearcast.domain.topic import TopicSpec
+    from nearcast.nats.connection import Connection
+    from nearcast.nats.streams import StoredEntry
+    from nearcast.site.agent.store_tail import StoreTail
+
+__all__ = ["Repair"]
+
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+_PERIOD = 0.5
+_PARALLEL_ROUNDS = 4
+_RATE = 30_000.0  # messages a second, of all topics together
+_BATCH = 1_000
+_TIMEOUT = 10.0
+_READ_GAP = 32  # sequences that are read in vain rather than asked for with a request of their own
+
+
+class Repair:
+    """The repair of one store's topics.
+
+    topics: those that are stored here. heard: the sites whose stores are heard from. changed: called when a topic is no
+    longer behind, with its name.
+    """
+
+    def __init__(
+        self,
+        site: str,
+        connection: Connection,
+        store: Connection,
+        tail: StoreTail,
+        topics: Callable[[], Iterable[TopicSpec]],
+        heard: Callable[[], set[str]],
+        changed: Callable[[str], None],
+    ) -> None:
+        self._site, self._connection, self._tail = site, connection, tail
+        self._topics, self._heard, self._changed = topics, heard, changed
+        self._publisher = StreamPublisher(store, _TIMEOUT)
+        self._readers: dict[str, StreamReader] = {}
+        self._machines: dict[str, RepairMachine] = {}
+        self._rounds: dict[str, asyncio.Task[None]] = {}
+        self._tasks, self._slots = TaskSet(), asyncio.Semaphore(_PARALLEL_ROUNDS)
+        self._reconnects = connection.stats["reconnects"]
+        self._free_at = 0.0
+        self._clock = asyncio.get_running_loop().time
+        self.contents = ReplicaContents(site, tail)
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Repair from now on."""
+        self._update()
+        self._task = asyncio.create_task(self._run(), name=f"{self._site}: repair")
+
+    async def stop(self) -> None:
+        """Stop; what is not fetched yet is found again."""
+        await cancel_and_wait(self._task)
+        await self._tasks.cancel()
+
+    def store_returned(self) -> None:
+        """The store or its way to the others was away: all topics are compared again."""
+        for machine in self._machines.values():
+            machine.returned(self._clock() + interest_settle())
+
+    def rescanned(self, topic: str) -> None:
+        """A stream was read anew."""
+        if topic in self._machines:
+            self._machines[topic].rescanned()
+
+    def behind(self, topic: str) -> bool:
+        """Whether the store lacks messages of a topic, as far as is known."""
+        machine = self._machines.get(topic)
+        return machine is None or machine.behind or self._tail.index(subjects.stream_name(topic)) is None
+
+    @property
+    def fetched(self) -> dict[str, int]:
+        """How many messages of each topic came from other replicas since the start."""
+        return {topic: machine.fetched for topic, machine in self._machines.items() if machine.fetched}
+
+    def _update(self) -> None:
+        """One machine for each topic that is stored here now."""
+        topics = {topic.name: topic for topic in self._topics()}
+        for name in self._machines.keys() - topics.keys():
+            del self._machines[name]
+        for name, topic in topics.items():
+            machine = self._machines.get(name)
+            if machine is None:
+                machine = self._machines[name] = self._machine(subjects.stream_name(name))
+            machine.set_replicas([site for site in topic.replicas if site != self._site], topic.quorum)
+
+    def _machine(self, stream: str) -> RepairMachine:
+        def digest(bucket: int) -> BucketDigest:
+            index = self._tail.index(stream)
+            if index is None:
+                raise NearcastError(f"stream {stream} is being indexed")
+            return index.digest(bucket)
+
+        def floor() -> int:
+            index = self._tail.index(stream)
+            return index.floor if index is not None else 0
+
+        machine = RepairMachine(digest, floor)
+        machine.returned(self._clock() + interest_settle())
+        return machine
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                if self._connection.stats["reconnects"] != self._reconnects:
+                    self._reconnects = self._connection.stats["reconnects"]
+                    self.store_returned()
+                self._update()
+                heard, now = self._heard() if self._connection.is_connected else set(), self._clock()
+                for topic, machine in self._machines.items():
+                    machine.heard(heard, now)
+                    under_way = self._rounds.get(topic)
+                    if under_way is None or under_way.done():
+                        self._rounds.pop(topic, None)
+                        if self._tail.index(subjects.stream_name(topic)) is not None and machine.is_due(now):
+                            self._rounds[topic] = self._tasks.spawn(self._round(topic, machine), f"repair of {topic}")
+            except Exception:
+                _log.exception("%s: repair", self._site)
+            await asyncio.sleep(_PERIOD)
+
+    async def _round(self, topic: str, machine: RepairMachine) -> None:
+        """Rounds until none is due: one that fetched something is followed by the next at once."""
+        async with self._slots:
+            was_behind = machine.behind
+            before = machine.fetched
+            instruction = machine.start_round(self._clock())
+            while instruction is not None:
+                peer = instruction.peer
+                try:
+                    instruction = machine.handle(await self._do(topic, instruction), self._clock())
+                except NearcastError as error:
+                    _log.info("%s: topic %s is not compared with %s: %s", self._site, topic, peer, error)
+                    instruction = machine.handle(Failed(str(error)), self._clock())
+            if machine.fetched > before:
+                count = machine.fetched - before
+                _log.info("%s: fetched %d messages of topic %s", self._site, count, topic)
+            if was_behind and not machine.behind:
+                self._changed(topic)
+
+    async def _do(self, topic: str, instruction: Instruction) -> Event:
+        match instruction:
+            case AskDigests(peer, start, within, quiet):
+                answer = await self._ask(peer, "digests", DigestsRequest(topic, start, within, quiet), DigestsAnswer)
+                await self._tail.current_index(subjects.stream_name(topic), _TIMEOUT)
+                return Digests([BucketDigest(*one) for one in answer.digests], answer.floor, answer.next)
+            case FetchBuckets(peer, first, last):
+                runs = (await self._ask(peer, "runs", RunsRequest(topic, first, last), RunsAnswer)).runs
+                return await self._fetch(topic, peer, runs, lambda e: first <= bucket_of(e.time_us) <= last)
+            case CompareHashes(peer, bucket):
+                return await self._compare(topic, peer, bucket)
+            case FetchSequences(peer, sequences):
+                wanted = set(sequences)
+                ranges = merged_ranges(((one, one) for one in sequences), _READ_GAP)
+                return await self._fetch(topic, peer, ranges, lambda entry: entry.sequence in wanted)
+
+    async def _ask(self, peer: str, verb: str, request: object, answer: type[T]) -> T:
+        subject = subjects.replica(peer, verb)
+        return await call(self._connection, subject, request, answer, timeout=_TIMEOUT, encoding="msgpack")
+
+    async def _compare(self, topic: str, peer: str, bucket: int) -> Missing:
+        theirs, complete = await self._hashes(topic, peer, bucket)
+        ours, _ = await self._hashes(topic, self._site, bucket)
+        missing = missing_sequences(theirs.named, Counter(number for number, _ in ours.named))
+        if theirs.anonymous:
+            # Each store has a time of its own for these: a message of this bucket may be in the one beside it here.
+            near, all_near = Counter(number for number, _ in ours.anonymous), Counter[int]()
+            for beside in (bucket - 1, bucket, bucket + 1):
+                all_near.update(number for number, _ in (await self._hashes(topic, self._site, beside))[0].anonymous)
+                all_near.subtract(number for number, _ in (await self._hashes(topic, peer, beside))[0].anonymous)
+            lacking = Counter({number: -count for number, count in all_near.items() if count < 0})
+            for number, sequence in theirs.anonymous:
+                if near[number] > 0:
+                    near[number] -= 1
+                elif lacking[number] > 0:
+                    lacking[number] -= 1
+                    missing.append(sequence)
+        return Missing(tuple(missing), complete)
+
+    async def _hashes(self, topic: str, site: str, bucket: int) -> tuple[HashesAnswer, bool]:
+        """All hashes of a bucket; whether none was left out for being too new."""
+        found, after, complete = HashesAnswer([], []), 0, True
+        while True:
+            request = HashesRequest(topic, bucket, after)
+            if site == self._site:
+                answer = await self.contents.hashes(request)
+            else:
+                answer = await self._ask(site, "hashes", request, HashesAnswer)
+            found.named.extend(answer.named)
+            found.anonymous.extend(answer.anonymous)
+            complete = complete and not answer.left_out
+            if not answer.next:
+                return found, complete
+            after = answer.next
+
+    async def _fetch(
+        self, topic: str, peer: str, ranges: list[tuple[int, int]], wanted: Callable[[StoredEntry], bool]
+    ) -> Fetched:
+        """Read from the peer's store what is wanted, and store it here under the subjects it has there."""
+        stream, count = subjects.stream_name(topic), 0
+        newest_us = int((time.time() - 3.0) * 1e6)
+        reader = self._readers.setdefault(peer, StreamReader(self._connection, subjects.store_api(peer), _TIMEOUT))
+        for first, last in ranges:
+            start = first
+            while start <= last:
+                raw = await reader.read_raw(stream, start, min(_BATCH, last - start + 1))
+                messages = []
+                for payload, headers in zip(raw.payloads, raw.headers, strict=True):
+                    entry = parse_entry(payload, headers)
+                    start = entry.sequence + 1
+                    if entry.sequence <= last and wanted(entry) and (entry.id or entry.time_us < newest_us):
+                        block = original_headers(headers)
+                        if not entry.id:
+                            block = _with_time(block, entry.stored_us)
+                        messages.append((subjects.repair(self._site, stream, entry.subject), block, payload))
+                if messages:
+                    await self._publisher.publish_blocks(messages)
+                    count += len(messages)
+                    await self._pace(len(messages))
+                if not raw.payloads:
+                    break
+        if count:
+            await self._tail.current_index(stream, 3 * _TIMEOUT)
+        return Fetched(count)
+
+    async def _pace(self, count: int) -> None:
+        """Wait until this many more may be sent; all rounds share the rate."""
+        now = self._clock()
+        self._free_at = max(self._free_at, now) + count / _RATE
+        await asyncio.sleep(self._free_at - now)
+
+
+def _with_time(block: bytes, stored_us: int) -> bytes:
+    """A header block that says when another replica stored the message; none if it says so already."""
+    if FIRST_STORED in block:
+        return block
+    return b"%b%b %d\r\n\r\n" % (block[:-2] if block else b"NATS/1.0\r\n", FIRST_STORED, stored_us)
