@@ -31,6 +31,22 @@ def test_a_topic_whose_moves_last_is_never_held() -> None:
         hysteresis.observe(set(), now + 1.0)
 
 
+def test_time_without_trouble_shortens_the_wait() -> None:
+    hysteresis = Hysteresis()
+    for now in (0.0, 2.0, 4.0, 6.0):
+        hysteresis.moved("topic gps", now)
+    hysteresis.observe({"gps"}, 12.0)
+    assert hysteresis.held(15.9) == {"topic gps"}
+    assert hysteresis.held(16.0) == set()
+    hysteresis.observe(set(), 20.0)
+    hysteresis.observe({"gps"}, 23.0)  # late for the last time 11 s ago: a wait of 2 s instead of 4
+    assert hysteresis.held(24.9) == {"topic gps"}
+    assert hysteresis.held(25.0) == set()
+    hysteresis.observe(set(), 26.0)
+    hysteresis.observe({"gps"}, 50.0)
+    assert hysteresis.held(50.0) == set()
+
+
 def test_a_topic_that_is_late_now_and_then_is_not_late_without_a_break() -> None:
     hysteresis = Hysteresis()
     for now in (0.0, 1.0, 2.0):

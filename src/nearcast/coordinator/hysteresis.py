@@ -22,7 +22,8 @@ class Hysteresis:
     """Times are of one monotonic clock. Subjects are `topic T` and `client C`.
 
     A subject that moves again before its last move has lasted gets a wait, which doubles each time, and is halved by a
-    move that lasted: a topic must be late for so long without a break to move again, a client must stay for so long.
+    move that lasted and by every ten seconds without trouble: a topic must be late for so long without a break to move
+    again, a client must stay for so long.
     What changes its zone now and then is answered at once; what swings between two zones stops moving, because none of
     its stays is as long as its wait.
     """
@@ -33,10 +34,12 @@ class Hysteresis:
 
     def observe(self, late: set[str], now: float) -> None:
         """The topics that are late now."""
-        self._late_since = {topic: self._late_since.get(topic, now) for topic in late}
         for topic in late:
             if moved := self._moved.get(f"topic {topic}"):
+                if topic not in self._late_since:
+                    moved.wait = _shorter(moved.wait, int((now - max(moved.at, moved.late_at)) // _LASTING))
                 moved.late_at = now
+        self._late_since = {topic: self._late_since.get(topic, now) for topic in late}
         for subject, moved in list(self._moved.items()):
             if max(moved.at, moved.late_at) < now - max(_FORGET_AFTER, 2 * moved.wait):
                 del self._moved[subject]
@@ -49,7 +52,7 @@ class Hysteresis:
         elif now - last.at < max(_LASTING, 2 * last.wait):
             self._moved[subject] = _Moved(now, min(max(_FIRST_WAIT, 2 * last.wait), _LONGEST_WAIT))
         else:
-            self._moved[subject] = _Moved(now, last.wait / 2 if last.wait > _FIRST_WAIT else 0.0)
+            self._moved[subject] = _Moved(now, _shorter(last.wait, 1))
 
     def held(self, now: float) -> set[str]:
         """The subjects that may not move yet."""
@@ -61,3 +64,8 @@ class Hysteresis:
         kind, _, name = subject.partition(" ")
         since = max(moved.at, self._late_since.get(name, float("inf"))) if kind == "topic" else moved.at
         return since + moved.wait
+
+
+def _shorter(wait: float, halvings: int) -> float:
+    shorter = wait / 2**halvings
+    return shorter if shorter >= _FIRST_WAIT else 0.0

@@ -98,8 +98,7 @@ class NodeProcesses:
                 stderr=errors,
                 start_new_session=True,
             )
-        with contextlib.suppress(OSError):  # with autogroups, niceness counts within a session only
-            Path(f"/proc/{process.pid}/autogroup").write_text(_NICENESS)
+        _prefer(process.pid)
         started = NodeProcess(name, process, log)
         self._running.append(started)
         return started
@@ -107,6 +106,12 @@ class NodeProcesses:
     async def end(self) -> None:
         """End all of them at once."""
         await asyncio.gather(*(process.end() for process in self._running))
+
+
+def _prefer(pid: int) -> None:
+    """Where the kernel groups processes by session, niceness counts within one, and each group has its own."""
+    with contextlib.suppress(OSError):
+        Path(f"/proc/{pid}/autogroup").write_text(_NICENESS)
 
 
 @contextlib.asynccontextmanager
