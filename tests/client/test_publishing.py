@@ -44,7 +44,7 @@ async def test_numbers_count_per_topic_and_survive_a_reconnection(monkeypatch: p
     async def publish(topic: str, count: int) -> None:
         for _ in range(count):
             route = publisher.routes.get(topic) or await publisher.topic_route(topic)
-            await publisher.send(topic, route, {}, None, 1.0)
+            publisher.send(topic, route, {}, None, 1.0)
 
     await asyncio.gather(publish("gps", 3), publish("gps", 2), publish("alerts", 2))  # two find out about gps at once
     publisher.forget_routes()

@@ -40,7 +40,7 @@ async def test_publish_and_subscribe(bare: str) -> None:
         message = await anext(subscription)
         assert (message.topic, message.data, message.publisher) == ("chat.room", {"text": "hello"}, "alice")
         assert message.published is not None
-        assert message.id.startswith("alice:")
+        assert message.id.startswith("alice~")
 
 
 async def test_callbacks_are_called_in_order_and_survive_their_own_errors(bare: str) -> None:

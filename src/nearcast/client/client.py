@@ -99,26 +99,27 @@ class Client:
         """
         publisher = self._publisher
         route = publisher.routes.get(topic) or await publisher.topic_route(topic)
-        sent = await publisher.send(topic, route, data, quorum, timeout)
-        return sent if isinstance(sent, Receipt) else await sent
+        sent = publisher.send(topic, route, data, quorum, timeout)
+        return sent if isinstance(sent, Receipt) else await _receipt(sent)
 
     async def publish_nowait(
         self, topic: str, data: Any, *, quorum: int | None = None, timeout: float = 5.0
     ) -> asyncio.Future[Receipt]:
         """Publish without waiting for the stores: many may be under way. Await what it returns for the receipt."""
         route = self._publisher.routes.get(topic) or await self._publisher.topic_route(topic)
-        sent = await self._publisher.send(topic, route, data, quorum, timeout)
-        if not isinstance(sent, Receipt):
-            return sent
+        sent = self._publisher.send(topic, route, data, quorum, timeout)
+        waited = sent if isinstance(sent, Receipt) else await sent
+        if not isinstance(waited, Receipt):
+            return waited
         done: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
-        done.set_result(sent)
+        done.set_result(waited)
         return done
 
     async def feed(self, dataset: str, record: Any, *, timeout: float = 5.0) -> Receipt:
         """Give a record to a dataset. Returns when the cloud's store has it; it is then kept once, or quarantined."""
         route = await self._publisher.dataset_route(dataset)
-        sent = await self._publisher.send(dataset, route, record, None, timeout)
-        return sent if isinstance(sent, Receipt) else await sent
+        sent = self._publisher.send(dataset, route, record, None, timeout)
+        return sent if isinstance(sent, Receipt) else await _receipt(sent)
 
     @overload
     def subscribe(
@@ -289,3 +290,8 @@ def connect(
         position = ClientCoordinate(coordinate, mobile=mobile)
         coordination = Coordination(sessions, subscriptions, publisher.routes, position, report_seconds)
     return Client(sessions, publisher, subscriptions, codec, coordination)
+
+
+async def _receipt(sent: Awaitable[Receipt | asyncio.Future[Receipt]]) -> Receipt:
+    waited = await sent
+    return waited if isinstance(waited, Receipt) else await waited

@@ -16,10 +16,11 @@ from nearcast.nats.stamp import header_block
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Iterator
+    from collections.abc import Awaitable, Iterator
 
-    from nearcast.client.session import Sessions
+    from nearcast.client.session import Session, Sessions
     from nearcast.codec import Codec
+    from nearcast.nats.connection import Connection
 
 __all__ = ["Publisher", "Route"]
 
@@ -69,36 +70,52 @@ class Publisher:
             route = self._dataset_routes[dataset] = Route(subject, (store,), 1, self._numbers[subject])
         return route
 
-    async def send(
+    def send(
         self, name: str, route: Route, data: Any, quorum: int | None, timeout: float
-    ) -> Receipt | asyncio.Future[Receipt]:
-        """Encode, check, number and send. With a quorum the receipt is in the future."""
+    ) -> Receipt | Awaitable[Receipt | asyncio.Future[Receipt]]:
+        """Encode, check, number and send. Not a coroutine: most publications are sent without waiting for anything.
+
+        When there is something to wait for (the socket, room among those in flight), what is returned is to be awaited;
+        with a quorum this gives the future of the receipt.
+        """
         needed = route.quorum if quorum is None else quorum
         if needed and not 0 < needed <= len(route.replicas):
             have = ", ".join(route.replicas) or "no stores"
             raise InputError(f"topic {name}: quorum is {needed}; the topic is kept by {have}")
         payload = data if type(data) is bytes else self._encode(name, data)
-        if needed:  # numbered when it may be sent: numbers leave in order
-            await self._sessions.current.acknowledgements.wait_for_room()
+        if needed:
+            return self._send_for_quorum(name, route, payload, needed, timeout)
+        session, message_id, headers = self._number(name, route, payload)
+        connection = session.connection
+        connection.send(route.subject, headers, payload)
+        receipt = Receipt(message_id)
+        return _when_writable(connection, receipt) if connection.backlogged else receipt
+
+    async def _send_for_quorum(
+        self, name: str, route: Route, payload: bytes, needed: int, timeout: float
+    ) -> asyncio.Future[Receipt]:
+        await self._sessions.current.acknowledgements.wait_for_room()
+        # Numbered when it may be sent: numbers leave in order.
+        session, message_id, headers = self._number(name, route, payload)
+        return await session.acknowledgements.send(name, route.subject, message_id, headers, payload, needed, timeout)
+
+    def _number(self, name: str, route: Route, payload: bytes) -> tuple[Session, str, bytes]:
+        """The session to send by, and the id and header block of the publication that is sent now."""
         size, session = len(payload), self._sessions.current
         if size > session.largest_payload:
             raise PayloadTooLargeError(name, size, session.largest_payload)
         message_id = session.make_id(next(route.numbers))
-        headers = header_block(message_id.encode())
         route.sent += 1
         route.bytes += size
-        if needed:
-            return await session.acknowledgements.send(
-                name, route.subject, message_id, headers, payload, needed, timeout
-            )
-        connection = session.connection
-        connection.send(route.subject, headers, payload)
-        if connection.backlogged:
-            await connection.wait_writable()
-        return Receipt(message_id)
+        return session, message_id, header_block(message_id.encode())
 
     def _encode(self, name: str, data: Any) -> bytes:
         try:
             return self._codec.encode(data)
         except Exception as error:
             raise InputError(f"topic {name}: {type(data).__name__} cannot be encoded: {error}") from error
+
+
+async def _when_writable(connection: Connection, receipt: Receipt) -> Receipt:
+    await connection.wait_writable()
+    return receipt

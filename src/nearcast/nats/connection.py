@@ -114,7 +114,8 @@ class Connection(Client):
 
     def send(self, subject: str, headers: bytes, payload: bytes, reply: str = "") -> None:
         """Queue one message; the caller awaits `wait_writable()` now and then. Subject and headers are trusted."""
-        if not self.is_connected:
+        connected = self._status == Client.CONNECTED  # what `is_connected` says, without two calls per message
+        if not connected:
             self._refuse_if_gone(len(payload))
         size = len(headers)
         if headers:
@@ -131,7 +132,7 @@ class Connection(Client):
         self._pending.append(command)
         self._pending_data_size += len(command)
         queue = self._flush_queue
-        if queue is not None and queue.empty() and self.is_connected:
+        if connected and queue is not None and queue.empty():
             queue.put_nowait(self._wake)
 
     @property
