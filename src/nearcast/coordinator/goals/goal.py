@@ -10,7 +10,7 @@ import numpy as np
 if TYPE_CHECKING:
     from nearcast.config.coordinator_settings import CoordinatorSettings
     from nearcast.coordinator.model import Model
-    from nearcast.coordinator.model.model import Floats
+    from nearcast.coordinator.model.model import Floats, Ints
     from nearcast.domain.worker_id import WorkerId
 
 __all__ = ["ClientProposal", "Draft", "Goal", "Proposal", "ReplicaProposal", "TopicProposal"]
@@ -81,21 +81,23 @@ class Draft:
             if self.home[proposal.client] >= 0:
                 self._add_rate(int(self.home[proposal.client]), -load)
             self._add_rate(proposal.home, load)
-            self._longer = self._with_client_at(proposal.client, proposal.home)
+            topics, longer = self._with_client_at(proposal.client, proposal.home)
+            self._longer[topics] = longer
             self.home[proposal.client] = proposal.home
 
     def latency_with_client_at(self, client: int, home: int) -> Floats:
-        """Upper bounds of all topics' latencies if a client had another home."""
-        return np.asarray(self.latency + self._with_client_at(client, home).sum(axis=1))
+        """Upper bounds of the latencies of a client's topics, in the order of its pairs, if it had another home."""
+        topics, longer = self._with_client_at(client, home)
+        return np.asarray(self.latency[topics] + longer.sum(axis=1))
 
-    def _with_client_at(self, client: int, home: int) -> Floats:
-        """What a client's new home adds to the ways into its topics and out of them, beside the moves so far.
+    def _with_client_at(self, client: int, home: int) -> tuple[Ints, Floats]:
+        """A client's topics, and what its new home adds to the ways into and out of them, beside the moves so far.
 
         The ways lead through the home to the topic's nearest managing site. A way that gets shorter counts as it was:
         another client's may be as long.
         """
         model, clients, before = self.model, self.model.clients, int(self.home[client])
-        longer, mine = self._longer.copy(), np.flatnonzero(clients.pair_client == client)
+        mine = clients.pairs_of(client)
         topics = clients.pair_topic[mine]
         way = model.client_distances(np.array([client]))[0] / 2
         to_site = np.where(self.managing[topics][:, None, :], model.distances() / 2, np.inf).min(axis=2)
@@ -103,9 +105,8 @@ class Draft:
         there = way[home] + to_site[:, home]
         here = way[before] + to_site[:, before] if before >= 0 else 0.0
         added = np.maximum(there - here, 0.0)
-        for role, has in enumerate((clients.publishes[mine], clients.subscribes[mine])):
-            longer[topics[has], role] = np.maximum(longer[topics[has], role], added[has])
-        return longer
+        roles = np.stack((clients.publishes[mine], clients.subscribes[mine]), axis=1)
+        return topics, np.maximum(self._longer[topics], np.where(roles, added[:, None], 0.0))
 
     def _add_rate(self, site: int, rate: float) -> None:
         """Change a site's rate; its utilisation is assumed to be proportional to it."""

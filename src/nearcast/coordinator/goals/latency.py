@@ -78,12 +78,12 @@ class TopicLatencyGoal(Goal):
         model = draft.model
         if not isinstance(proposal, ClientProposal) or not model.clients.placed[proposal.client]:
             return ""
-        clients, topics = model.clients, model.topics
-        mine = clients.pair_topic[clients.pair_client == proposal.client]
-        mine = mine[np.isfinite(topics.bound[mine])]
-        if not len(mine):
+        topics = model.topics
+        mine = model.clients.pair_topic[model.clients.pairs_of(proposal.client)]
+        bounded = np.isfinite(topics.bound[mine])
+        if not bounded.any():
             return ""
-        then = draft.latency_with_client_at(proposal.client, proposal.home)[mine]
+        mine, then = mine[bounded], draft.latency_with_client_at(proposal.client, proposal.home)[bounded]
         now, bound = draft.latency[mine], topics.bound[mine]
         over = (then > now) & (then > (1 - _SPARE) * bound)
         if over.any():

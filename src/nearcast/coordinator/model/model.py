@@ -86,6 +86,8 @@ class TopicColumns:
 class ClientColumns:
     """Registered clients and their topics: row n of the pairs has a client, a topic, and the client's roles.
 
+    The pairs are in the order of the clients, none is there twice.
+
     known: it has a coordinate. placed: its distances can be told, by measurement or by coordinate.
     """
 
@@ -105,6 +107,10 @@ class ClientColumns:
     channels: tuple[str, ...] = ()  # shared subscriptions, as `channel.key`
     held_client: Ints = field(default_factory=lambda: np.empty(0, np.int64))
     held_channel: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+
+    def pairs_of(self, client: int) -> slice:
+        """The pairs of one client."""
+        return slice(*np.searchsorted(self.pair_client, (client, client + 1)).tolist())
 
 
 @dataclass(frozen=True)
