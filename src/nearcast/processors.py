@@ -16,7 +16,7 @@ from nearcast.codec import JSON, typed_decoder
 from nearcast.domain.topic import check_pattern, covers
 from nearcast.errors import InputError
 from nearcast.message import Message, PayloadError
-from nearcast.nats.stamp import header_block
+from nearcast.nats.stamp import header_block, late_block
 
 __all__ = [
     "Processor",
@@ -225,12 +225,18 @@ class ProcessorCall:
 
     def __init__(self, processor: Processor, call: Callable[..., Any], spool: SpoolReader, topic: str) -> None:
         self._call, self._spool, self._topic, self._typed = call, spool, topic, processor.decode is not None
+        self._decode = processor.decode or JSON.decode
         self._view = SpoolView(spool, topic, processor.spec.spool, processor.decode)
 
-    def process(self, number: int) -> list[bytes]:
-        """The notifications made from the message of that number."""
+    def process(self, number: int, attempt: int = 0) -> list[bytes]:
+        """The notifications made from the message of that number. attempt: of a late one."""
         self._view.advance(number)
-        if self._typed:
+        if attempt:
+            message_id, payload = self._spool.read(number)
+            message: Message = Message(self._topic, payload, late_block(message_id, attempt), self._decode)
+            if self._typed:
+                message.data  # noqa: B018 - as below
+        elif self._typed:
             message = self._view.message(number)
             message.data  # noqa: B018 - raises PayloadError: user code sees only what it asked for
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -72,6 +72,9 @@ class TopicSpec(msgspec.Struct, frozen=True):
 
     managed_by: the sites that run its processor; none means the topic is delivered as published.
     replicas:   the sites whose stores keep it. quorum: how many of them must have it before `publish` returns.
+    catch_up:   which of the publications that were missed are processed first, when there are many.
+    ordered:    newer publications of a source wait until an older one that is missing was processed.
+    max_attempts: how often a publication is given to its processor before it becomes a dead letter.
     """
 
     name: str
@@ -81,11 +84,19 @@ class TopicSpec(msgspec.Struct, frozen=True):
     bound_ms: Annotated[float, Meta(gt=0)] | None = None
     keep_seconds: Annotated[float, Meta(gt=0)] | None = None
     keep_bytes: Annotated[int, Meta(gt=0)] | None = None
+    catch_up: Literal["oldest", "newest"] = "oldest"
+    ordered: bool = False
+    max_attempts: Annotated[int, Meta(ge=1)] = 5
 
     @property
     def processed(self) -> bool:
         """Whether subscribers get notifications made by a processor instead of the publications."""
         return bool(self.managed_by)
+
+    @property
+    def durable(self) -> bool:
+        """Whether stores keep it."""
+        return bool(self.replicas)
 
 
 def _levels(name: str) -> list[str]:

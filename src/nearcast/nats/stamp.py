@@ -17,6 +17,7 @@ import string
 from dataclasses import dataclass
 
 __all__ = [
+    "ANONYMOUS",
     "Stamp",
     "attempt_of",
     "dead_letter_block",
@@ -29,6 +30,9 @@ __all__ = [
     "reason_of",
     "stamp_of",
 ]
+
+ANONYMOUS = b"anonymous:"
+"""How the ids begin that workers give to publications of devices that send none."""
 
 _FIELD = b"Nats-Msg-Id:"
 _START = b"NATS/1.0\r\nNats-Msg-Id: "

@@ -25,6 +25,7 @@ __all__ = [
     "history",
     "is_notification",
     "marks",
+    "marks_of_family",
     "notifications",
     "publications",
     "redelivery",
@@ -75,6 +76,11 @@ def dead_letters(topic: str) -> str:
 def marks(topic: str) -> str:
     """Where workers say which publications of a topic they have processed."""
     return f"mrk.{topic}"
+
+
+def marks_of_family(name: str) -> str:
+    """Where the marks of all topics of a family go together: within `marks` of its pattern."""
+    return marks(name.replace("*", "_").replace(">", "_"))
 
 
 def redelivery(topic: str) -> str:

@@ -117,6 +117,7 @@ class WorkerStats(msgspec.Struct):
     """Counts since the worker started.
 
     delegated: processed here for a publisher whose home is another site.
+    late: taken from a store, because nobody had marked them.
     leaving, held: topics on their way out, and handed-over messages that wait, at this moment.
     """
 
@@ -124,6 +125,7 @@ class WorkerStats(msgspec.Struct):
     processed: int = 0
     delegated: int = 0
     notified: int = 0
+    late: int = 0
     copies_sent: int = 0
     copies_received: int = 0
     dead_letters: int = 0

@@ -13,9 +13,10 @@ from collections.abc import Iterator, Sequence
 
 from nearcast.domain.topic import TopicSpec
 from nearcast.domain.worker_id import WorkerId
+from nearcast.nats.stamp import ANONYMOUS
 from nearcast.protocol.worker import HostTopic, LeaveTopic, MembersChanged, SpoolEntry, SpoolPage, SpoolPageRequest
 from nearcast.site.worker import handover_events as ho
-from nearcast.site.worker.handover import ANONYMOUS, HandoverMachine, Phase
+from nearcast.site.worker.handover import HandoverMachine, Phase
 
 TOPIC = "gps"
 HOLD = SETTLE = 3

@@ -19,6 +19,7 @@ from enum import Enum
 
 from nearcast.domain.worker_id import WorkerId
 from nearcast.nats.deduplication import RecentContents, RecentIds
+from nearcast.nats.stamp import ANONYMOUS
 from nearcast.protocol.worker import HostTopic, LeaveTopic, MembersChanged, SpoolPage, SpoolPageRequest
 from nearcast.site.worker.handover_events import (
     AwaitIdle,
@@ -50,10 +51,7 @@ from nearcast.site.worker.handover_events import (
     Subscribed,
 )
 
-__all__ = ["ANONYMOUS", "HandoverMachine", "Phase"]
-
-ANONYMOUS = b"anonymous:"
-"""How the ids begin that workers give to publications of devices that send none."""
+__all__ = ["HandoverMachine", "Phase"]
 
 
 class Phase(Enum):
@@ -131,6 +129,10 @@ class HandoverMachine:
             return received.is_new(message_id)
         received.note_payload(payload, now)
         return True
+
+    def note_redelivery(self, topic: str, message_id: bytes) -> None:
+        """A store gave a publication that is processed here now: should it come by the queue group yet, it is known."""
+        self._received_of(topic).is_new(message_id)
 
     def take_copy(self, topic: str, message_id: bytes, payload: bytes, now: float) -> bool:
         """Another member processed a publication: whether to append it to the spool now."""
@@ -262,6 +264,7 @@ class HandoverMachine:
             return [Refuse(command, f"topic {self.name} is still being copied here")]
         if self.phase is Phase.MEMBER:
             self.phase = Phase.STEPPING_ASIDE
+            self.epoch = command.epoch  # what it still processes is marked in the epoch in which it leaves
             self._pending = [command]
             self._towards, self._settle = command.towards, command.settle
             return [Subscribe("plain") if command.towards else Drain("queue")]

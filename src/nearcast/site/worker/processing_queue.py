@@ -21,22 +21,28 @@ class ProcessingQueue:
 
     def __init__(self, process: ProcessorProcess) -> None:
         self._process = process
-        self.waiting: deque[tuple[HostedTopic, bytes, bytes, float | None]] = deque()
+        self.waiting: deque[tuple[HostedTopic, bytes, bytes, float | None, int]] = deque()
         self._dropped = 0
         self._appended = 0
 
-    def put(self, topic: HostedTopic, message_id: bytes, payload: bytes, arrived: float | None) -> None:
+    def put(
+        self, topic: HostedTopic, message_id: bytes, payload: bytes, arrived: float | None, attempt: int = 0
+    ) -> None:
         """Take a message; the oldest that waits is dropped when too many do.
 
         arrived: when a message that is to be processed came; none for a copy, which only goes into the spool.
+        attempt: of a late one. What is dropped of a durable topic comes again from a store.
         """
+        if topic.durable and arrived is not None:
+            topic.record.in_flight.add(message_id)
         if self.waiting or self._is_far_behind():
             if len(self.waiting) >= _WAITING_LIMIT:
-                self.waiting.popleft()
+                oldest = self.waiting.popleft()
+                oldest[0].record.in_flight.discard(oldest[1])
                 self._dropped += 1
-            self.waiting.append((topic, message_id, payload, arrived))
+            self.waiting.append((topic, message_id, payload, arrived, attempt))
         else:
-            self._append(topic, message_id, payload, arrived)
+            self._append(topic, message_id, payload, arrived, attempt)
 
     def advance(self) -> None:
         """Something was processed: append what may go on."""
@@ -54,11 +60,14 @@ class ProcessingQueue:
         yield from (ticket.topic in numbers for ticket in self._process.outstanding)
         yield from (entry[0].number in numbers for entry in self.waiting)
 
-    def _append(self, topic: HostedTopic, message_id: bytes, payload: bytes, arrived: float | None) -> None:
+    def _append(
+        self, topic: HostedTopic, message_id: bytes, payload: bytes, arrived: float | None, attempt: int
+    ) -> None:
         number = topic.spool.append(message_id, payload)
         self._appended += 1
         if arrived is not None:
-            self._process.submit(Ticket(topic.number, number, topic.family.processor.timeout, self._appended, arrived))
+            limit = topic.family.processor.timeout
+            self._process.submit(Ticket(topic.number, number, limit, self._appended, arrived, attempt))
 
     def _is_far_behind(self) -> bool:
         outstanding = self._process.outstanding

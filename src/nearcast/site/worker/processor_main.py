@@ -21,8 +21,8 @@ from nearcast.site.worker.spool import Spool
 __all__ = ["ANNOUNCE", "DONE", "FAILED", "LENGTH", "OUTCOME", "READY", "TICKET", "Announcement", "Setup"]
 
 TICKET = struct.Struct(
-    "<IQ"
-)  # topic number, message number; ANNOUNCE instead of a topic number: length of what follows
+    "<IQH"
+)  # topic number, message number, attempt (0: not late); ANNOUNCE instead of a topic number: length of what follows
 OUTCOME = struct.Struct("<BIQI")  # kind, topic number, message number, length of what follows
 LENGTH = struct.Struct("<I")
 ANNOUNCE = 0xFFFFFFFF
@@ -55,9 +55,9 @@ class _Topic:
         self.spool = Spool.open_for_reading(Path(announcement.spool))
         self._call = ProcessorCall(processor, call, self.spool, announcement.topic)
 
-    def process(self, number: int) -> list[bytes]:
+    def process(self, number: int, attempt: int) -> list[bytes]:
         self.spool.refresh()
-        return self._call.process(number)
+        return self._call.process(number, attempt)
 
 
 def run(setup: Setup, tickets: int, outcomes: int) -> None:
@@ -72,7 +72,7 @@ def run(setup: Setup, tickets: int, outcomes: int) -> None:
         buffer += chunk
         at, end = 0, len(buffer)
         while end - at >= TICKET.size:
-            topic_number, number = TICKET.unpack_from(buffer, at)
+            topic_number, number, attempt = TICKET.unpack_from(buffer, at)
             if topic_number == ANNOUNCE:
                 while end - at < TICKET.size + number:
                     buffer += os.read(tickets, 1 << 16)
@@ -91,7 +91,7 @@ def run(setup: Setup, tickets: int, outcomes: int) -> None:
                 continue
             at += TICKET.size
             try:
-                body = b"".join(LENGTH.pack(len(n)) + n for n in topics[topic_number].process(number))
+                body = b"".join(LENGTH.pack(len(n)) + n for n in topics[topic_number].process(number, attempt))
                 kind = DONE
             except Exception as error:
                 kind, body = FAILED, failure_reason(error).encode()[:1000]

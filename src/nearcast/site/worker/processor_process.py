@@ -44,7 +44,7 @@ class Ticket:
     """One message to process: its topic's number, its own number in the spool, and how long it may take.
 
     position: how many messages the worker had put into spools, all told, when this one was. arrived: when it came, by
-    the monotonic clock.
+    the monotonic clock. attempt: of a late one, else 0.
     """
 
     topic: int
@@ -52,6 +52,7 @@ class Ticket:
     timeout: float
     position: int
     arrived: float = 0.0
+    attempt: int = 0
 
 
 class ProcessorProcess:
@@ -105,7 +106,7 @@ class ProcessorProcess:
         if not self.outstanding:
             self._since = asyncio.get_running_loop().time()
         self.outstanding.append(ticket)
-        self._write(TICKET.pack(ticket.topic, ticket.number))
+        self._write(TICKET.pack(ticket.topic, ticket.number, ticket.attempt))
 
     async def run(self, started: Callable[[], None] = lambda: None) -> None:
         """Keep a process going until cancelled. Raises ProcessorError when the user's modules cannot be loaded."""
@@ -154,7 +155,7 @@ class ProcessorProcess:
         writer, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, tickets)
         # Nothing is awaited from here on: what comes while it starts is in these frames, what comes later is written.
         frames = [*map(_announcement, self.announced.values())]
-        frames += [TICKET.pack(ticket.topic, ticket.number) for ticket in self.outstanding]
+        frames += [TICKET.pack(ticket.topic, ticket.number, ticket.attempt) for ticket in self.outstanding]
         writer.write(b"".join(frames))
         self._tickets = writer
 
@@ -277,7 +278,7 @@ def _drain(pipe: int, receive: Callable[[bytes], None]) -> None:
 
 def _announcement(announcement: Announcement) -> bytes:
     body = msgspec.json.encode(announcement)
-    return TICKET.pack(ANNOUNCE, len(body)) + body
+    return TICKET.pack(ANNOUNCE, len(body), 0) + body
 
 
 def _notifications(body: bytes) -> list[bytes]:

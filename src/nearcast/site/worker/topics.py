@@ -11,6 +11,7 @@ from nearcast.domain.latency_histogram import empty
 from nearcast.domain.topic import TopicSpec, matches
 from nearcast.errors import NearcastError
 from nearcast.nats import subjects
+from nearcast.nats.deduplication import RecentIds
 from nearcast.protocol.worker import SpoolEntry, SpoolPage
 from nearcast.site.worker.handover import HandoverMachine
 from nearcast.site.worker.handover_events import Role
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from nearcast.processors import ProcessorSpec
     from nearcast.site.worker.processor_process import ProcessorProcess
 
-__all__ = ["READ_AHEAD", "HostedTopic", "TopicFamily", "TopicTable", "read_page"]
+__all__ = ["READ_AHEAD", "HostedTopic", "ProcessingRecord", "TopicFamily", "TopicTable", "read_page"]
 
 # How far the processor may be behind before messages wait outside the spool: the ring keeps this many slots more than
 # the spool's size, so that what a processor sees never depends on what came after its message.
@@ -40,18 +41,33 @@ class TopicFamily:
         self.machine = HandoverMachine(spec.name)
         self.topics: list[HostedTopic] = []
         self.subscriptions: dict[Role, Any] = {}
+        self.redeliveries: Any = None  # the subscription to them, of a durable topic
         self.io_lock = asyncio.Lock()  # its I/O is done in the order it was instructed
+
+
+class ProcessingRecord:
+    """Publications of a concrete durable topic that are under way here, and those marked lately."""
+
+    __slots__ = ("in_flight", "marked")
+
+    def __init__(self) -> None:
+        self.in_flight: set[bytes] = set()
+        self.marked = RecentIds()
 
 
 class HostedTopic:
     """One concrete topic."""
 
-    __slots__ = ("copies", "family", "latency", "machine", "name", "notifications", "number", "processed", "spool")
+    __slots__ = (
+        "copies", "durable", "family", "latency", "machine", "name", "notifications", "number", "processed", "record",
+        "spool",
+    )  # fmt: skip
 
     def __init__(self, number: int, name: str, family: TopicFamily, folder: Path) -> None:
         self.number, self.name, self.family, self.machine = number, name, family, family.machine
         self.notifications, self.copies = subjects.notifications(name), subjects.copies(name)
         self.processed, self.latency = 0, empty()
+        self.durable, self.record = family.spec.durable, ProcessingRecord()
         path = folder / f"{subjects.stream_name(name)}.spool"
         if family.moved_here:
             path.unlink(missing_ok=True)  # of an earlier stay
@@ -76,11 +92,11 @@ class TopicTable:
         raise NearcastError(f"topic {topic} is not processed here")
 
     def topic_for(self, subject: str) -> HostedTopic:
-        """The topic of a subject of publications or copies; one seen for the first time gets its spool."""
-        known = self.by_subject.get(subject)
+        """The topic of a subject of publications, copies or redeliveries; a new one gets its spool."""
+        name = subjects.topic_of(subject)
+        known = self.by_subject.get(subjects.publications(name))
         if known is not None:
             return known
-        name = subjects.topic_of(subject)
         family = self.family_of(name)
         topic = HostedTopic(next(self._numbers), name, family, self._folder)
         family.topics.append(topic)

@@ -21,9 +21,18 @@ from nearcast.errors import NearcastError
 from nearcast.nats import subjects
 from nearcast.nats.connection import Connection, ConnectionLostError, open_connection
 from nearcast.nats.rpc import Endpoint, Server, call
-from nearcast.nats.stamp import dead_letter_block, header_block, notification_id, stamp_of
+from nearcast.nats.stamp import (
+    ANONYMOUS,
+    attempt_of,
+    dead_letter_block,
+    header_block,
+    late_block,
+    notification_id,
+    stamp_of,
+)
 from nearcast.nats.tasks import TaskSet
 from nearcast.processors import find_processor
+from nearcast.protocol.marks import Redelivered
 from nearcast.protocol.worker import (
     HostTopic,
     LeaveTopic,
@@ -36,7 +45,7 @@ from nearcast.protocol.worker import (
     WorkerStats,
 )
 from nearcast.site.worker import handover_events as ho
-from nearcast.site.worker.handover import ANONYMOUS
+from nearcast.site.worker.mark_log import MarkLog
 from nearcast.site.worker.processing_queue import ProcessingQueue
 from nearcast.site.worker.processor_main import Setup
 from nearcast.site.worker.processor_process import ProcessorProcess, Ticket
@@ -66,6 +75,7 @@ class Worker:
         self._queue = ProcessingQueue(self._process)
         self._table = TopicTable(self._folder, self._process)
         self._topics = self._table.by_subject
+        self._marks = MarkLog(assignment.site, assignment.worker)
         self._commands: dict[Any, list[asyncio.Future[None]]] = {}
         self._tasks = TaskSet()
         self._connection: Connection | None = None
@@ -81,6 +91,7 @@ class Worker:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._process.run(started.set))
+                tasks.create_task(self._marks.run(self._connection))
                 await started.wait()
                 for spec in assignment.topics:
                     await self._handle_command(HostTopic(spec, assignment.epochs.get(spec.name, 0)))
@@ -90,6 +101,8 @@ class Worker:
         finally:
             await server.stop()
             await self._tasks.cancel()
+            if self._connection.is_connected:
+                await self._marks.publish(self._connection)
             await self._connection.close()
 
     def _endpoints(self) -> list[Endpoint]:
@@ -127,6 +140,27 @@ class Worker:
         if topic.machine.take_copy(topic.name, message_id, payload, time.monotonic()):
             self._queue.put(topic, message_id, payload, None)
 
+    def _redelivered(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
+        """A store gives a publication that nobody has marked."""
+        topic, message_id = self._table.topic_for(subject), stamp_of(headers)
+        record = topic.record
+        if message_id in record.in_flight:
+            answer = Redelivered.KNOWN
+        elif message_id in record.marked:  # its mark was lost
+            answer = Redelivered.KNOWN
+            record.in_flight.add(message_id)
+            self._marks.note(topic, message_id, payload)
+        else:
+            answer = Redelivered.TAKEN
+            self._stats.late += 1
+            topic.machine.note_redelivery(topic.name, message_id)
+            if topic.machine.sends_copies:
+                self._send(topic.copies, header_block(message_id), payload)
+                self._stats.copies_sent += 1
+            self._queue.put(topic, message_id, payload, time.monotonic(), attempt_of(headers))
+        if reply:
+            self._send(reply, b"", answer)
+
     def _plain_received(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
         publication = ho.Publication(subjects.topic_of(subject), stamp_of(headers), payload)
         self._handle(self._table.family_of(publication.topic), ho.PlainReceived(publication))
@@ -146,7 +180,7 @@ class Worker:
 
     def _done(self, ticket: Ticket, notifications: list[bytes]) -> None:
         topic, stats = self._table.by_number[ticket.topic], self._stats
-        origin = topic.spool.read(ticket.number)[0]
+        origin, publication = topic.spool.read(ticket.number)
         stats.processed += 1
         topic.processed += 1
         if not topic.processed & (_SAMPLED - 1):
@@ -154,8 +188,12 @@ class Worker:
         if origin.split(b":", 2)[1:2] != self._home:
             stats.delegated += 1
         for n, payload in enumerate(notifications):
-            self._send(topic.notifications, header_block(notification_id(origin, n)), payload)
+            made = notification_id(origin, n)
+            headers = late_block(made, ticket.attempt) if ticket.attempt else header_block(made)
+            self._send(topic.notifications, headers, payload)
         stats.notified += len(notifications)
+        if topic.durable:
+            self._marks.note(topic, origin, publication)
         if self._queue.waiting:
             self._queue.advance()
 
@@ -165,6 +203,8 @@ class Worker:
         self._stats.dead_letters += 1
         _log.warning("topic %s, message %s: %s", topic.name, message_id.decode(errors="replace"), reason)
         self._send(subjects.dead_letters(topic.name), dead_letter_block(message_id, reason), payload)
+        if topic.durable:
+            self._marks.note(topic, message_id, payload)
         self._queue.advance()
 
     def _send(self, subject: str, headers: bytes, payload: bytes) -> None:
@@ -255,6 +295,9 @@ class Worker:
         async with family.io_lock:
             group = subjects.PROCESSORS if role == "queue" else ""
             family.subscriptions[role] = await connection.subscribe_raw(subject, handler, group)
+            if role == "queue" and family.spec.durable:
+                again = subjects.redelivery(name)
+                family.redeliveries = await connection.subscribe_raw(again, self._redelivered, group)
             with contextlib.suppress(NatsError, TimeoutError):  # a broker that is away hears of it when it is back
                 await connection.flush()
             self._handle(family, ho.Subscribed(role))
@@ -263,6 +306,8 @@ class Worker:
         assert self._connection is not None
         async with family.io_lock:
             await self._connection.drain_subscription(family.subscriptions.pop(role))
+            if role == "queue" and family.redeliveries is not None:
+                await self._connection.drain_subscription(family.redeliveries)
             self._handle(family, ho.Drained(role))
 
     async def _fetch_page(self, source: WorkerId, request: SpoolPageRequest) -> ho.PageReceived | ho.CopyFailed:

@@ -1,0 +1,33 @@
+"""Marks: what workers say about publications of durable topics that they have processed. Stores keep them."""
+
+from __future__ import annotations
+
+import msgspec
+
+__all__ = ["Marks", "Redelivered", "TopicMarks"]
+
+
+class Redelivered:
+    """What a worker answers to a redelivery: it is being processed now; or it was known, and a mark follows."""
+
+    TAKEN = b"taken"
+    KNOWN = b"known"
+
+
+class TopicMarks(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """The processed publications of one concrete topic.
+
+    sources: of each source the numbers, as first and last of ranges, one after the other.
+    others: `id_hash` of each publication whose id Nearcast did not make, or that has none; each time it was.
+    """
+
+    sources: dict[str, list[int]] = {}
+    others: list[int] = []
+
+
+class Marks(msgspec.Struct, frozen=True, array_like=True):
+    """What a worker (`site/worker`) has processed since its last mark, by concrete topic, in an epoch; as msgpack."""
+
+    epoch: int
+    worker: str
+    topics: dict[str, TopicMarks]
