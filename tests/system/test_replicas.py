@@ -125,6 +125,29 @@ async def test_when_the_only_store_is_lost_another_keeps_what_is_new_and_gets_th
                 await until(lambda: numbers_are(client, kept_by(control)[0], 100))
 
 
+async def test_a_store_that_was_away_for_long_is_a_replica_again(city):
+    """Two of three stores are enough for a quorum, whichever is away next."""
+    spec = TopicSpec("log", (), ("tokyo", "osaka", "cloud"), 2)
+    async with city(spec, report_seconds=0.2) as c, coordinator(c, automatic=True) as control:
+        osaka, lost = c.sites["osaka"], control.leader.monitor.lost
+        await osaka.stop()
+        await until(lambda: "osaka" in lost(asyncio.get_running_loop().time()))
+
+        async def planned() -> bool:
+            status = await control.ask("coordinator", "status")
+            return any("osaka" in sentence for sentence in status["last_pass"]["anomalies"])
+
+        await until(planned)
+        await asyncio.sleep(3 * control.coordinator.settings.period)
+        await osaka.start()
+        await until(lambda: "osaka" not in lost(asyncio.get_running_loop().time()))
+        await c.sites["tokyo"].store.stop()
+        async with nearcast.connect(c.url("cloud")) as client:
+            receipt = await client.publish("log", {"n": 1}, timeout=30)
+        assert set(receipt.stores) == {"osaka", "cloud"}
+        assert set(kept_by(control)) == {"tokyo", "osaka", "cloud"}
+
+
 async def test_a_topic_that_is_removed_is_stored_no_more_and_comes_back_with_its_past(city):
     spec = TopicSpec("log", (), ("osaka",), 1)
     async with city(spec, report_seconds=0.2) as c, coordinator(c) as control:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 from tests.coordinator.worlds import SETTINGS, World
 
 from nearcast.coordinator.detectors import detect
@@ -253,6 +254,31 @@ def test_replicas_leave_a_lost_store_and_follow_demand() -> None:
     assert isinstance(one.proposal, ReplicaProposal)
     assert "east" not in one.proposal.replicas
     assert one.proposal.hard
+
+
+def test_a_lost_store_without_a_replacement_stays_a_replica() -> None:
+    """The record says how many replicas are wished: a plan that left one out would never give it back."""
+    world = World(west=0.0, middle=50.0, east=100.0)
+    world.stores = {"west", "middle", "east"}
+    world.topic("log", replicas=("west", "middle", "east"))
+    world.client("reader", 0.0, "west", subscribes="log")
+    for lost in ({"east"}, {"middle"}):
+        world.stores_down = lost
+        assert plan_of(world).accepted == ()
+        world.stores_down, world.lost = set(), lost
+        assert not [one for one in plan_of(world).accepted if isinstance(one.proposal, ReplicaProposal)]
+        world.lost = set()
+
+
+@pytest.mark.parametrize("down", [{"a"}, {"a", "b"}, {"a", "c"}, {"b", "c"}])
+def test_replicas_are_replaced_as_far_as_stores_answer_and_never_fewer(down: set[str]) -> None:
+    world = World(a=0.0, b=10.0, c=20.0, d=30.0)
+    world.stores, world.stores_down = {"a", "b", "c", "d"}, down
+    world.topic("log", replicas=("a", "b", "c"))
+    (one,) = plan_of(world).accepted
+    assert isinstance(one.proposal, ReplicaProposal)
+    assert len(set(one.proposal.replicas)) == 3
+    assert {"a", "b", "c", "d"} - down <= set(one.proposal.replicas)
 
 
 def test_clients_of_late_shared_topics_get_better_homes() -> None:

@@ -1,4 +1,8 @@
-"""Replicas near demand: replicas move when their readers are elsewhere, or when a store is lost."""
+"""Replicas near demand: replicas move when their readers are elsewhere, or when a store is lost.
+
+The number of stores in a topic's record is the wished number of replicas, and no plan makes it smaller: a lost store is
+replaced by one that answers, or stays in the record when there is none, and goes on with what it has when it is back.
+"""
 
 from __future__ import annotations
 
@@ -70,8 +74,11 @@ class ReplicaGoal(Goal):
         cost_then = _costs(problem, plan.placed)
         found: list[Proposal] = []
         for n, row in enumerate(rows.tolist()):
-            names = tuple(sites.names[site] for site in np.flatnonzero(plan.placed[n]))
-            if set(names) == set(topics.records[row].spec.replicas):
+            before = topics.records[row].spec.replicas
+            placed = [sites.names[site] for site in np.flatnonzero(plan.placed[n])]
+            kept = [name for name in before if name not in placed]
+            names = (*placed, *kept[: len(before) - len(placed)])
+            if set(names) == set(before):
                 continue
             if lost[n]:
                 why = "a store that kept it does not answer"
