@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["HomePing", "Neighbourhood", "is_usual"]
 
 _SITES = 8  # a bounded set, whatever the number of sites
-_FILTER = 3  # round trips per site whose median counts
+_FILTER = 3  # round trips per site of which the shortest counts: what delays a packet only ever adds
 _BASELINE = 5  # pings that say what is usual
 _CHANGE_MS, _CHANGE_SHARE = 5.0, 0.3  # a ping that differs by more than the larger of the two is out of the ordinary
 _CLOCK_NOISE_US = 1000
@@ -80,7 +80,7 @@ class Neighbourhood:
     @property
     def round_trips(self) -> dict[str, float]:
         """By site, filtered."""
-        return {site: statistics.median(samples) for site, samples in self._samples.items()}
+        return {site: min(samples) for site, samples in self._samples.items()}
 
     @property
     def clock_offset_us(self) -> int:
