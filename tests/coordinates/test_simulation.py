@@ -160,3 +160,13 @@ def test_a_node_moved_to_another_place_converges_again() -> None:
     assert settled < 0.1
     assert median_error_of_node_0(0) > 0.3
     assert median_error_of_node_0(100) < 0.1
+
+
+def test_a_fit_that_is_exact_stops() -> None:
+    """Four nodes on a line, heights included: Vivaldi tells their round trips exactly."""
+    at, height = np.array([0.0, 10.0, 30.0, 70.0]), np.array([1.0, 2.0, 3.0, 4.0])
+    source, destination = np.nonzero(~np.eye(4, dtype=bool))
+    rtt = np.abs(at[source] - at[destination]) + height[source] + height[destination]
+    found = fit(4, source, destination, rtt, seed=1)
+    assert found.rounds < 10_000
+    assert found.median_relative_error < 1e-3

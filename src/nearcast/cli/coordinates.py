@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +17,7 @@ from scipy.sparse.csgraph import connected_components
 
 from nearcast.cli.progress_bar import progress
 from nearcast.cli.tables import Column, Table, read_table, write_table
+from nearcast.coordinates.optimisation import optimise
 from nearcast.coordinates.simulation import fit
 
 if TYPE_CHECKING:
@@ -25,6 +27,14 @@ __all__ = ["app"]
 
 app = typer.Typer()
 
+
+class Method(StrEnum):
+    """How coordinates are fitted."""
+
+    optimised = "optimised"
+    vivaldi = "vivaldi"
+
+
 LINKS = (Column("source", "text"), Column("destination", "text"), Column("rtt_ms"))
 
 
@@ -32,6 +42,9 @@ LINKS = (Column("source", "text"), Column("destination", "text"), Column("rtt_ms
 def fit_command(
     rtt: Annotated[Path, typer.Option(help="source,destination,rtt_ms; CSV or Parquet")],
     out: Annotated[Path | None, typer.Option(help="node,c0…c7,height; standard output if left out")] = None,
+    method: Annotated[Method, typer.Option(help="optimised: all round trips at once; vivaldi: as live nodes do.")] = (
+        Method.optimised
+    ),
     seed: Annotated[int, typer.Option(min=0, help="Same seed, same coordinates.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as one JSON object.")] = False,
 ) -> None:
@@ -45,6 +58,9 @@ def fit_command(
     started = time.perf_counter()
     with progress("fitting coordinates") as advance:
         result = fit(len(names), source, destination, rtt_ms, seed=seed, advance=advance)
+    if method is Method.optimised:
+        with progress("optimising them") as advance:
+            result = optimise(result, source, destination, rtt_ms, advance=advance)
     metrics = {
         "median_relative_error": result.median_relative_error,
         "p90_relative_error": result.p90_relative_error,

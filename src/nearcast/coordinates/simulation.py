@@ -25,6 +25,7 @@ __all__ = ["Fit", "Simulation", "fit", "relative_errors"]
 
 # A look at the error of every link costs as much as many rounds.
 ROUNDS_BETWEEN_LOOKS = 200
+_EXACT = 1e-6  # a median relative error at which there is nothing left to fit
 MAX_HALVINGS = 4
 
 
@@ -169,6 +170,8 @@ def fit(
             step_gain = simulation.settings.step_gain / 2
             simulation.settings = msgspec.structs.replace(simulation.settings, step_gain=step_gain)
         best = min(best, median)
+        if median < _EXACT:
+            break
         advance(max(halvings / MAX_HALVINGS, rounds / max_rounds))
     return Fit(simulation.position, simulation.height, rounds, median, float(np.percentile(errors, 90)))
 
