@@ -28,6 +28,7 @@ __all__ = [
     "notification_id",
     "parse_stamp",
     "reason_of",
+    "source_and_number",
     "stamp_of",
 ]
 
@@ -119,6 +120,14 @@ def message_time(message_id: bytes) -> int:
         us = int(parts[1])
         return us if us < _LATEST_US else 0
     return 0
+
+
+def source_and_number(message_id: bytes) -> tuple[str, int] | None:
+    """What tells a publication from the others of its topic; nothing for an id that Nearcast did not make."""
+    parts = message_id.split(b":")
+    if len(parts) != 4 or not (parts[2].isdigit() and parts[3].isdigit()):
+        return None
+    return parts[0].decode("utf-8", "replace"), int(parts[3])
 
 
 def parse_stamp(message_id: bytes) -> Stamp:

@@ -13,6 +13,7 @@ from nearcast.nats.connection import Connection, open_connection
 from nearcast.nats.rpc import Server
 from nearcast.nats.tasks import retry
 from nearcast.site.agent.advertisements import Advertisements
+from nearcast.site.agent.catch_up import CatchUp
 from nearcast.site.agent.channel_subscriptions import ChannelSubscriptions
 from nearcast.site.agent.history_service import HistoryService
 from nearcast.site.agent.replica_streams import ReplicaStreams
@@ -21,6 +22,7 @@ from nearcast.site.agent.topic_directory import TopicDirectory
 if TYPE_CHECKING:
     from nearcast.domain.deployment import Deployment
     from nearcast.domain.site import SiteSpec
+    from nearcast.domain.topic import TopicSpec
     from nearcast.protocol.control import TopicRecord
     from nearcast.site.agent.coordinate_agent import CoordinateAgent
 
@@ -43,6 +45,7 @@ class ClientServices:
             self._channels = ChannelSubscriptions(connection, site.name, deployment.cloud().name)
         self._store: Connection | None = None
         self._streams: ReplicaStreams | None = None
+        self.catch_up: CatchUp | None = None
         self._started = contextlib.AsyncExitStack()
 
     async def start(self) -> None:
@@ -58,6 +61,9 @@ class ClientServices:
                 stack.push_async_callback(self._streams.stop)
                 await self._streams.start(self.directory.stored_here())
                 endpoints += HistoryService(self.directory, self._site.name, self._store).endpoints
+                self.catch_up = CatchUp(self._site.name, self._connection, self._store, self._stored)
+                stack.push_async_callback(self.catch_up.stop)
+                await self.catch_up.start()
             if self._channels is not None:
                 endpoints += self._channels.endpoints
             server = Server(self._connection, endpoints, "nearcast-agent")
@@ -79,10 +85,14 @@ class ClientServices:
 
     def _readable(self) -> list[str]:
         """The topics whose past can be read here now."""
-        if self._streams is None or self._store is None or not self._store.is_connected:
+        if self._store is None or not self._store.is_connected:
             return []
-        copying = self._streams.copying
-        return [topic.name for topic in self.directory.stored_here() if topic.name not in copying]
+        return [topic.name for topic in self._stored()]
+
+    def _stored(self) -> list[TopicSpec]:
+        """The topics of this store whose past is complete."""
+        copying = self._streams.copying if self._streams is not None else ()
+        return [topic for topic in self.directory.stored_here() if topic.name not in copying]
 
     async def _open_store(self) -> Connection:
         """A connection to the store, once it is reachable through the broker: only then do publications reach it."""

@@ -18,7 +18,7 @@ from nearcast.domain.number_ranges import NumberRanges
 from nearcast.nats import subjects
 from nearcast.nats.connection import ConnectionLostError
 from nearcast.nats.digest import id_hash
-from nearcast.nats.stamp import ANONYMOUS, header_block, new_incarnation
+from nearcast.nats.stamp import ANONYMOUS, header_block, new_incarnation, source_and_number
 from nearcast.protocol.marks import Marks, TopicMarks
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _CONFIRM_LIMIT = 10
 _LARGEST_MARK = 2000  # publications; what a mark says of each may take up to a few hundred bytes
 
 Processed = tuple["HostedTopic", bytes, int]
-"""A publication's topic, its id, and the hash by which it is known when the id does not tell source and number."""
+"""A publication's topic, its id, and the hash by which it is known when it came without an id."""
 
 
 class MarkLog:
@@ -50,11 +50,7 @@ class MarkLog:
 
     def note(self, topic: HostedTopic, message_id: bytes, payload: bytes) -> None:
         """A publication was processed, its notifications were sent; or it became a dead letter."""
-        other = 0
-        if message_id.startswith(ANONYMOUS):
-            other = id_hash(b"", payload)
-        elif message_id.count(b":") != 3:
-            other = id_hash(message_id, payload)
+        other = id_hash(b"", payload) if message_id.startswith(ANONYMOUS) else 0
         self._processed.append((topic, message_id, other))
 
     async def run(self, connection: Connection) -> None:
@@ -94,16 +90,16 @@ class MarkLog:
 
 
 def topic_marks(processed: Iterable[tuple[bytes, int]]) -> TopicMarks:
-    """The mark of publications of one topic: (id, hash); a hash of 0 where the id tells source and number."""
-    numbers: dict[bytes, list[int]] = {}
+    """The mark of publications of one topic: (id, hash); a hash of 0 for those that came with an id."""
+    numbers: dict[str, list[int]] = {}
     others: list[int] = []
     for message_id, other in processed:
-        if other:
-            others.append(other)
-            continue
-        source, _, rest = message_id.partition(b":")
-        numbers.setdefault(source, []).append(int(rest[rest.rindex(b":") + 1 :]))
-    return TopicMarks({source.decode(): NumberRanges.of(found).flat() for source, found in numbers.items()}, others)
+        key = None if other else source_and_number(message_id)
+        if key is None:
+            others.append(other or id_hash(message_id, b""))
+        else:
+            numbers.setdefault(key[0], []).append(key[1])
+    return TopicMarks({source: NumberRanges.of(found).flat() for source, found in numbers.items()}, others)
 
 
 def _batches(processed: list[Any]) -> Iterable[list[Any]]:

@@ -1,0 +1,309 @@
+"""Which publications of a durable topic nobody has processed yet, and when to send them to its owner again.
+
+A store's agent reads publications and marks in the order the store has them. A publication without a mark for longer
+than its settling time is redelivered until a mark comes: often as long as no worker answers, after growing pauses once
+one has taken it, and after `max_attempts` it becomes a dead letter. One machine for a topic or a family of topics.
+
+Decisions only: the shell feeds what it read, and does what `due` says. Times are seconds.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, OrderedDict, deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from nearcast.domain.number_ranges import NumberRanges
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nearcast.protocol.marks import Marks, TopicMarks
+
+__all__ = ["CatchUpMachine", "Checkpoint", "DeadLetter", "Lag", "Redeliver", "SourceCheckpoint"]
+
+WAITING_LIMIT = 50_000
+"""Publications without a mark that one machine keeps track of; then reading pauses."""
+
+_WINDOW = 2_000  # redelivered, and without an answer or a mark yet
+_PROBES = 16  # the window while no worker answers
+_PROBE_PAUSE = 1.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 2.0, 30.0
+_EPOCH_GRACE = 10.0  # members of a topic do not all learn of a new epoch at the same moment
+_SOURCES = 50_000
+_SAVED_SOURCES = 5_000
+_EARLY_MARKS = 10_000  # of publications without a source that were marked before they were read here
+
+
+class SourceCheckpoint(msgspec.Struct, frozen=True, array_like=True):
+    """A source's publications to a topic that are known to be processed, as ranges."""
+
+    topic: str
+    source: str
+    marked: list[int]
+
+
+class Checkpoint(msgspec.Struct, frozen=True):
+    """Where to go on after a restart. created: of the stream, so that another one of its name is not taken for it."""
+
+    created: str = ""
+    publications: int = 0
+    marks: int = 0
+    epoch: int = 0
+    epoch_since: float = 0.0
+    sources: list[SourceCheckpoint] = []
+
+
+@dataclass(frozen=True)
+class Redeliver:
+    """Send the publication with this sequence to the topic's owner. attempt: which one it is, the first not counted."""
+
+    sequence: int
+    attempt: int
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """Give up the publication with this sequence."""
+
+    sequence: int
+    attempts: int
+
+
+@dataclass(frozen=True)
+class Lag:
+    """Publications that nobody has processed within their settling time: how many, and the age of the oldest."""
+
+    waiting: int = 0
+    oldest: float = 0.0
+
+
+@dataclass(slots=True)
+class _Source:
+    marked: NumberRanges = field(default_factory=NumberRanges)
+    waiting: dict[int, int] = field(default_factory=dict)  # sequences by number
+
+
+@dataclass(slots=True)
+class _Unmarked:
+    """A publication without a mark. other: its hash, when it is not known by source and number."""
+
+    sequence: int
+    stored: float
+    key: tuple[str, str]
+    number: int
+    other: int = 0
+    taken: int = 0  # times that a worker took it
+    asked: int = 0  # times that a worker answered
+    due: float = 0.0  # when it is sent again; 0 before it was sent
+
+
+class CatchUpMachine:
+    """One stream of one store.
+
+    settle: seconds after which a publication without a mark is sent again.
+    """
+
+    def __init__(
+        self, settle: float, max_attempts: int = 5, *, newest_first: bool = False, checkpoint: Checkpoint | None = None
+    ) -> None:
+        self.settle, self.max_attempts, self.newest_first = settle, max_attempts, newest_first
+        saved = checkpoint or Checkpoint()
+        self.read_publications, self.read_marks = saved.publications, saved.marks  # the last sequences
+        self.epoch, self._epoch_since = saved.epoch, saved.epoch_since
+        self._sources: OrderedDict[tuple[str, str], _Source] = OrderedDict()
+        for one in saved.sources:
+            self._sources[one.topic, one.source] = _Source(NumberRanges(one.marked))
+        self._waiting: dict[int, _Unmarked] = {}  # all, by sequence, in ascending order
+        self._fresh: dict[int, _Unmarked] = {}  # those of them that were not sent yet, or are to be sent again
+        self._sent: list[tuple[float, int]] = []  # a heap of (due, sequence); may hold what is marked by now
+        self._outstanding = 0
+        self._answering = False
+        self._others: dict[tuple[str, int], deque[int]] = {}  # sequences by topic and hash
+        self._early: Counter[tuple[str, int]] = Counter()
+        self.given_up = self.redelivered = 0
+
+    # What was read
+
+    def publication(self, sequence: int, stored: float, topic: str, source: str, number: int, other: int = 0) -> None:
+        """A publication. other: its hash, instead of source and number, when its id does not tell them."""
+        self.read_publications = max(self.read_publications, sequence)
+        key = (topic, source)
+        if other:
+            if self._early[topic, other] > 0:
+                self._early[topic, other] -= 1
+                return
+            self._others.setdefault((topic, other), deque()).append(sequence)
+        else:
+            known = self._sources.get(key) or self._add_source(key)
+            if number in known.marked or number in known.waiting:
+                return
+            known.waiting[number] = sequence
+        self._waiting[sequence] = self._fresh[sequence] = _Unmarked(sequence, stored, key, number, other)
+
+    def marks(self, sequence: int, marks: Marks, when: float) -> bool:
+        """A mark, and when it was made; whether it counts. One of an older epoch does not, after the newer began."""
+        self.read_marks = max(self.read_marks, sequence)
+        if marks.epoch > self.epoch:
+            self.epoch, self._epoch_since = marks.epoch, when
+        elif marks.epoch < self.epoch and when > self._epoch_since + _EPOCH_GRACE:
+            return False
+        for topic, said in marks.topics.items():
+            self._mark_topic(topic, said)
+        return True
+
+    def _mark_topic(self, topic: str, said: TopicMarks) -> None:
+        for source, flat in said.sources.items():
+            key = (topic, source)
+            known = self._sources.get(key) or self._add_source(key)
+            self._sources.move_to_end(key)
+            for first, last in zip(flat[::2], flat[1::2], strict=True):
+                known.marked.add(first, last)
+                for number in _within(known.waiting, first, last):
+                    self._remove(known.waiting[number])
+        for other in said.others:
+            sequences = self._others.get((topic, other))
+            if sequences:
+                self._remove(sequences[0])
+            elif len(self._early) < _EARLY_MARKS:
+                self._early[topic, other] += 1
+
+    def read_again(self, sequences: int) -> None:
+        """The store was away, and may have lost its last messages and given their sequences to others."""
+        self.read_publications = max(0, self.checkpoint().publications - sequences)
+        self.read_marks = max(0, self.read_marks - sequences)
+        for sequence in list(self._waiting):
+            self._remove(sequence)
+
+    def gone(self, sequence: int) -> None:
+        """The store has removed a publication, by the topic's limits."""
+        if sequence in self._waiting:
+            self._remove(sequence)
+
+    # What a worker answered
+
+    def taken(self, sequence: int, now: float) -> None:
+        """A worker has begun to process it."""
+        entry = self._waiting.get(sequence)
+        if entry is not None:
+            entry.taken += 1
+            self._answered(entry, now)
+
+    def known(self, sequence: int, now: float) -> None:
+        """A worker is processing it already, or will mark it now."""
+        entry = self._waiting.get(sequence)
+        if entry is not None:
+            self._answered(entry, now)
+
+    def _answered(self, entry: _Unmarked, now: float) -> None:
+        self._answering = True
+        entry.asked += 1
+        if entry.due:
+            self._schedule(entry, now + min(_FIRST_PAUSE * 2 ** (entry.asked - 1), _LONGEST_PAUSE))
+
+    # What to do
+
+    def due(self, now: float, limit: int) -> list[Redeliver | DeadLetter]:
+        """What to do now, at most so many."""
+        unanswered = False
+        while self._sent and self._sent[0][0] <= now:
+            due, sequence = heapq.heappop(self._sent)
+            entry = self._waiting.get(sequence)
+            if entry is None or entry.due != due:  # marked, or scheduled anew
+                continue
+            self._outstanding -= 1
+            entry.due = 0.0
+            self._fresh[sequence] = entry
+            unanswered |= not entry.asked
+        if unanswered:
+            self._answering = False
+        window = _WINDOW if self._answering else _PROBES
+        found: list[Redeliver | DeadLetter] = []
+        for entry in list(self._ready(now, min(limit, window - self._outstanding))):
+            if entry.taken >= self.max_attempts:
+                self.given_up += 1
+                self._remove(entry.sequence)
+                found.append(DeadLetter(entry.sequence, entry.taken))
+                continue
+            del self._fresh[entry.sequence]
+            self._outstanding += 1
+            self.redelivered += 1
+            self._schedule(entry, now + _PROBE_PAUSE)
+            found.append(Redeliver(entry.sequence, entry.taken + 1))
+        return found
+
+    def lag(self, now: float) -> Lag:
+        """How far the topic's owner is behind, as this store sees it."""
+        if not self._waiting:
+            return Lag()
+        overdue = sum(entry.stored + self.settle <= now for entry in self._waiting.values())
+        oldest = min(entry.stored for entry in self._waiting.values())
+        return Lag(overdue, max(0.0, now - oldest)) if overdue else Lag()
+
+    @property
+    def full(self) -> bool:
+        """Whether no more publications may be read for now."""
+        return len(self._waiting) >= WAITING_LIMIT
+
+    @property
+    def waiting(self) -> int:
+        """Publications that were read and have no mark."""
+        return len(self._waiting)
+
+    def checkpoint(self, created: str = "") -> Checkpoint:
+        """Where to go on after a restart: before the oldest publication without a mark."""
+        oldest = min(self._waiting, default=self.read_publications + 1)
+        newest = list(self._sources.items())[-_SAVED_SOURCES:]
+        sources = [SourceCheckpoint(*key, known.marked.flat()) for key, known in newest if len(known.marked)]
+        return Checkpoint(created, oldest - 1, self.read_marks, self.epoch, self._epoch_since, sources)
+
+    def _ready(self, now: float, limit: int) -> Iterator[_Unmarked]:
+        """Those that may be sent, in the order that the topic asks for."""
+        found = 0
+        for entry in reversed(self._fresh.values()) if self.newest_first else self._fresh.values():
+            if found >= limit:
+                return
+            if entry.stored + self.settle <= now:
+                found += 1
+                yield entry
+
+    def _schedule(self, entry: _Unmarked, due: float) -> None:
+        entry.due = due
+        heapq.heappush(self._sent, (due, entry.sequence))
+
+    def _remove(self, sequence: int) -> None:
+        entry = self._waiting.pop(sequence)
+        if self._fresh.pop(sequence, None) is None:
+            self._outstanding -= 1
+            self._answering = True  # somebody works
+        if entry.other:
+            key = (entry.key[0], entry.other)
+            self._others[key].remove(sequence)
+            if not self._others[key]:
+                del self._others[key]
+        else:
+            del self._sources[entry.key].waiting[entry.number]
+
+    def _add_source(self, key: tuple[str, str]) -> _Source:
+        added = self._sources[key] = _Source()
+        if len(self._sources) > _SOURCES:
+            self._forget_source()
+        return added
+
+    def _forget_source(self) -> None:
+        """Forget the one that was marked longest ago; one with something waiting is put last."""
+        for key, known in list(self._sources.items())[:16]:
+            if not known.waiting:
+                del self._sources[key]
+                return
+            self._sources.move_to_end(key)
+
+
+def _within(numbers: dict[int, int], first: int, last: int) -> list[int]:
+    """The numbers that are in a range, by whichever way is shorter."""
+    if last - first < len(numbers):
+        return [number for number in range(first, last + 1) if number in numbers]
+    return [number for number in numbers if first <= number <= last]
