@@ -1,4 +1,7 @@
-"""`nearcast lab wan …`: a wide area on this machine, up until it is taken down; `lab run …` is in `scenarios`."""
+"""`nearcast lab wan …`: a wide area on this machine, up until it is taken down.
+
+`lab run …` is in `scenarios`, `lab chaos` in `chaos`.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from rich.console import Console
 from rich.table import Table as Screen
 
 from nearcast.cli import scenarios
+from nearcast.cli.chaos import chaos
 from nearcast.errors import InputError
 from nearcast.lab import wan
 from nearcast.lab.wan.topology import MS_PER_KM
@@ -35,6 +39,8 @@ app.add_typer(
 )
 
 app.add_typer(scenarios.app, name="run", no_args_is_help=True, help="Whole scenarios on an emulated wide area.")
+
+app.command()(chaos)
 
 Name = Annotated[str, typer.Option("--name", help="The area, when more than one is up.")]
 DEFAULT_NAME = "wan"
@@ -90,6 +96,7 @@ def change(
     loss: Annotated[str | None, typer.Option(help="The share of packets lost: 1%, 0.01.")] = None,
     bandwidth: Annotated[str | None, typer.Option(help="10mbit, 500kbit, 1gbit, or none: no limit.")] = None,
     cut: Annotated[bool | None, typer.Option("--cut/--heal", help="Let nothing through, or all again.")] = None,
+    one_way: Annotated[bool, typer.Option("--one-way", help="Only from the first node to the second.")] = False,
     name: Name = DEFAULT_NAME,
 ) -> None:
     """Change the link between two nodes, both ways, from now on."""
@@ -106,7 +113,8 @@ def change(
         fields["cut"] = cut
     if not fields:
         raise InputError("nothing to set: give --delay, --jitter, --loss, --bandwidth, --cut or --heal")
-    wan.find(name).set(a, b, **fields)
+    area = wan.find(name)
+    (area.set_one_way if one_way else area.set)(a, b, **fields)
 
 
 @commands.command()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,18 @@ class NodeProcess:
 
     def __init__(self, name: str, process: asyncio.subprocess.Process, log: Path) -> None:
         self.name, self._process, self._log = name, process, log
+
+    @property
+    def pid(self) -> int:
+        """Its process number; commands at a node replace the one that entered it."""
+        return self._process.pid
+
+    async def has_ended(self) -> None:
+        """Wait until it has ended, in whatever way. What it printed last is dropped."""
+        assert self._process.stdout is not None
+        while await self._process.stdout.read(1 << 16):
+            pass
+        await self._process.wait()
 
     async def said(self, text: str, limit: float) -> None:
         """Wait until it has printed a line that begins with this."""
@@ -75,21 +88,30 @@ class NodeProcess:
 
 
 class NodeProcesses:
-    """All processes of one run. They get no signal of the terminal: who runs them ends them."""
+    """All processes of one run. They get no signal of the terminal: who runs them ends them.
 
-    def __init__(self, area: Area, logs: Path) -> None:
+    priority: run before everything else on this machine, for what is measured by the clock.
+    """
+
+    def __init__(self, area: Area, logs: Path, *, priority: bool = True) -> None:
         logs.mkdir(parents=True, exist_ok=True)
         self._area, self._logs = area, logs
+        self._prefix = ["nice", "-n", _NICENESS] if priority else []
         self._running: list[NodeProcess] = []
 
-    async def nearcast(self, node: str, name: str, *arguments: str) -> NodeProcess:
+    async def nearcast(
+        self, node: str, name: str, *arguments: str, environment: Mapping[str, str] | None = None
+    ) -> NodeProcess:
         """Run a command of `nearcast` at a node."""
-        return await self.python(node, name, "-c", "from nearcast.cli import main; main()", *arguments)
+        command = ("-c", "from nearcast.cli import main; main()", *arguments)
+        return await self.python(node, name, *command, environment=environment)
 
-    async def python(self, node: str, name: str, *arguments: str) -> NodeProcess:
-        """Run Python at a node."""
+    async def python(
+        self, node: str, name: str, *arguments: str, environment: Mapping[str, str] | None = None
+    ) -> NodeProcess:
+        """Run Python at a node, with these variables beside those of this process."""
         log = self._logs / f"{name}.log"
-        command = ["nice", "-n", _NICENESS, sys.executable, *arguments]
+        command = [*self._prefix, sys.executable, *arguments]
         with log.open("wb") as errors:
             process = await asyncio.create_subprocess_exec(
                 *self._area.command(node, *command),
@@ -97,6 +119,7 @@ class NodeProcesses:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=errors,
                 start_new_session=True,
+                env=os.environ | dict(environment or {}),
             )
         _prefer(process.pid)
         started = NodeProcess(name, process, log)
@@ -115,9 +138,9 @@ def _prefer(pid: int) -> None:
 
 
 @contextlib.asynccontextmanager
-async def node_processes(area: Area, logs: Path) -> AsyncIterator[NodeProcesses]:
+async def node_processes(area: Area, logs: Path, *, priority: bool = True) -> AsyncIterator[NodeProcesses]:
     """Processes that end with the block."""
-    processes = NodeProcesses(area, logs)
+    processes = NodeProcesses(area, logs, priority=priority)
     try:
         yield processes
     finally:

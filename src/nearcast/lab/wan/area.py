@@ -77,6 +77,11 @@ class Area:
         pairs = [pair for other in others for pair in ((one, other), (other, one))]
         control_socket.ask_change(self._control, [control_socket.LinkChange(i, j, fields) for i, j in pairs])
 
+    def set_one_way(self, source: str, destination: str, **fields: Unpack[control_socket.LinkFields]) -> None:
+        """Change one direction only, as when a router drops what comes from one side."""
+        change = control_socket.LinkChange(self.topology.index(source), self.topology.index(destination), fields)
+        control_socket.ask_change(self._control, [change])
+
     def cut(self, a: str, b: str) -> None:
         """Drop everything between two nodes, packets in transit included."""
         self.set(a, b, cut=True)

@@ -26,7 +26,17 @@ from nearcast.errors import NearcastError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["NamespaceError", "call_inside", "create", "delete", "missing_right", "names", "open_tun", "start_inside"]
+__all__ = [
+    "NamespaceError",
+    "call_inside",
+    "create",
+    "delete",
+    "missing_right",
+    "names",
+    "open_tun",
+    "processes",
+    "start_inside",
+]
 
 T = TypeVar("T")
 
@@ -140,18 +150,18 @@ def _end_processes(namespaces: Sequence[str]) -> None:
     """Ask, then make every process inside end. They are of the area: nothing else can be in there."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         limit = time.monotonic() + SECONDS_TO_END
-        inside = _processes(namespaces)
+        inside = processes(namespaces)
         for process in inside:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, number)
         while inside and time.monotonic() < limit:
             time.sleep(0.02)
-            inside = _processes(namespaces)
+            inside = processes(namespaces)
         if not inside:
             return
 
 
-def _processes(namespaces: Sequence[str]) -> list[int]:
+def processes(namespaces: Sequence[str]) -> list[int]:
     """The processes inside any of the namespaces, found as `ip netns pids` finds them, in one pass."""
     wanted = set()
     for name in namespaces:

@@ -1,0 +1,54 @@
+"""`nearcast lab chaos`: a whole deployment under a seeded schedule of faults, judged by what its processes noted."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from nearcast.cli.progress_bar import progress
+from nearcast.errors import InputError
+
+__all__ = ["chaos"]
+
+
+def chaos(
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same faults.")] = 1,
+    minutes: Annotated[float, typer.Option(min=1.0, help="How long clients publish.")] = 4.0,
+    quick: Annotated[bool, typer.Option("--quick", help="Three faults within three minutes.")] = False,
+    out: Annotated[Path | None, typer.Option(help="The folder for chaos.json, the ledger and all logs.")] = None,
+) -> None:
+    """Break a deployment in every way, and check that nothing acknowledged is lost. Needs root.
+
+    Exit code 1: a promise was broken.
+    """
+    from nearcast.lab.chaos.report import commit, verdict_lines, verdict_table, write_verdict
+    from nearcast.lab.chaos.runner import ChaosPlan, run_chaos
+    from nearcast.lab.chaos.schedule import PHASES, QUICK_PHASES, make_schedule
+    from nearcast.lab.wan import missing_right
+
+    if reason := missing_right():
+        raise InputError(reason)
+    if out is not None and (out / "ledger").exists():
+        raise InputError(f"--out is {str(out)!r}, which has a ledger already; choose another folder")
+    phases = QUICK_PHASES if quick else PHASES
+    count = 3 if quick else phases.faults_within(minutes * 60)
+    plan = ChaosPlan(seed, tuple(make_schedule(seed, count, phases)), phases)
+    version = commit()
+    console = Console()
+    console = console if console.is_terminal else Console(width=200)
+    console.print(f"seed {seed}, commit {version}, {count} faults in {plan.seconds:.0f} s", highlight=False)
+    with tempfile.TemporaryDirectory(prefix="nearcast-chaos-") as temporary:
+        folder = out if out is not None else Path(temporary)
+        with progress("chaos") as advance:
+            verdict = asyncio.run(run_chaos(plan, folder / "ledger", folder / "logs", advance))
+        if out is not None:
+            write_verdict(out / "chaos.json", verdict, {"seed": seed, "commit": version, "seconds": plan.seconds})
+    console.print(verdict_table(verdict))
+    for line in verdict_lines(verdict):
+        console.print(line, highlight=False, markup=False)
+    raise typer.Exit(0 if verdict.kept else 1)

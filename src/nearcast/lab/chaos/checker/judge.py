@@ -1,0 +1,277 @@
+"""The promises, and whether a run kept them."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from nearcast.lab.chaos.checker.evidence import Event, Ledger, Publication
+from nearcast.lab.chaos.checker.flows import Flow, flows, longest_pause, receipt_pauses
+
+__all__ = ["LOSSES", "Verdict", "check", "owed"]
+
+ON_ITS_WAY = 2.0  # s
+STALL = 10.0  # s without a delivery, or a receipt, in a flow that a fault does not touch
+EXAMPLES = 5
+
+# Promises, in the order in which they are shown.
+NEVER_STORED = "acknowledged, in fewer stores than the quorum"
+NOT_PROCESSED = "stored, not processed"
+NOT_DELIVERED = "processed, not delivered"
+DEAD = "acknowledged, a dead letter"
+TWICE = "delivered twice"
+STORED_TWICE = "stored twice"
+DISORDER = "out of order"
+TWO_OWNERS = "two owners of an epoch"
+STORE_LACKS = "a replica lacks it"
+HISTORY_LACKS = "history lacks it"
+REPLICAS = "fewer replicas than asked for"
+STALLED = "no progress beside a fault"
+NOT_RECOVERED = "no delivery after a fault"
+LOSSES = (NEVER_STORED, NOT_PROCESSED, NOT_DELIVERED, DEAD)
+
+
+@dataclass
+class Verdict:
+    """What was found: how often each promise was broken (with examples), each fault's row, and plain counts."""
+
+    broken: dict[str, int] = field(default_factory=dict)
+    examples: dict[str, list[str]] = field(default_factory=dict)
+    faults: list[Event] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+    losses: list[Event] = field(default_factory=list)
+
+    @property
+    def kept(self) -> bool:
+        """Whether every promise was kept."""
+        return not self.broken
+
+    def add(self, promise: str, example: str) -> None:
+        """A promise was broken once."""
+        self.broken[promise] = self.broken.get(promise, 0) + 1
+        shown = self.examples.setdefault(promise, [])
+        if len(shown) < EXAMPLES:
+            shown.append(example)
+
+
+def owed(ledger: Ledger) -> int:
+    """How many acknowledged publications of durable topics have not been processed or delivered everywhere."""
+    return sum(1 for publication in ledger.judged() if any(_missing(ledger, publication)))
+
+
+def check(ledger: Ledger) -> Verdict:
+    """Judge a run."""
+    verdict = Verdict()
+    _check_losses(ledger, verdict)
+    _check_repeats(ledger, verdict)
+    _check_order(ledger, verdict)
+    _check_owners(ledger, verdict)
+    if ledger.stores_read:
+        _check_stores(ledger, verdict)
+    every = flows(ledger)
+    verdict.faults = [_fault_row(ledger, verdict, number, every) for number in range(len(ledger.faults()))]
+    verdict.broken = {promise: verdict.broken[promise] for promise in _PROMISES if promise in verdict.broken}
+    _count(ledger, verdict)
+    return verdict
+
+
+_PROMISES = (
+    *LOSSES, TWICE, STORED_TWICE, DISORDER, TWO_OWNERS, STORE_LACKS, HISTORY_LACKS, REPLICAS, STALLED, NOT_RECOVERED,
+)  # fmt: skip
+
+
+def _missing(ledger: Ledger, publication: Publication) -> Iterator[tuple[str, str]]:
+    """What is missing of an acknowledged publication, and at whom. The first place where it was lost counts."""
+    topic = ledger.topic(publication.topic)
+    if ledger.stores_read:
+        away = [site for site in topic["replicas"] if site not in ledger.stores_read]
+        if len(publication.stored) + len(away) < topic["quorum"]:
+            yield NEVER_STORED, ", ".join(sorted(publication.stored)) or "no store"
+            return
+    if topic.get("processed") and not publication.processed:
+        yield DEAD if publication.dead else NOT_PROCESSED, ""
+        return
+    parts = publication.count if topic.get("processed") else 1
+    for subscriber in sorted(ledger.subscribers(publication)):
+        if any((subscriber, part) not in publication.delivered for part in range(parts)):
+            yield DEAD if publication.dead else NOT_DELIVERED, subscriber
+
+
+def _check_losses(ledger: Ledger, verdict: Verdict) -> None:
+    for publication in ledger.judged():
+        for where, at_whom in _missing(ledger, publication):
+            fault, when = _when(ledger, publication.at)
+            publisher, n = publication.key
+            name = f"{publication.topic} {publisher} {n}"
+            verdict.add(where, f"{name} {at_whom} ({when}{'' if fault is None else f' of fault {fault + 1}'})")
+            verdict.losses.append(
+                {"where": where, "when": when, "fault": fault, "topic": publication.topic, "publisher": publisher,
+                 "n": n, "subscriber": at_whom, "published": publication.at}
+            )  # fmt: skip
+
+
+def _when(ledger: Ledger, at: float) -> tuple[int | None, str]:
+    """The fault during which something was published, and in which third of it; or that none had come yet.
+
+    What was on its way when a fault began belongs to its start.
+    """
+    for number, fault in reversed(list(enumerate(ledger.faults()))):
+        if fault["at"] - ON_ITS_WAY <= at:
+            third = (at - fault["at"]) / (fault["until"] - fault["at"]) * 3
+            return number, "after" if third >= 3 else ("start", "middle", "end")[max(0, int(third))]
+    return None, "before all faults"
+
+
+def _check_repeats(ledger: Ledger, verdict: Verdict) -> None:
+    """A subscriber's process gets each notification once; a store keeps each once. Devices without ids may repeat."""
+    seen: Counter[tuple[Any, ...]] = Counter()
+    for event in ledger.deliveries:
+        if not ledger.topic(event["topic"]).get("anonymous"):
+            seen[event["subscriber"], event["process"], event["publisher"], event["n"], event["part"]] += 1
+    for (subscriber, _, publisher, n, part), times in seen.items():
+        if times > 1:
+            verdict.add(TWICE, f"{publisher} {n};{part} to {subscriber}, {times} times")
+    kept: Counter[tuple[Any, ...]] = Counter()
+    for event in ledger.stored:
+        if event["kind"] != "dead letter" and not ledger.topic(event["topic"]).get("anonymous"):
+            kept[event["site"], event["kind"], event["publisher"], event["n"], event["part"]] += 1
+    for (site, kind, publisher, n, part), times in kept.items():
+        if times > 1:
+            verdict.add(STORED_TWICE, f"{kind} {publisher} {n};{part} at {site}, {times} times")
+
+
+def _check_order(ledger: Ledger, verdict: Verdict) -> None:
+    """Per publisher, topic and subscriber's process.
+
+    Durable: what was acknowledged and did not come late. Plain: on one path, which is a home, a connection to it and a
+    worker. Topics that promise order: everything that was acknowledged.
+    """
+    newest: dict[tuple[Any, ...], Publication] = {}
+    seen: set[tuple[Any, ...]] = set()
+    for event in ledger.deliveries:
+        topic = ledger.topic(event["topic"])
+        flow = (event["subscriber"], event["process"], event["publisher"], event["topic"])
+        one = (*flow, event["n"], event["part"])
+        if topic.get("anonymous") or one in seen:
+            continue
+        seen.add(one)
+        publication = ledger.publications[event["publisher"], event["n"]]
+        before = newest.get(flow)
+        if before is None or before.key[1] <= publication.key[1]:
+            newest[flow] = publication
+            continue
+        text = f"{event['publisher']} {event['n']} after {before.key[1]} to {event['subscriber']}"
+        if ledger.durable(publication):
+            excused = publication.receipt is None or (event["late"] and not topic.get("ordered"))
+        else:
+            excused = _path(publication) != _path(before)
+        if excused:
+            verdict.counts["out of order, late or on another path"] = (
+                verdict.counts.get("out of order, late or on another path", 0) + 1
+            )
+        else:
+            verdict.add(DISORDER, text)
+
+
+def _path(publication: Publication) -> tuple[Any, ...]:
+    worker = publication.processed[0]["worker"] if publication.processed else None
+    return publication.path, worker
+
+
+def _check_owners(ledger: Ledger, verdict: Verdict) -> None:
+    """Of a topic that one site manages, one worker marks in an epoch."""
+    owners: defaultdict[tuple[str, Any], set[str]] = defaultdict(set)
+    for mark in ledger.marks:
+        if mark["epoch"] is not None and len(ledger.topic(mark["topic"]).get("managed_by", ())) == 1:
+            owners[mark["topic"], mark["epoch"]].add(mark["worker"])
+    for (topic, epoch), workers in sorted(owners.items(), key=str):
+        if len(workers) > 1:
+            verdict.add(TWO_OWNERS, f"{topic}, epoch {epoch}: {', '.join(sorted(workers))}")
+
+
+def _check_stores(ledger: Ledger, verdict: Verdict) -> None:
+    """Each replica has what was acknowledged, and so has the history asked at its site."""
+    lost = {(loss["publisher"], loss["n"]) for loss in verdict.losses if loss["where"] == NEVER_STORED}
+    read = {(event["site"], event["topic"]) for event in ledger.history_read if not event["incomplete"]}
+    for publication in ledger.judged():
+        if publication.key in lost:
+            continue
+        topic = ledger.topic(publication.topic)
+        publisher, n = publication.key
+        for site in ledger.replicas_of(topic):
+            if site in ledger.stores_read and site not in publication.stored:
+                verdict.add(STORE_LACKS, f"{publication.topic} {publisher} {n} at {site}")
+            asked = (site, topic["name"]) in read
+            if asked and publication.key not in ledger.history[site, publication.topic]:
+                verdict.add(HISTORY_LACKS, f"{publication.topic} {publisher} {n} asked at {site}")
+    for topic in ledger.topics:
+        now = ledger.replicas_of(topic)
+        if len(now) < len(topic.get("replicas", ())):
+            verdict.add(REPLICAS, f"{topic['name']}: {', '.join(now)} instead of {', '.join(topic['replicas'])}")
+
+
+def _fault_row(ledger: Ledger, verdict: Verdict, number: int, every: list[Flow]) -> Event:
+    """What happened during a fault and after it."""
+    fault = ledger.faults()[number]
+    start, end = fault["at"], fault["until"]
+    later = [phase["at"] for phase in ledger.phases if phase["at"] > end and phase["phase"] != "recovery"]
+    limit = later[0] if later else max((event["at"] for event in ledger.deliveries), default=end)
+    name = f"fault {number + 1} ({fault['kind']} {' '.join(fault['target'])})"
+    recover, caught_up, stalled = 0.0, 0.0, 0
+    for flow in every:
+        if not any(start <= at < limit for at in flow.published):
+            continue
+        whom = f"{name}: {flow.topic} from {flow.publisher} to {flow.subscriber}"
+        came = [at for at, published in flow.delivered if published >= end and at < limit]
+        if came:
+            recover = max(recover, min(came) - end)
+        elif any(end <= at < limit - STALL for at in flow.published):
+            verdict.add(NOT_RECOVERED, whom)
+        caught_up = max([caught_up, *(at - end for at, published in flow.delivered if start <= published < end)])
+        places = flow.places_at(start)
+        if places is not None and not places & set(fault["touches"]):
+            pause = longest_pause((at for at, _ in flow.delivered), flow.published, start, end)
+            if pause > STALL:
+                stalled += 1
+                verdict.add(STALLED, f"{whom}, nothing for {pause:.1f} s")
+    for publisher, pause in receipt_pauses(ledger, fault).items():
+        if pause > STALL:
+            stalled += 1
+            verdict.add(STALLED, f"{name}: no receipt for {publisher} for {pause:.1f} s")
+    lost = Counter((loss["where"], loss["when"]) for loss in verdict.losses if loss["fault"] == number)
+    published = [publication for publication in ledger.publications.values() if start <= publication.at < end]
+    return {
+        "kind": fault["kind"], "target": fault["target"], "seconds": round(end - start, 1),
+        "published": len(published), "receipts": sum(publication.receipt is not None for publication in published),
+        "lost": [{"where": where, "when": when, "count": count} for (where, when), count in sorted(lost.items())],
+        "recover_seconds": round(recover, 2), "caught_up_seconds": round(caught_up, 2), "stalled": stalled,
+    }  # fmt: skip
+
+
+def _count(ledger: Ledger, verdict: Verdict) -> None:
+    publications, durable = ledger.publications.values(), list(ledger.judged())
+    plain = [publication for publication in publications if not ledger.durable(publication)]
+    subscribers = {publication.key: ledger.subscribers(publication) for publication in plain}
+    verdict.counts |= {
+        "published": len(publications),
+        "acknowledged": len(durable),
+        "refused or without a quorum": sum(publication.failed for publication in publications),
+        "processed": sum(len(publication.processed) for publication in publications),
+        "processed more than once": sum(
+            len(publication.processed) > 1
+            for publication in publications
+            if not ledger.topic(publication.topic).get("anonymous")
+        ),
+        "delivered": len(ledger.deliveries),
+        "delivered late": sum(bool(event["late"]) for event in ledger.deliveries),
+        "stored": len(ledger.stored),
+        "plain, not delivered": sum(
+            (subscriber, 0) not in publication.delivered
+            for publication in plain
+            for subscriber in subscribers[publication.key]
+        ),
+        "messages nobody published": ledger.strangers,
+        "torn lines": ledger.torn_lines,
+    }

@@ -1,0 +1,185 @@
+"""What runs during a chaos run: four sites and a cloud, topics of every kind, and who publishes and subscribes.
+
+Every site has a node of its own, and so have the devices beside it. All delays are one way, in milliseconds.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from nearcast.domain.topic import TopicSpec
+from nearcast.lab.wan.topology import LinkSettings, Topology, from_links
+
+__all__ = [
+    "CLOUD",
+    "COORDINATORS",
+    "COORDINATOR_SETTINGS",
+    "MQTT_PORT",
+    "MQTT_SITE",
+    "MQTT_TOPIC",
+    "PORT",
+    "SITES",
+    "SMALL_DISK",
+    "STORES",
+    "TOPICS",
+    "VAN",
+    "PublisherJob",
+    "SubscriberJob",
+    "client_jobs",
+    "configuration_text",
+    "devices_node",
+    "false_clock_jobs",
+    "toml_fields",
+    "topology",
+    "van_ways",
+]
+
+CLOUD = "cloud"
+EDGE = ("north", "east", "south", "west")
+SITES = (*EDGE, CLOUD)
+STORES = ("north", "east", "south", CLOUD)
+COORDINATORS = (CLOUD, "south")  # the nodes they run at; both keep their state in the cloud's store
+VAN = "van"
+SMALL_DISK = "east"  # the store that is on a disk of its own, which can be full
+PORT, MQTT_PORT = 4222, 1883
+MQTT_SITE = "east"
+MQTT_TOPIC = "meter.*"
+BETWEEN_SITES, TO_CLOUD, ACCESS, UNUSED = 8.0, 20.0, 3.0, 50.0
+# A site that is lost is given up after half the default, so that a fault of 20 s is long enough to see it.
+COORDINATOR_SETTINGS = {"period": 2.0, "lease": 4.0, "site_lost_after": 10.0, "cool_down": 20.0}
+REPORT_SECONDS = 2.0
+
+TOPICS = (
+    TopicSpec("alerts.north", ("north",), ("north", "east", CLOUD), quorum=2),
+    TopicSpec("alerts.east", ("east",), ("east", "south", CLOUD), quorum=2),
+    TopicSpec("alerts.both", ("south", "west"), ("south", "north", CLOUD), quorum=2),
+    TopicSpec(MQTT_TOPIC, ("north",), ("north", "east", "south"), quorum=2),
+    TopicSpec("log.city", (), ("north", "east", "south"), quorum=2),
+    TopicSpec("gps.plain", ("west",)),
+    TopicSpec("chat.plain"),
+)
+
+
+class PublisherJob(msgspec.Struct, frozen=True):
+    """A client that publishes. urls: of its home, or with `coordinated` of any broker."""
+
+    name: str
+    urls: list[str]
+    topic: str
+    rate: float
+    coordinated: bool = False
+    mobile: bool = False
+
+
+class SubscriberJob(msgspec.Struct, frozen=True):
+    """A client that subscribes for the whole run, to a topic or to its dead letters."""
+
+    name: str
+    urls: list[str]
+    topic: str
+    coordinated: bool = False
+    mobile: bool = False
+    dead_letters: bool = False
+
+
+def devices_node(site: str) -> str:
+    """The node of the devices near a site."""
+    return f"dev-{site}"
+
+
+def topology() -> Topology:
+    """Sites, the devices beside each edge site, and a van that begins in the north."""
+    links = {pair: LinkSettings(BETWEEN_SITES) for pair in itertools.combinations(EDGE, 2)}
+    links |= {(site, CLOUD): LinkSettings(TO_CLOUD) for site in EDGE}
+    nodes = {devices_node(site): _ways(site) for site in EDGE} | {VAN: _ways("north")}
+    for node, ways in nodes.items():
+        links |= {(node, site): LinkSettings(way) for site, way in ways.items()}
+    links |= {pair: LinkSettings(UNUSED) for pair in itertools.combinations(nodes, 2)}
+    return from_links(links)
+
+
+def _ways(near: str) -> dict[str, float]:
+    ways = dict.fromkeys(EDGE, ACCESS + BETWEEN_SITES)
+    return ways | {near: ACCESS, CLOUD: ACCESS + TO_CLOUD}
+
+
+def van_ways(site: str) -> dict[str, float]:
+    """The van's delays to all sites while it is near one."""
+    return _ways(site)
+
+
+def configuration_text(address: Callable[[str], str]) -> str:
+    """`nearcast.toml`, relative to which the stores' directories are."""
+    lines = toml_fields(processors=["nearcast.lab.chaos.processor"], report_seconds=REPORT_SECONDS)
+    for site in SITES:
+        lines += ["[[site]]", *toml_fields(name=site, kind="cloud" if site == CLOUD else "edge", host=address(site))]
+        lines += toml_fields(port=PORT)
+        if site == MQTT_SITE:
+            lines += toml_fields(mqtt_port=MQTT_PORT)
+        if site in STORES:
+            lines += ["[site.store]", *toml_fields(directory=f"stores/{site}")]
+    for topic in TOPICS:
+        lines += ["[[topic]]", *toml_fields(name=topic.name, managed_by=topic.managed_by, replicas=topic.replicas)]
+        lines += toml_fields(quorum=topic.quorum)
+    return "\n".join(lines) + "\n"
+
+
+def toml_fields(**fields: Any) -> list[str]:
+    """Text, numbers, booleans and lists of text are written in TOML as in JSON."""
+    return [f"{name} = {json.dumps(value)}" for name, value in fields.items()]
+
+
+def false_clock_jobs(url: Callable[[str], str]) -> tuple[list[PublisherJob], list[SubscriberJob]]:
+    """The clients of a process whose clock is wrong."""
+    return (
+        [PublisherJob("pub-clock", [url("west")], "alerts.north", 10.0)],
+        [SubscriberJob("sub-clock", [url("west")], "alerts.north")],
+    )
+
+
+def client_jobs(url: Callable[[str], str]) -> dict[str, tuple[list[PublisherJob], list[SubscriberJob]]]:
+    """The clients of each node. Some know the coordinators, some a home and a second broker, some a home only."""
+    everywhere = [url(site) for site in SITES]
+    jobs: dict[str, tuple[list[PublisherJob], list[SubscriberJob]]] = {
+        devices_node("north"): (
+            [PublisherJob("pub-north", everywhere, "alerts.north", 20.0, coordinated=True)],
+            [SubscriberJob("sub-north", everywhere, "alerts.>", coordinated=True)],
+        ),
+        devices_node("east"): (
+            [PublisherJob("pub-east", [url("east")], "alerts.east", 20.0)],
+            [SubscriberJob("sub-east", [url("east")], "alerts.>"), SubscriberJob("sub-log", [url("east")], "log.city")],
+        ),
+        devices_node("south"): (
+            [
+                PublisherJob("pub-both", [url("south"), url(CLOUD)], "alerts.both", 20.0),
+                PublisherJob("pub-log", [url("south"), url(CLOUD)], "log.city", 10.0),
+            ],
+            [
+                SubscriberJob("sub-meter", everywhere, "meter.*", coordinated=True),
+                SubscriberJob("sub-dead", everywhere, ">", coordinated=True, dead_letters=True),
+            ],
+        ),
+        devices_node("west"): (
+            [
+                PublisherJob("pub-gps", [url("west")], "gps.plain", 10.0),
+                PublisherJob("pub-west", [url("west"), url(CLOUD)], "alerts.both", 10.0),
+            ],
+            [
+                SubscriberJob("sub-gps", [url("west")], "gps.plain"),
+                SubscriberJob("sub-chat", [url("west")], "chat.plain"),
+            ],
+        ),
+        VAN: (
+            [
+                PublisherJob("van-alerts", everywhere, "alerts.east", 10.0, coordinated=True, mobile=True),
+                PublisherJob("van-chat", everywhere, "chat.plain", 5.0, coordinated=True, mobile=True),
+            ],
+            [SubscriberJob("van-sub", everywhere, "alerts.north", coordinated=True, mobile=True)],
+        ),
+    }  # fmt: skip
+    return jobs

@@ -1,0 +1,240 @@
+"""One chaos run: everything is started, works, is harmed by one fault after the other, and is judged."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from nearcast.config.deployment_file import read_configuration
+from nearcast.errors import NearcastError
+from nearcast.lab.chaos import deployment as city
+from nearcast.lab.chaos.checker.evidence import read_ledger
+from nearcast.lab.chaos.checker.judge import Verdict, check, owed
+from nearcast.lab.chaos.clients import READY, STOPPED, ClientsJob
+from nearcast.lab.chaos.disk import small_disk
+from nearcast.lab.chaos.faults import FaultInjector
+from nearcast.lab.chaos.ledger import LedgerFile
+from nearcast.lab.chaos.mqtt_devices import DevicesJob
+from nearcast.lab.chaos.processor import LEDGER_VARIABLE, SITE_VARIABLE
+from nearcast.lab.chaos.services import NodeService
+from nearcast.lab.chaos.store_dump import dump_history, dump_replicas, dump_store
+from nearcast.lab.scenarios.processes import NodeProcess, NodeProcesses, node_processes
+from nearcast.lab.wan import Area, call_at, wide_area
+from nearcast.nats.tasks import cancel_and_wait
+from nearcast.site.site import Site
+
+if TYPE_CHECKING:
+    from nearcast.lab.chaos.schedule import Fault, Phases
+
+__all__ = ["ChaosPlan", "run_chaos"]
+
+_READY_LIMIT = 90.0
+_STOP_LIMIT = 30.0
+_OVERHEAD = 300.0  # s; for starting, reading the stores and ending, on a busy machine
+_DUMP = "stores.jsonl"
+
+
+@dataclass(frozen=True)
+class ChaosPlan:
+    """What a run does, all of it known before it begins."""
+
+    seed: int
+    faults: tuple[Fault, ...]
+    phases: Phases
+
+    @property
+    def seconds(self) -> float:
+        """How long publishers publish."""
+        p = self.phases
+        return p.warm_up + p.steady + sum(fault.seconds + p.recovery for fault in self.faults)
+
+
+async def run_chaos(
+    plan: ChaosPlan, ledger: Path, logs: Path, tick: Callable[[float], None] = lambda share: None
+) -> Verdict:
+    """Run it and judge it; `tick` is told the share that is done. Only the ledger and the logs stay."""
+    limit = plan.seconds + plan.phases.drain + _OVERHEAD
+    try:
+        async with asyncio.timeout(limit):
+            with tempfile.TemporaryDirectory(prefix="nearcast-chaos-") as folder:
+                return await _run(plan, Path(folder), ledger, logs, tick)
+    except TimeoutError:
+        raise NearcastError(f"the run did not end within {limit:.0f} s; logs: {logs}") from None
+
+
+async def _run(plan: ChaosPlan, folder: Path, ledger: Path, logs: Path, tick: Callable[[float], None]) -> Verdict:
+    for site in city.STORES:
+        (folder / "stores" / site).mkdir(parents=True)
+    disk = folder / "stores" / city.SMALL_DISK
+    with small_disk(disk):
+        async with (
+            wide_area(city.topology(), seed=plan.seed) as area,
+            node_processes(area, logs, priority=False) as processes,
+        ):
+            run = _Run(plan, area, processes, folder, ledger)
+            async with run.deployed():
+                return await run.play(FaultInjector(area, run.services, disk, run.false_clock), tick)
+
+
+class _Run:
+    """The parts of one run."""
+
+    def __init__(self, plan: ChaosPlan, area: Area, processes: NodeProcesses, folder: Path, ledger: Path) -> None:
+        self._plan, self._area, self._processes, self._folder, self._ledger = plan, area, processes, folder, ledger
+        ledger.mkdir(parents=True)
+        self._notes = LedgerFile(ledger / "runner.jsonl")
+        self._clients: list[NodeProcess] = []
+        self._passive: list[NodeProcess] = []  # those that stopped publishing before the end
+        self.services: dict[str, NodeService] = {}
+
+    def _url(self, site: str) -> str:
+        return f"nats://{self._area.address(site)}:{city.PORT}"
+
+    @contextlib.asynccontextmanager
+    async def deployed(self) -> AsyncIterator[None]:
+        """Sites, coordinators and clients, all up."""
+        configuration = self._folder / "nearcast.toml"
+        configuration.write_text(city.configuration_text(self._area.address))
+        settings = self._folder / "coordinator.toml"
+        settings.write_text("\n".join(city.toml_fields(**city.COORDINATOR_SETTINGS)) + "\n")
+        for topic in city.TOPICS:
+            anonymous = topic.name == city.MQTT_TOPIC
+            fields = msgspec.structs.asdict(topic)
+            self._notes.note("topic", **fields, processed=topic.processed, anonymous=anonymous)
+        try:
+            await self._start_sites(configuration)
+            for node in city.COORDINATORS:
+                await self._start(f"coordinator-{node}", node, partial(self._coordinator, node, settings))
+            await self._start_clients()
+            yield
+        finally:
+            await asyncio.gather(*(service.stop() for service in self.services.values()))
+
+    async def _start(self, name: str, node: str, begin: Callable[[int], Any]) -> None:
+        service = self.services[name] = NodeService(name, node, "Ready", begin)
+        service.start()
+        await service.is_up()
+
+    async def _start_sites(self, configuration: Path) -> None:
+        begin = {site: partial(self._site, site, configuration) for site in city.SITES}
+        await asyncio.gather(*(self._start(site, site, begin[site]) for site in city.SITES))
+        deployment = read_configuration(configuration)
+        joined = {site: Site(deployment, site, self._folder).wait_for_gateways for site in city.SITES}
+        await asyncio.gather(*(call_at(self._area, site, partial(joined[site], city.SITES)) for site in city.SITES))
+
+    async def _site(self, site: str, configuration: Path, number: int) -> NodeProcess:
+        environment = {LEDGER_VARIABLE: str(self._ledger), SITE_VARIABLE: site}
+        arguments = ("site", "run", "--config", str(configuration), "--name", site)
+        return await self._processes.nearcast(site, f"{site}.{number}", *arguments, environment=environment)
+
+    async def _coordinator(self, node: str, settings: Path, number: int) -> NodeProcess:
+        arguments = ("coordinator", "run", "--url", self._url(node), "--site", city.CLOUD, "--settings", str(settings))
+        return await self._processes.nearcast(node, f"coordinator-{node}.{number}", *arguments)
+
+    async def _start_clients(self) -> None:
+        jobs = city.client_jobs(self._url)
+        starting = [self._start_node(ClientsJob(node, *job, str(self._ledger))) for node, job in jobs.items()]
+        node, address = city.devices_node(city.MQTT_SITE), self._area.address(city.MQTT_SITE)
+        devices = DevicesJob(node, ["m1", "m2"], city.MQTT_SITE, address, city.MQTT_PORT, 5.0, str(self._ledger))
+        starting.append(self._start_process("nearcast.lab.chaos.mqtt_devices", f"mqtt-{node}", node, devices))
+        self._clients += await asyncio.gather(*starting)
+
+    async def _start_node(self, job: ClientsJob) -> NodeProcess:
+        name = job.node if not job.clock_offset else f"clock{job.clock_offset:+.0f}"
+        return await self._start_process("nearcast.lab.chaos.clients", name, job.node, job)
+
+    async def _start_process(self, module: str, name: str, node: str, job: msgspec.Struct) -> NodeProcess:
+        process = await self._processes.python(node, name, "-m", module)
+        await process.tell(msgspec.json.encode(job))
+        await process.said(READY, _READY_LIMIT)
+        return process
+
+    @contextlib.asynccontextmanager
+    async def false_clock(self, offset: float) -> AsyncIterator[None]:
+        """A client whose clock is wrong: publishes inside the block, and stays subscribed after it."""
+        publishers, subscribers = city.false_clock_jobs(self._url)
+        node = city.devices_node("west")
+        process = await self._start_node(ClientsJob(node, publishers, subscribers, str(self._ledger), offset))
+        self._passive.append(process)
+        yield
+        await process.tell(b"stop")
+        await process.said(STOPPED, _STOP_LIMIT)
+
+    async def play(self, injector: FaultInjector, tick: Callable[[float], None]) -> Verdict:
+        """All phases, then the judgement."""
+        plan, phases = self._plan, self._plan.phases
+        background = [asyncio.create_task(self._drive()), asyncio.create_task(self._progress(tick))]
+        try:
+            self._notes.note("phase", phase="warm-up")
+            await asyncio.sleep(phases.warm_up)
+            self._notes.note("phase", phase="steady")
+            await asyncio.sleep(phases.steady)
+            for fault in plan.faults:
+                start = time.time()
+                async with injector.during(fault):
+                    await asyncio.sleep(fault.seconds - (time.time() - start))
+                fields = msgspec.to_builtins(fault)
+                self._notes.note("phase", phase="fault", **fields, at=start, until=time.time())
+                self._notes.note("phase", phase="recovery")
+                await asyncio.sleep(phases.recovery)
+            self._notes.note("phase", phase="drain")
+            await asyncio.gather(*(process.tell(b"stop") for process in self._clients))
+            await asyncio.gather(*(process.said(STOPPED, _STOP_LIMIT) for process in self._clients))
+            verdict = await self._judge(time.monotonic() + phases.drain)
+            everybody = [*self._clients, *self._passive]
+            await asyncio.gather(*(process.tell(b"end") for process in everybody))
+            await asyncio.gather(*(process.finished(_STOP_LIMIT) for process in everybody))
+            return verdict
+        finally:
+            await cancel_and_wait(*background)
+
+    async def _judge(self, deadline: float) -> Verdict:
+        """Wait until nothing is owed any more, at most until the deadline; then read the stores, and judge."""
+        while True:
+            missing = await asyncio.to_thread(lambda: owed(read_ledger(self._ledger)))
+            if missing == 0 or time.monotonic() > deadline:
+                break
+            await asyncio.sleep(2.0)
+        while True:
+            (self._ledger / _DUMP).unlink(missing_ok=True)
+            await self._dump(LedgerFile(self._ledger / _DUMP))
+            verdict = await asyncio.to_thread(lambda: check(read_ledger(self._ledger)))
+            if verdict.kept or time.monotonic() > deadline:
+                return verdict
+            await asyncio.sleep(5.0)
+
+    async def _dump(self, notes: LedgerFile) -> None:
+        """What each store has, and what is given as history at each site that has one."""
+        area, durable = self._area, [topic.name for topic in city.TOPICS if topic.quorum]
+        await call_at(area, city.CLOUD, partial(dump_replicas, self._url(city.CLOUD), durable, notes))
+        for site in city.STORES:
+            store = f"nats://{area.address(site)}:{city.PORT + 3}"
+            await call_at(area, site, partial(dump_store, store, site, notes))
+            for topic in durable:
+                await call_at(area, site, partial(dump_history, self._url(site), site, topic, notes))
+        notes.close()
+
+    async def _drive(self) -> None:
+        """The van drives from site to site."""
+        rng = np.random.default_rng((self._plan.seed, 1))
+        while True:
+            await asyncio.sleep(float(rng.uniform(15.0, 25.0)))
+            near = str(rng.choice(city.SITES[:-1]))
+            for site, way in city.van_ways(near).items():
+                self._area.set(city.VAN, site, delay_ms=way)
+
+    async def _progress(self, tick: Callable[[float], None]) -> None:
+        start = time.monotonic()
+        while True:
+            tick(min(1.0, (time.monotonic() - start) / (self._plan.seconds + self._plan.phases.drain)))
+            await asyncio.sleep(1.0)
