@@ -4,7 +4,7 @@ BIN := .venv/bin
 # The tests share two cores with the servers they start: one test process per core.
 JOBS ?= auto
 
-.PHONY: setup demo test check format clean
+.PHONY: setup demo test chaos check format clean
 
 setup: .venv/installed
 
@@ -20,6 +20,10 @@ demo: setup
 
 test: setup
 	$(BIN)/pytest -n $(JOBS) --dist loadgroup
+
+# As root: three faults, judged message by message.
+chaos: setup
+	$(BIN)/nearcast lab chaos --quick
 
 check: setup
 	$(BIN)/ruff format --check .

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 HEAVY = {*EXTRAS, "msgspec", "nats", "pydantic"}
 # Names of modules where a distribution is called otherwise.
-MODULE_OF = {"scikit-learn": "sklearn"}
+MODULE_OF = {"paho-mqtt": "paho", "scikit-learn": "sklearn"}
 # Commands whose packages are imported by the module itself, so that even --help needs them, or only when they run.
 NEEDS_AN_EXTRA = [
     ("plan homes --help", "numpy", "plan"),

@@ -42,7 +42,7 @@ COMMANDS = {
 EXTRAS = {
     **dict.fromkeys(("numpy", "ortools", "pyarrow", "rustworkx", "scipy", "sklearn", "threadpoolctl"), "plan"),
     **dict.fromkeys(("pandas", "pyspark"), "cluster"),
-    "matplotlib": "lab",
+    **dict.fromkeys(("matplotlib", "paho"), "lab"),
 }
 COMMAND_EXTRAS = {
     **dict.fromkeys(("channel", "cluster", "dataset", "feed"), "cluster"),

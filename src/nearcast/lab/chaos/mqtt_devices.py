@@ -27,7 +27,7 @@ _RECEIPT_LIMIT = 10.0
 
 
 class DevicesJob(msgspec.Struct, frozen=True):
-    """Devices of one node: their names, the site and its broker, how often each publishes, and the folder of the ledger."""
+    """Devices of one node: their names, their site and its broker, how often each publishes, the ledger's folder."""
 
     node: str
     names: list[str]

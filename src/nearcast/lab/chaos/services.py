@@ -54,7 +54,7 @@ class NodeService:
     async def terminate(self) -> None:
         """Ask it to end, and wait until it has."""
         if self._process is not None:
-            await self._process.end()
+            await self._process.terminate()
 
     async def stop(self) -> None:
         """Do not start it again; who owns the processes ends them."""

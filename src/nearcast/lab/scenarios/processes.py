@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["NodeProcess", "NodeProcesses", "node_processes"]
 
 _END_LIMIT = 10.0
-_NICENESS = "-20"  # latency is measured, not what else runs on this machine
+_NICENESS = -20  # latency is measured, not what else runs on this machine
 
 
 class NodeProcess:
@@ -38,6 +38,16 @@ class NodeProcess:
         while await self._process.stdout.read(1 << 16):
             pass
         await self._process.wait()
+
+    async def terminate(self) -> None:
+        """Ask it to end, and kill it when it takes too long; somebody else may be reading what it prints."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.terminate()
+        try:
+            await asyncio.wait_for(self._process.wait(), _END_LIMIT)
+        except TimeoutError:
+            self._process.kill()
+            await self._process.wait()
 
     async def said(self, text: str, limit: float) -> None:
         """Wait until it has printed a line that begins with this."""
@@ -90,13 +100,13 @@ class NodeProcess:
 class NodeProcesses:
     """All processes of one run. They get no signal of the terminal: who runs them ends them.
 
-    priority: run before everything else on this machine, for what is measured by the clock.
+    priority: run before everything else on this machine, for what is measured by the clock; else as this process does.
     """
 
     def __init__(self, area: Area, logs: Path, *, priority: bool = True) -> None:
         logs.mkdir(parents=True, exist_ok=True)
         self._area, self._logs = area, logs
-        self._prefix = ["nice", "-n", _NICENESS] if priority else []
+        self._niceness = _NICENESS if priority else os.nice(0)
         self._running: list[NodeProcess] = []
 
     async def nearcast(
@@ -111,7 +121,7 @@ class NodeProcesses:
     ) -> NodeProcess:
         """Run Python at a node, with these variables beside those of this process."""
         log = self._logs / f"{name}.log"
-        command = [*self._prefix, sys.executable, *arguments]
+        command = ["nice", "-n", str(self._niceness - os.nice(0)), sys.executable, *arguments]
         with log.open("wb") as errors:
             process = await asyncio.create_subprocess_exec(
                 *self._area.command(node, *command),
@@ -121,7 +131,7 @@ class NodeProcesses:
                 start_new_session=True,
                 env=os.environ | dict(environment or {}),
             )
-        _prefer(process.pid)
+        _set_group_niceness(process.pid, self._niceness)
         started = NodeProcess(name, process, log)
         self._running.append(started)
         return started
@@ -131,10 +141,10 @@ class NodeProcesses:
         await asyncio.gather(*(process.end() for process in self._running))
 
 
-def _prefer(pid: int) -> None:
-    """Where the kernel groups processes by session, niceness counts within one, and each group has its own."""
+def _set_group_niceness(pid: int, niceness: int) -> None:
+    """Where the kernel groups processes by session, niceness counts within a session, and this among them."""
     with contextlib.suppress(OSError):
-        Path(f"/proc/{pid}/autogroup").write_text(_NICENESS)
+        Path(f"/proc/{pid}/autogroup").write_text(str(niceness))
 
 
 @contextlib.asynccontextmanager
