@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 import time
+from collections import deque
 from pathlib import Path
 
 import msgspec
@@ -44,11 +45,13 @@ class MqttDevice:
     def __init__(self, name: str, job: DevicesJob, ledger: LedgerFile) -> None:
         self._site = job.site
         self._name, self._topic, self._ledger = f"{name}.{os.getpid()}", f"meter.{name}", ledger
-        self._unacknowledged: dict[int, mqtt.MQTTMessageInfo] = {}
+        self._unacknowledged: dict[int, int] = {}  # numbers of publications, by MQTT's message number
+        self._acknowledged: deque[int] = deque()  # filled by a thread of the library
         ledger.note("client", name=self._name, node=job.node)
         self._client = mqtt.Client(
             CallbackAPIVersion.VERSION2, client_id=name, clean_session=False, protocol=mqtt.MQTTv311
         )
+        self._client.on_publish = lambda client, data, number, code, properties: self._acknowledged.append(number)
         self._client.reconnect_delay_set(1, 4)
         self._client.connect_async(job.host, job.port, keepalive=5)
         self._client.loop_start()
@@ -63,12 +66,13 @@ class MqttDevice:
             "published", publisher=self._name, n=n, topic=self._topic, count=1, home=self._site, path=self._site
         )
         body = msgspec.json.encode({"publisher": self._name, "n": n, "count": 1})
-        self._unacknowledged[n] = self._client.publish("pub/" + self._topic.replace(".", "/"), body, qos=1)
+        sent = self._client.publish("pub/" + self._topic.replace(".", "/"), body, qos=1)
+        self._unacknowledged[sent.mid] = n
 
     def note_receipts(self) -> None:
         """Note which publications the broker has acknowledged since."""
-        for n in [n for n, sent in self._unacknowledged.items() if sent.is_published()]:
-            del self._unacknowledged[n]
+        while self._acknowledged:
+            n = self._unacknowledged.pop(self._acknowledged.popleft())
             self._ledger.note("receipt", publisher=self._name, n=n, id="", stores=[])
 
     def finish(self, deadline: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
@@ -67,7 +68,10 @@ async def run_chaos(
     try:
         async with asyncio.timeout(limit):
             with tempfile.TemporaryDirectory(prefix="nearcast-chaos-") as folder:
-                return await _run(plan, Path(folder), ledger, logs, tick)
+                try:
+                    return await _run(plan, Path(folder), ledger, logs, tick)
+                finally:
+                    _keep_logs(Path(folder), logs)
     except TimeoutError:
         raise NearcastError(f"the run did not end within {limit:.0f} s; logs: {logs}") from None
 
@@ -84,6 +88,12 @@ async def _run(plan: ChaosPlan, folder: Path, ledger: Path, logs: Path, tick: Ca
             run = _Run(plan, area, processes, folder, ledger)
             async with run.deployed():
                 return await run.play(FaultInjector(area, run.services, disk, run.false_clock), tick)
+
+
+def _keep_logs(folder: Path, logs: Path) -> None:
+    """Copy what brokers, stores and workers wrote."""
+    for log in folder.glob(".nearcast/*/*.log"):
+        shutil.copy(log, logs / f"{log.parent.name}-{log.name}")
 
 
 class _Run:
