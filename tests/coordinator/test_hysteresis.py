@@ -22,6 +22,16 @@ def test_a_topic_that_moves_again_too_soon_needs_ever_more_patience() -> None:
     assert hysteresis.held(11.0) == set()  # late for 2 s, all after its last move
 
 
+def test_a_topic_is_just_late_for_a_report_period() -> None:
+    hysteresis = Hysteresis()
+    hysteresis.observe({"gps"}, 10.0)
+    assert hysteresis.just_late(14.9) == {"gps"}
+    assert hysteresis.just_late(15.0) == set()
+    hysteresis.observe(set(), 16.0)
+    hysteresis.observe({"gps"}, 17.0)
+    assert hysteresis.just_late(17.0) == {"gps"}
+
+
 def test_a_topic_whose_moves_last_is_never_held() -> None:
     hysteresis = Hysteresis()
     for now in range(0, 200, 20):

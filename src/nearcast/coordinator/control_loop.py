@@ -138,9 +138,9 @@ class ControlLoop:
         topics, sites = tuple(sorted(registry.topics)), tuple(sorted(registry.sites))
         clients = self._clients.get(registry.clients_version, registry.clients, topics, sites)
         now = asyncio.get_running_loop().time()
-        held = self._hysteresis.held(now)
+        held, just_late = self._hysteresis.held(now), self._hysteresis.just_late(now)
         return build_model(
-            registry.sites, registry.topics, clients, self._monitor, now, self._settings, self._settled, held
+            registry.sites, registry.topics, clients, self._monitor, now, self._settings, self._settled, held, just_late
         )
 
     def _observe(self) -> tuple[Model, list[Anomaly]]:

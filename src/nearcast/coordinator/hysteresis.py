@@ -7,6 +7,7 @@ from dataclasses import dataclass
 __all__ = ["Hysteresis"]
 
 _LASTING = 10.0  # seconds; a move that was followed by another sooner than this was in vain
+_ALL_TOLD = 5.0  # seconds; a report period
 _FIRST_WAIT, _LONGEST_WAIT = 1.0, 32.0
 _FORGET_AFTER = 60.0  # without a move, and for topics without being late
 
@@ -53,6 +54,10 @@ class Hysteresis:
             self._moved[subject] = _Moved(now, min(max(_FIRST_WAIT, 2 * last.wait), _LONGEST_WAIT))
         else:
             self._moved[subject] = _Moved(now, _shorter(last.wait, 1))
+
+    def just_late(self, now: float) -> set[str]:
+        """The topics that became late just now: some of their clients may not have told yet where they are."""
+        return {topic for topic, since in self._late_since.items() if now - since < _ALL_TOLD}
 
     def held(self, now: float) -> set[str]:
         """The subjects that may not move yet."""

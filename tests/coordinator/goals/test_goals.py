@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
+import numpy as np
 import pytest
 from tests.coordinator.worlds import SETTINGS, World
 
 from nearcast.coordinator.detectors import detect
 from nearcast.coordinator.goals import ClientProposal, ReplicaProposal, TopicProposal, make_goals
+from nearcast.coordinator.goals.latency import is_worth_a_move
 from nearcast.coordinator.model.problems import balance_problem, site_loads
 from nearcast.coordinator.plan import Plan, make_plan
 from nearcast.domain.worker_id import WorkerId
@@ -72,6 +76,23 @@ def test_nothing_wrong_nothing_moves() -> None:
     world.topic("gps", "east", bound=40.0)
     assert kinds(world) == set()
     assert plan_of(world).accepted == ()
+
+
+def test_a_move_that_does_not_keep_the_bound_waits_until_all_clients_have_told() -> None:
+    """Half of the swarm has told that it moved: moving now would make the other half later."""
+    world = World(west=0.0, middle=20.0)
+    world.topic("gps", "west", bound=10.0)
+    world.client("leader", 134.0, "west", publishes="gps")
+    world.client("drone", 0.0, "west", subscribes="gps")
+    model = world.model()
+    best = float(model.topics.expected[0].min())
+    assert best > 10.0
+    settings = msgspec.structs.replace(SETTINGS, gain=0.0)
+    just_late = replace(model, topics=replace(model.topics, just_late=np.array([True])))
+    expected = 0.8 * float(model.topics.estimate[0])
+    assert is_worth_a_move(model, 0, expected, settings)
+    assert not is_worth_a_move(just_late, 0, expected, settings)
+    assert is_worth_a_move(just_late, 0, 0.65 * float(model.topics.estimate[0]), settings)
 
 
 def test_a_late_topic_does_not_go_where_it_would_overload_the_site() -> None:

@@ -20,7 +20,7 @@ __all__ = ["TopicLatencyGoal", "is_worth_a_move", "why_left"]
 
 _BLOCK = 8192
 _LEAST_GAIN_MS = 5.0  # smaller differences are within what measurements differ
-_PARTIAL_GAIN = 0.25  # at least, where the bound is not kept: some clients may not have told yet that they moved
+_PARTIAL_GAIN = 0.25  # of a move that does not keep the bound, while some clients may not have told that they moved
 _SPARE = 0.1  # of the bound, which moves for other goals leave
 
 
@@ -30,7 +30,8 @@ def is_worth_a_move(model: Model, topic: int, expected_ms: float, settings: Coor
     topics = model.topics
     if not (topics.managing[topic] & model.sites.alive).any():
         return True
-    share = settings.gain if expected_ms <= topics.bound[topic] else max(settings.gain, _PARTIAL_GAIN)
+    partial = topics.just_late[topic] and expected_ms > topics.bound[topic]
+    share = max(settings.gain, _PARTIAL_GAIN) if partial else settings.gain
     least = max(share * topics.estimate[topic], _LEAST_GAIN_MS)
     return bool(expected_ms <= topics.estimate[topic] - least)
 

@@ -39,10 +39,12 @@ def build_model(
     settings: CoordinatorSettings,
     settled: Mapping[str, float] | None = None,
     held: Collection[str] = (),
+    just_late: Collection[str] = (),
 ) -> Model:
     """The model of the present state. Rows of sites and topics are in the order of their names.
 
     settled: when the last move of a topic or of its clients ended. held: `topic T`, `client C` that may not move yet.
+    just_late: topics that were not late a few seconds ago.
     """
     names = tuple(sorted(sites))
     row_of = {name: row for row, name in enumerate(names)}
@@ -55,7 +57,7 @@ def build_model(
     np.maximum.at(in_worker, workers.topic, workers.p90_ms)
     return Model(
         site_columns,
-        _topics(records, site_columns, monitor, in_worker, settings, settled or {}, held),
+        _topics(records, site_columns, monitor, in_worker, settings, settled or {}, held, just_late),
         clients,
         workers,
         _channel_rates(clients.channels, list(monitor.columns.values())),
@@ -102,6 +104,7 @@ def _topics(
     settings: CoordinatorSettings,
     settled: Mapping[str, float],
     held: Collection[str],
+    just_late: Collection[str],
 ) -> TopicColumns:
     number = {record.spec.name: row for row, record in enumerate(records)}
     row_of = {name: row for row, name in enumerate(sites.names)}
@@ -150,6 +153,7 @@ def _topics(
         in_worker=in_worker,
         expected=ways[0] + ways[1] + in_worker[:, None],
         held=np.array([f"topic {record.spec.name}" in held for record in records], dtype=bool),
+        just_late=np.array([record.spec.name in just_late for record in records], dtype=bool),
     )
 
 

@@ -48,6 +48,7 @@ class TopicColumns:
     clients; with the p90 in the worker they make the estimate, E(t). measured is the subscribers' p90, NaN without
     enough samples since the topic last moved. latency is compared with the bound: what was measured, else the estimate.
     expected is W(t, b), topics × sites. held: its last moves did not last, so that it must be late for longer to move.
+    just_late: it was not a few seconds ago, and some of its clients may not have told yet where they are.
     """
 
     names: tuple[str, ...]
@@ -65,6 +66,7 @@ class TopicColumns:
     in_worker: Floats
     expected: Floats
     held: Flags
+    just_late: Flags
 
     @property
     def processed(self) -> Flags:
