@@ -32,6 +32,7 @@ __all__ = ["READY", "STOPPED", "ClientsJob"]
 READY, STOPPED = "ready", "stopped"
 _CONNECT_LIMIT = 20.0
 _RECEIPT_LIMIT = 10.0
+_PUBLISH_LIMIT = 15.0  # s; publishing does not wait for stores, so this is far too long
 _TWICE = 10  # every so many publications one asks for two notifications
 
 
@@ -74,7 +75,7 @@ class Publishing:
         )  # fmt: skip
         data = {"publisher": self._name, "n": n, "count": count}
         try:
-            receipt = await client.publish_nowait(job.topic, data)
+            receipt = await asyncio.wait_for(client.publish_nowait(job.topic, data), _PUBLISH_LIMIT)
         except Exception as error:  # whatever it is: the ledger says that this one has no receipt
             self._failed(n, error)
             return

@@ -41,6 +41,7 @@ __all__ = ["ChaosPlan", "run_chaos"]
 
 _READY_LIMIT = 90.0
 _STOP_LIMIT = 30.0
+_UP_LIMIT = 60.0
 _OVERHEAD = 300.0  # s; for starting, reading the stores and ending, on a busy machine
 _DUMP = "stores.jsonl"
 
@@ -196,6 +197,7 @@ class _Run:
                 fields = msgspec.to_builtins(fault)
                 self._notes.note("phase", phase="fault", **fields, at=start, until=time.time())
                 self._notes.note("phase", phase="recovery")
+                await self._wait_for_services()
                 await asyncio.sleep(phases.recovery)
             self._notes.note("phase", phase="drain")
             await asyncio.gather(*(process.tell(b"stop") for process in self._clients))
@@ -207,6 +209,14 @@ class _Run:
             return verdict
         finally:
             await cancel_and_wait(*background)
+
+    async def _wait_for_services(self) -> None:
+        """Wait until all are up; one that is not is judged by what it does not do."""
+        for service in self.services.values():
+            try:
+                await service.is_up(_UP_LIMIT)
+            except NearcastError as error:
+                self._notes.note("not up", service=service.name, reason=str(error))
 
     async def _judge(self, deadline: float) -> Verdict:
         """Wait until nothing is owed any more, at most until the deadline; then read the stores, and judge."""

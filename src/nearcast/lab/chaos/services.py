@@ -13,7 +13,7 @@ from nearcast.nats.tasks import cancel_and_wait
 __all__ = ["NodeService"]
 
 _RESTART_PAUSE = 1.0
-_READY_LIMIT = 90.0
+_READY_LIMIT = 300.0
 START_LIMIT = 120.0
 
 

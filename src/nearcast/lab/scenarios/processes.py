@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["NodeProcess", "NodeProcesses", "node_processes"]
 
 _END_LIMIT = 10.0
-_NICENESS = -20  # latency is measured, not what else runs on this machine
+_NICENESS = "-20"  # latency is measured, not what else runs on this machine
 
 
 class NodeProcess:
@@ -106,7 +106,7 @@ class NodeProcesses:
     def __init__(self, area: Area, logs: Path, *, priority: bool = True) -> None:
         logs.mkdir(parents=True, exist_ok=True)
         self._area, self._logs = area, logs
-        self._niceness = _NICENESS if priority else os.nice(0)
+        self._priority = priority
         self._running: list[NodeProcess] = []
 
     async def nearcast(
@@ -121,17 +121,20 @@ class NodeProcesses:
     ) -> NodeProcess:
         """Run Python at a node, with these variables beside those of this process."""
         log = self._logs / f"{name}.log"
-        command = ["nice", "-n", str(self._niceness - os.nice(0)), sys.executable, *arguments]
+        command = [*(("nice", "-n", _NICENESS) if self._priority else ()), sys.executable, *arguments]
         with log.open("wb") as errors:
             process = await asyncio.create_subprocess_exec(
                 *self._area.command(node, *command),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=errors,
-                start_new_session=True,
+                # Where the kernel groups processes by session, niceness counts within one, and each group has its own.
+                start_new_session=self._priority,
+                process_group=None if self._priority else 0,
                 env=os.environ | dict(environment or {}),
             )
-        _set_group_niceness(process.pid, self._niceness)
+        if self._priority:
+            _prefer(process.pid)
         started = NodeProcess(name, process, log)
         self._running.append(started)
         return started
@@ -141,10 +144,10 @@ class NodeProcesses:
         await asyncio.gather(*(process.end() for process in self._running))
 
 
-def _set_group_niceness(pid: int, niceness: int) -> None:
-    """Where the kernel groups processes by session, niceness counts within a session, and this among them."""
+def _prefer(pid: int) -> None:
+    """Give a session's group the niceness of its processes."""
     with contextlib.suppress(OSError):
-        Path(f"/proc/{pid}/autogroup").write_text(str(niceness))
+        Path(f"/proc/{pid}/autogroup").write_text(_NICENESS)
 
 
 @contextlib.asynccontextmanager
