@@ -223,9 +223,8 @@ async def _drive(
     floor = 3 * 2 * ONE_WAY_MS
     here, there = "west", "east"
     for executors, count in ((1, 24), (4, 64), (16, TOPICS)):
-        executor = Executor(
-            leader.registry, connection, msgspec.structs.replace(settings, moves_at_once=executors), term
-        )
+        at_once = msgspec.structs.replace(settings, moves_at_once=executors)
+        executor = Executor(leader.registry, connection, at_once, term, leader.monitor.leases)
         began = time.perf_counter()
         moves = [_topic_move(coordinator, f"mig.{n}", here, there) for n in range(count)]
         await executor.run(moves)
@@ -251,7 +250,7 @@ async def _drive(
     await asyncio.sleep(4)
     quiet = [1000 * device.longest_gap(began, time.perf_counter()) for device in devices]
     # Topics and clients together, as the latency goal does it.
-    executor = Executor(leader.registry, connection, settings, term)
+    executor = Executor(leader.registry, connection, settings, term, leader.monitor.leases)
     began = time.perf_counter()
     rehome = [ClientMove(term.next_move_id(), device.name, "west", "east") for device in devices]
     outcomes = await executor.run(

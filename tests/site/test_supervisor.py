@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -91,8 +92,13 @@ async def test_one_that_dies_at_its_first_start_is_started_again(tmp_path: Path)
     tried = tmp_path / "tried"
     command = ["bash", "-c", f"test -e {tried} && exec sleep 600; touch {tried}; kill -9 $$"]
 
+    def runs() -> str:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return psutil.Process(process.pid).name() if process.pid is not None else ""
+        return ""
+
     async def ready() -> None:
-        while process.pid is None or "sleep" not in psutil.Process(process.pid).cmdline()[:1]:  # noqa: ASYNC110
+        while runs() != "sleep":  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
     process = SupervisedProcess("unlucky", command, tmp_path / "log", ready)

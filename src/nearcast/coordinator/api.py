@@ -101,7 +101,8 @@ class CoordinatorApi:
     async def _register_site(self, request: RegisterSite) -> Assignments:
         await self._registry.put_site(request.info, request.topics)
         self._monitor.expect(request.info.name, asyncio.get_running_loop().time())
-        return await self._assignments(AssignmentsRequest(-1))
+        answer = await self._assignments(AssignmentsRequest(-1))
+        return msgspec.structs.replace(answer, lease_s=self._monitor.leases.grant(request.info.name))
 
     async def _assignments(self, request: AssignmentsRequest) -> Assignments:
         records, revision, more = self._registry.changes_after(request.revision, _PAGE)

@@ -49,7 +49,7 @@ class Leader:
         self.registry = registry
         self.monitor = Monitor(settings.site_lost_after)
         self.homes = HomePolicy(settings)
-        self.executor = Executor(registry, connection, settings, term)
+        self.executor = Executor(registry, connection, settings, term, self.monitor.leases)
         self.control_loop = ControlLoop(registry, self.monitor, self.homes, self.executor, term, settings, goals)
         self._api = CoordinatorApi(
             name, registry, self.monitor, self.homes, self.executor, self.control_loop, term, settings
@@ -104,5 +104,6 @@ class Leader:
             self.monitor.departed.pop(client, None)
         if reply:
             with contextlib.suppress(DeposedError):
-                answer = ReportAnswer(self._term.number(), self.registry.revision, known)
+                lease_s = self.monitor.leases.grant(report.site) if known else 0.0
+                answer = ReportAnswer(self._term.number(), self.registry.revision, known, lease_s)
                 self._connection.send(reply, b"", msgspec.msgpack.encode(answer))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nearcast.coordinator.site_leases import SiteLeases
 from nearcast.protocol.reports import is_channel
 
 if TYPE_CHECKING:
@@ -59,16 +60,24 @@ class Monitor:
     lost_after: float
     reports: dict[str, SiteReport] = field(default_factory=dict)
     columns: dict[str, ReportColumns] = field(default_factory=dict)
-    last_seen: dict[str, float] = field(default_factory=dict)
+    leases: SiteLeases = field(init=False)
     covers_from: dict[str, float] = field(default_factory=dict)  # since when the last report's samples were taken
     stores_down: dict[str, float] = field(default_factory=dict)  # stores that do not answer, since when
     departed: dict[str, float] = field(default_factory=dict)  # clients that left their home, since when
+
+    def __post_init__(self) -> None:
+        self.leases = SiteLeases(self.lost_after)
+
+    @property
+    def last_seen(self) -> dict[str, float]:
+        """When each site was last heard."""
+        return self.leases.last_heard
 
     def take(self, report: SiteReport, now: float) -> None:
         """A report arrived."""
         self.reports[report.site] = report
         self.columns[report.site] = ReportColumns(report)
-        self.last_seen[report.site] = now
+        self.leases.heard(report.site, now)
         self.covers_from[report.site] = now - report.seconds
         if report.store:
             self.stores_down.pop(report.site, None)
@@ -77,11 +86,11 @@ class Monitor:
 
     def expect(self, site: str, now: float) -> None:
         """A site has registered: its first report is due."""
-        self.last_seen[site] = now
+        self.leases.heard(site, now)
 
     def lost(self, now: float) -> set[str]:
         """The sites that have not reported for too long."""
-        return {site for site, seen in self.last_seen.items() if now - seen > self.lost_after}
+        return self.leases.lost(now)
 
     def lost_stores(self, now: float) -> set[str]:
         """The stores that have been down for too long at sites that report. A store that restarts is not lost."""

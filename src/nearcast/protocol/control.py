@@ -36,11 +36,15 @@ class TopicRecord(msgspec.Struct, frozen=True):
 
 
 class ReportAnswer(msgspec.Struct, frozen=True):
-    """The coordinator's answer to a report. registered: whether it knows the site. revision: of its records."""
+    """The coordinator's answer to a report. registered: whether it knows the site. revision: of its records.
+
+    lease_s: how long after it sent the report the site may own durable topics; 0: not yet.
+    """
 
     term: int
     revision: int
     registered: bool
+    lease_s: float = 0.0
 
 
 class AssignmentsRequest(msgspec.Struct, frozen=True):
@@ -50,12 +54,16 @@ class AssignmentsRequest(msgspec.Struct, frozen=True):
 
 
 class Assignments(msgspec.Struct, frozen=True):
-    """Records that changed, in the order they did, up to a revision; `more` when there are others behind it."""
+    """Records that changed, in the order they did, up to a revision; `more` when there are others behind it.
+
+    lease_s: as in the answer to a report; of a registration only.
+    """
 
     term: int
     revision: int
     records: list[TopicRecord] = []
     more: bool = False
+    lease_s: float = 0.0
 
 
 class StartTopic(msgspec.Struct, frozen=True):

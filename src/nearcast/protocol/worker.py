@@ -14,7 +14,7 @@ __all__ = [
     "HostTopic",
     "LeaveTopic",
     "MembersChanged",
-    "Ping",
+    "SiteLease",
     "SpoolEntry",
     "SpoolPage",
     "SpoolPageRequest",
@@ -78,10 +78,14 @@ class SpoolPageRequest(msgspec.Struct, frozen=True):
     after: tuple[str, int] = ("", -1)
 
 
-class Ping(msgspec.Struct, frozen=True):
-    """Are you there? A worker that does not answer for a while is replaced."""
+class SiteLease(msgspec.Struct, frozen=True):
+    """Durable topics may be taken and marked until then, by `lease_clock`. Sent each second.
 
-    verb: ClassVar[str] = "ping"
+    A worker that does not answer for a while is replaced.
+    """
+
+    verb: ClassVar[str] = "lease"
+    until: float
 
 
 WorkerCommand = HostTopic | LeaveTopic | MembersChanged
@@ -117,7 +121,7 @@ class WorkerStats(msgspec.Struct):
     """Counts since the worker started.
 
     delegated: processed here for a publisher whose home is another site.
-    late: taken from a store, because nobody had marked them.
+    late: taken from a store, because nobody had marked them. unowned: not taken, because the site had no lease.
     leaving, held: topics on their way out, and handed-over messages that wait, at this moment.
     """
 
@@ -126,6 +130,7 @@ class WorkerStats(msgspec.Struct):
     delegated: int = 0
     notified: int = 0
     late: int = 0
+    unowned: int = 0
     copies_sent: int = 0
     copies_received: int = 0
     dead_letters: int = 0

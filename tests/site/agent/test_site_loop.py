@@ -10,6 +10,7 @@ import msgspec
 from nearcast.domain.site import SiteSpec
 from nearcast.protocol.reports import SiteReport
 from nearcast.site.agent.site_loop import SiteLoop
+from nearcast.site.site_lease import SiteLeaseMachine
 
 
 class FakeConnection:
@@ -45,7 +46,7 @@ class FakeMeasurement:
 
 async def test_a_failed_measurement_does_not_end_the_reports() -> None:
     connection = FakeConnection()
-    loop = SiteLoop(SiteSpec("west"), connection, 0.01, [], FakeHost(), FakeMeasurement())  # type: ignore[arg-type]
+    loop = SiteLoop(SiteSpec("west"), connection, 0.01, [], FakeHost(), FakeMeasurement(), SiteLeaseMachine())  # type: ignore[arg-type]
     await loop.start()
     async with asyncio.timeout(10):
         while not connection.reports:  # noqa: ASYNC110

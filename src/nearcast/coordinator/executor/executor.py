@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from nearcast.config.coordinator_settings import CoordinatorSettings
     from nearcast.coordinator.moves import ClientMove, Move
     from nearcast.coordinator.registry import Registry
+    from nearcast.coordinator.site_leases import SiteLeases
     from nearcast.coordinator.term import Term
     from nearcast.domain.worker_id import WorkerId
     from nearcast.nats.connection import Connection
@@ -57,8 +58,19 @@ class FinishedMove:
 class Executor:
     """Executes the moves of one leader. Before each step it checks that the term is not over."""
 
-    def __init__(self, registry: Registry, connection: Connection, settings: CoordinatorSettings, term: Term) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        connection: Connection,
+        settings: CoordinatorSettings,
+        term: Term,
+        leases: SiteLeases,
+    ) -> None:
         self._registry, self._connection, self._settings, self._leader_term = registry, connection, settings, term
+        self._leases = leases
+        for move in registry.moves.values():  # before the first report is answered
+            if isinstance(move, TopicMove):
+                leases.withhold_again(_lost_sites(move))
         self._stopped = False
         self._slots = asyncio.Semaphore(settings.moves_at_once)
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -112,7 +124,7 @@ class Executor:
         async with self._locks[name], self._slots:
             began = asyncio.get_running_loop().time()
             if isinstance(move, TopicMove):
-                finish = await self._move_topic(move, resumed)
+                finish = await self._move_withheld_topic(move, resumed)
             else:
                 finish = await self._move_client(move, resumed)
             seconds = asyncio.get_running_loop().time() - began
@@ -144,6 +156,15 @@ class Executor:
         except NearcastError as error:
             return str(error)
         return ""
+
+    async def _move_withheld_topic(self, move: TopicMove, resumed: bool) -> Finish:
+        """A lost site that is heard again while its topic is given away gets no lease before the move has ended."""
+        lost = _lost_sites(move)
+        if not resumed and not self._leases.withhold(lost, asyncio.get_running_loop().time()):
+            return Finish("abandoned", f"{', '.join(sorted(lost))} is back")
+        finish = await self._move_topic(move, resumed)
+        self._leases.release(lost)  # not when it was interrupted: the next leader goes on with it
+        return finish
 
     async def _move_topic(self, move: TopicMove, resumed: bool) -> Finish:
         machine = tm.TopicMoveMachine(move)
@@ -266,6 +287,10 @@ class Executor:
             return keeps((await manager.stream_info(subjects.stream_name(topic))).config, topic)
         except (NatsError, TimeoutError):
             return False
+
+
+def _lost_sites(move: TopicMove) -> set[str]:
+    return {member.site for member in move.lost}
 
 
 def with_members(record: TopicRecord, epoch: int, members: tuple[WorkerId, ...], move: str) -> TopicRecord:

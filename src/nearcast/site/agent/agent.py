@@ -13,6 +13,7 @@ from nearcast.site.agent.measurement import ClientReports, SiteMeasurement
 from nearcast.site.agent.site_loop import SiteLoop
 from nearcast.site.agent.topic_host import TopicHost
 from nearcast.site.agent.worker_processes import WorkerProcesses
+from nearcast.site.site_lease import SiteLeaseMachine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +39,8 @@ class Agent:
         configured, period = configured_records(deployment), deployment.report_seconds
         self.coordinates = CoordinateAgent(site, deployment.peers(site.name), connection)
         self.client_services = ClientServices(deployment, site, connection, self.coordinates)
-        self.workers = WorkerProcesses(site, connection, folder, deployment.modules, search_path)
+        self.lease = SiteLeaseMachine()
+        self.workers = WorkerProcesses(site, connection, folder, deployment.modules, search_path, self.lease)
         self.topic_host = TopicHost(
             site.name,
             connection,
@@ -52,13 +54,14 @@ class Agent:
             site.name, connection, _SILENT_PERIODS * period, lambda: self._loop.report_soon()
         )
         self.measurement = SiteMeasurement(site, connection, self._client_reports, self.workers, self.coordinates)
-        self._loop = SiteLoop(site, connection, period, configured, self.topic_host, self.measurement)
+        self._loop = SiteLoop(site, connection, period, configured, self.topic_host, self.measurement, self.lease)
 
     async def start(self) -> None:
         """Answer clients, start the workers, then report."""
         await self.client_services.start()
         assignments = None
         if self.topic_host.has_saved_assignments:  # what was assigned here before may have gone elsewhere
+            self.lease.require()
             assignments = await self._registered()
         await self.topic_host.start(assignments)
         await self.coordinates.start()
@@ -73,6 +76,8 @@ class Agent:
     async def _registered(self) -> Assignments | None:
         """The registry's assignments, if a coordinator answers soon; the broker may still be joining the others."""
         try:
-            return await retry(lambda: self._loop.register(1.0), within=_REGISTER_LIMIT, on=CoordinatorError)
+            assignments = await retry(lambda: self._loop.register(1.0), within=_REGISTER_LIMIT, on=CoordinatorError)
         except CoordinatorError:
             return None
+        self._loop.resume_lease(assignments.lease_s)
+        return assignments

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from math import inf
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -20,6 +21,7 @@ from nearcast.nats.tasks import cancel_and_wait
 from nearcast.protocol.control import Assignments, AssignmentsRequest, ReportAnswer
 from nearcast.protocol.registration import RegisterSite, SiteInfo
 from nearcast.protocol.reports import SiteReport
+from nearcast.site.site_lease import lease_clock
 
 if TYPE_CHECKING:
     from nearcast.domain.site import SiteSpec
@@ -27,12 +29,14 @@ if TYPE_CHECKING:
     from nearcast.protocol.control import TopicRecord
     from nearcast.site.agent.measurement import SiteMeasurement
     from nearcast.site.agent.topic_host import TopicHost
+    from nearcast.site.site_lease import SiteLeaseMachine
 
 __all__ = ["SiteLoop"]
 
 _log = logging.getLogger(__name__)
 _STOP_IDLE_PERIOD = 30.0  # a worker that is idle at two of these checks is stopped
 _REQUEST_LIMIT = 5.0
+_UNANSWERED_PERIOD = 1.0
 _GATHER = 0.1  # an urgent report waits this long, so that there are at most ten a second
 _TRANSIENT = (NearcastError, NatsError, TimeoutError, OSError)
 
@@ -48,9 +52,12 @@ class SiteLoop:
         configured: list[TopicRecord],
         topic_host: TopicHost,
         measurement: SiteMeasurement,
+        lease: SiteLeaseMachine,
     ) -> None:
         self._site, self._connection, self._period, self._configured = site, connection, period, configured
-        self._topic_host, self._measurement = topic_host, measurement
+        self._topic_host, self._measurement, self._lease = topic_host, measurement, lease
+        self._sent = self._registered = -inf  # when the last report and the last registration were sent
+        self._answered = False  # the last report
         self._reported_clients: set[str] = set()
         self._periods = 0
         self._urgent = asyncio.Event()
@@ -67,8 +74,13 @@ class SiteLoop:
             spec.limits.max_connections,
         )  # fmt: skip
         request = RegisterSite(info, self._configured)
+        self._registered = lease_clock()
         answer = await call_coordinator(self._connection, "site", "register", request, Assignments, timeout)
         return await self._remaining_pages(answer, timeout)
+
+    def resume_lease(self, seconds: float) -> None:
+        """The records of the last registration are followed from now on."""
+        self._lease.resumed(self._registered, seconds)
 
     async def start(self) -> None:
         """Report from now on."""
@@ -85,8 +97,10 @@ class SiteLoop:
 
     async def _run(self) -> None:
         while True:
+            # A site that needs a lease must reach a new leader soon.
+            waits = self._answered or not self._lease.required
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._period):
+                async with asyncio.timeout(self._period if waits else min(self._period, _UNANSWERED_PERIOD)):
                     await self._urgent.wait()
                     await asyncio.sleep(_GATHER)  # others that move together tell within moments
             urgent = self._urgent.is_set()
@@ -104,6 +118,7 @@ class SiteLoop:
         report = await self._measurement.report(host.revision, host.records, self._reported_clients)
         self._last = msgspec.structs.replace(report, urgent=urgent)
         self._number += 1
+        self._sent, self._answered = lease_clock(), False
         body = msgspec.msgpack.encode(self._last)
         self._connection.send(subjects.report(self._site.name), b"", body, f"{self._inbox}.{self._number}")
 
@@ -111,20 +126,31 @@ class SiteLoop:
         if not payload or subject != f"{self._inbox}.{self._number}":  # nobody listens, or it is late
             return
         answer = msgspec.msgpack.decode(payload, type=ReportAnswer)
+        self._answered = True
+        self._lease.renewed(self._sent, answer.lease_s, lease_clock())
         self._reported_clients = (self._reported_clients | set(self._last.arrived)) - set(self._last.gone)
         if self._reconciling is None or self._reconciling.done():
-            self._reconciling = asyncio.create_task(self._reconcile(answer), name=f"{self._site.name}: reconcile")
+            self._reconciling = asyncio.create_task(
+                self._reconcile(answer, self._sent), name=f"{self._site.name}: reconcile"
+            )
 
-    async def _reconcile(self, answer: ReportAnswer) -> None:
+    async def _reconcile(self, answer: ReportAnswer, sent: float) -> None:
         """Run what the registry assigns, concurrently with the reports: a worker may take long to start."""
         host = self._topic_host
         try:
+            lease_s = answer.lease_s
             if not answer.registered:
-                await host.apply(await self.register())
+                assignments = await self.register()
+                sent, lease_s = self._registered, assignments.lease_s
+                released = await host.apply(assignments)
             elif answer.revision > host.revision or host.revision < 0:
-                await host.apply(await self._remaining_pages(await self._page(host.revision)))
+                released = await host.apply(await self._remaining_pages(await self._page(host.revision)))
             else:
-                await host.reconcile()
+                released = await host.reconcile()
+            self._lease.require()
+            if released and not self._lease.is_valid(lease_clock()):
+                self._lease.resumed(sent, lease_s)
+                await host.tell_lease()
             await host.ensure_spare_worker()
             self._periods += 1
             if self._periods * self._period >= _STOP_IDLE_PERIOD:
@@ -140,8 +166,8 @@ class SiteLoop:
         return await call_coordinator(self._connection, "site", "assignments", request, Assignments, timeout)
 
     async def _remaining_pages(self, answer: Assignments, timeout: float = _REQUEST_LIMIT) -> Assignments:
-        records = list(answer.records)
+        records, lease_s = list(answer.records), answer.lease_s
         while answer.more:
             answer = await self._page(answer.revision, timeout)
             records += answer.records
-        return Assignments(answer.term, answer.revision, records)
+        return Assignments(answer.term, answer.revision, records, lease_s=lease_s)

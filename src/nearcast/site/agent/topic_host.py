@@ -108,24 +108,27 @@ class TopicHost:
         await self._server.stop()
         await self._workers.stop()
 
-    async def apply(self, assignments: Assignments) -> None:
-        """Run the topics that the registry assigns to this site."""
+    async def apply(self, assignments: Assignments) -> bool:
+        """Run the topics that the registry assigns to this site. Whether all that it takes away were stopped."""
         if assignments.term < self.term:
-            return
+            return False
         if self.revision < 0:
             self._records = {}  # the registry replaces the configuration
         self._apply_records(assignments)
         self._file.write_bytes(msgspec.json.encode(Assignments(self.term, self.revision, self.records)))
         self._on_records(self.records)
-        await self.reconcile()
+        return await self.reconcile()
 
-    async def reconcile(self) -> None:
+    async def reconcile(self) -> bool:
         """Change what runs here to what the records say; what fails is tried again with the next report.
+
+        Whether all topics were stopped that other sites run now.
 
         Commands may come in between: each change checks again, once it has the topic's lock, whether it still applies.
         """
         current = [record for record in self.records if record.epoch >= self._released.get(record.spec.name, 0)]
         changes = assignment_changes(self._site, self.running, current, self._removed)
+        released = True
         for change in [*self._superseded_releases(current), *changes]:
             try:
                 match change:
@@ -137,6 +140,12 @@ class TopicHost:
                         await self._update_members(topic, worker, epoch, members)
             except NearcastError as error:
                 _log.warning("%s: %s", self._site, error)
+                released = released and not isinstance(change, Release)
+        return released
+
+    async def tell_lease(self) -> None:
+        """Tell the workers until when they may own durable topics."""
+        await self._workers.tell_lease()
 
     async def stop_idle_workers(self) -> None:
         """Stop workers that were idle at the last call, too: they have finished what they left by now. One is kept."""

@@ -15,7 +15,7 @@ from nearcast.errors import NearcastError
 from nearcast.nats import subjects
 from nearcast.nats.rpc import call
 from nearcast.nats.tasks import gather_or_cancel, retry
-from nearcast.protocol.worker import Ping, WorkerAssignment, WorkerCommand, WorkerStats
+from nearcast.protocol.worker import SiteLease, WorkerAssignment, WorkerCommand, WorkerStats
 from nearcast.site.supervisor import SupervisedProcess
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from nearcast.domain.site import SiteSpec
     from nearcast.nats.connection import Connection
     from nearcast.site.agent.assignments import RunningTopic
+    from nearcast.site.site_lease import SiteLeaseMachine
 
 __all__ = ["WorkerProcesses"]
 
@@ -32,16 +33,22 @@ _log = logging.getLogger(__name__)
 _START_LIMIT = 60.0
 _COMMAND_LIMIT = 20.0
 _STATS_LIMIT = 2.0
-_PING_LIMIT = 1.0
+_LEASE_LIMIT = 1.0
 
 
 class WorkerProcesses:
     """The workers of one site, by name."""
 
     def __init__(
-        self, site: SiteSpec, connection: Connection, folder: Path, modules: Sequence[str], search_path: Sequence[str]
+        self,
+        site: SiteSpec,
+        connection: Connection,
+        folder: Path,
+        modules: Sequence[str],
+        search_path: Sequence[str],
+        lease: SiteLeaseMachine,
     ) -> None:
-        self._site, self._connection, self._folder = site, connection, folder
+        self._site, self._connection, self._folder, self._lease = site, connection, folder, lease
         self._modules, self._search_path = list(modules), list(search_path)
         self._starting = asyncio.Lock()
         self.processes: dict[str, SupervisedProcess] = {}
@@ -116,16 +123,29 @@ class WorkerProcesses:
         return msgspec.json.encode(assignment)
 
     async def _wait_ready(self, worker: str) -> None:
-        await retry(lambda: self._stats(worker), within=_START_LIMIT, on=NearcastError, pause=0.05)
+        await retry(lambda: self._tell_lease(worker), within=_START_LIMIT, on=NearcastError, pause=0.05)
 
     async def _answers(self, worker: str) -> None:
-        """Ask a worker whether it is there. A broker that does not answer is no evidence against it."""
+        """Tell a worker of the lease, and wait for its answer. A broker that hangs is no evidence against it."""
         try:
             await self._connection.flush(1)
         except (NatsError, TimeoutError, OSError):
             return
-        subject = subjects.worker_command(self._site.name, worker, Ping.verb)
-        await call(self._connection, subject, Ping(), NoneType, timeout=_PING_LIMIT, encoding="msgpack")
+        await self._tell_lease(worker)
+
+    async def tell_lease(self) -> None:
+        """Tell all workers of a change of the lease at once; they are told each second anyway."""
+        up = [worker for worker, process in self.processes.items() if process.started]
+        for result in await asyncio.gather(*(self._tell_lease(worker) for worker in up), return_exceptions=True):
+            if isinstance(result, NearcastError):
+                _log.debug("a worker was not told of the lease: %s", result)
+            elif isinstance(result, BaseException):
+                raise result
+
+    async def _tell_lease(self, worker: str) -> None:
+        subject = subjects.worker_command(self._site.name, worker, SiteLease.verb)
+        said = SiteLease(self._lease.until)
+        await call(self._connection, subject, said, NoneType, timeout=_LEASE_LIMIT, encoding="msgpack")
 
     async def _stats_or_none(self, worker: str) -> WorkerStats | None:
         try:

@@ -15,6 +15,7 @@ import msgspec
 from nats.errors import Error as NatsError
 
 from nearcast.domain.number_ranges import NumberRanges
+from nearcast.errors import NearcastError
 from nearcast.nats import subjects
 from nearcast.nats.connection import ConnectionLostError
 from nearcast.nats.digest import id_hash
@@ -22,7 +23,7 @@ from nearcast.nats.stamp import ANONYMOUS, header_block, new_incarnation, source
 from nearcast.protocol.marks import Marks, TopicMarks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from nearcast.nats.connection import Connection
     from nearcast.site.worker.topics import HostedTopic, TopicFamily
@@ -38,10 +39,15 @@ Processed = tuple["HostedTopic", bytes, int]
 """A publication's topic, its id, and the hash by which it is known when it came without an id."""
 
 
-class MarkLog:
-    """Collects what was processed, and publishes it every 100 ms."""
+class LeaseEndedError(NearcastError):
+    """The site's lease ended before what was processed could be marked: its topics may have another owner."""
 
-    def __init__(self, site: str, worker: str) -> None:
+
+class MarkLog:
+    """Collects what was processed, and publishes it every 100 ms. may_mark: whether the site has a lease."""
+
+    def __init__(self, site: str, worker: str, may_mark: Callable[[], bool]) -> None:
+        self._may_mark = may_mark
         self._site, self._worker = site, f"{site}/{worker}"
         self._prefix = f"mark~{new_incarnation()}:{site}"
         self._number = 0
@@ -66,9 +72,11 @@ class MarkLog:
             processed, self._processed = self._processed, []
             try:
                 await connection.flush(timeout=_CONFIRM_LIMIT)  # the notifications are at the broker
+                if not self._may_mark():
+                    raise LeaseEndedError("the site has no lease")
                 for mark in _batches(processed):
                     self._send(connection, mark)
-            except (NatsError, TimeoutError, ConnectionLostError, OSError) as error:
+            except (NatsError, TimeoutError, ConnectionLostError, LeaseEndedError, OSError) as error:
                 _log.warning("%d processed publications are not marked: %s", len(processed), error or "no answer")
                 for topic, message_id, _ in processed:
                     topic.record.in_flight.discard(message_id)

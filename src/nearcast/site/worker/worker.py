@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,18 +38,20 @@ from nearcast.protocol.worker import (
     HostTopic,
     LeaveTopic,
     MembersChanged,
-    Ping,
+    SiteLease,
     SpoolPage,
     SpoolPageRequest,
     TopicWork,
     WorkerAssignment,
     WorkerStats,
 )
+from nearcast.site.site_lease import lease_clock
 from nearcast.site.worker import handover_events as ho
 from nearcast.site.worker.mark_log import MarkLog
 from nearcast.site.worker.processing_queue import ProcessingQueue
 from nearcast.site.worker.processor_main import Setup
 from nearcast.site.worker.processor_process import ProcessorProcess, Ticket
+from nearcast.site.worker.queue_group import QueueGroups
 from nearcast.site.worker.topics import TopicFamily, TopicTable, read_page
 
 if TYPE_CHECKING:
@@ -60,6 +63,7 @@ _log = logging.getLogger(__name__)
 _SAMPLED = 4  # one message in so many has its time in the worker taken; a power of two
 _PAGE_TIMEOUT = 5.0
 _IDLE_POLL = 0.01
+_LEASE_CHECK = 0.01  # timers may be early by a clock's resolution
 
 
 class Worker:
@@ -75,9 +79,11 @@ class Worker:
         self._queue = ProcessingQueue(self._process)
         self._table = TopicTable(self._folder, self._process)
         self._topics = self._table.by_subject
-        self._marks = MarkLog(assignment.site, assignment.worker)
+        self._groups = QueueGroups(self._published, self._redelivered)
+        self._marks = MarkLog(assignment.site, assignment.worker, self._groups.has_lease)
         self._commands: dict[Any, list[asyncio.Future[None]]] = {}
         self._tasks = TaskSet()
+        self._lease_end: asyncio.TimerHandle | None = None
         self._connection: Connection | None = None
 
     async def run(self) -> None:
@@ -109,7 +115,7 @@ class Worker:
         site, name = self._assignment.site, self._assignment.worker
         handlers: dict[Any, Any] = dict.fromkeys((HostTopic, LeaveTopic, MembersChanged), self._handle_command)
         handlers[SpoolPageRequest] = self._answer_page
-        handlers[Ping] = self._answer_ping
+        handlers[SiteLease] = self._handle_lease
         return [
             Endpoint("stats", subjects.worker(site, name), None, self._answer_stats),
             *(
@@ -124,6 +130,9 @@ class Worker:
         topic = self._topics.get(subject) or self._table.topic_for(subject)
         message_id = stamp_of(headers)
         now = time.monotonic()
+        if topic.durable and not self._groups.has_lease():  # it stays unmarked: a store gives it to the owner
+            self._stats.unowned += 1
+            return
         if not topic.machine.take_publication(topic.name, message_id, payload, now):
             self._stats.duplicates += 1
             return
@@ -144,6 +153,9 @@ class Worker:
         """A store gives a publication that nobody has marked."""
         topic, message_id = self._table.topic_for(subject), stamp_of(headers)
         record = topic.record
+        if not self._groups.has_lease():
+            self._stats.unowned += 1
+            return
         if message_id in record.in_flight:
             answer = Redelivered.KNOWN
         elif message_id in record.marked:  # its mark was lost
@@ -247,6 +259,9 @@ class Worker:
             match instruction:
                 case ho.Process(publication):
                     topic = self._table.topic_for(subjects.publications(publication.topic))
+                    if topic.durable and not self._groups.has_lease():
+                        self._stats.unowned += 1
+                        continue
                     self._queue.put(topic, publication.id or self._own_id(), publication.payload, time.monotonic())
                 case ho.Forward(towards, publication):
                     headers = header_block(publication.id) if publication.id else b""
@@ -290,14 +305,15 @@ class Worker:
     async def _subscribe(self, family: TopicFamily, role: ho.Role) -> None:
         connection, name = self._connection, family.spec.name
         assert connection is not None
-        subject = subjects.copies(name) if role == "copies" else subjects.publications(name)
-        handler = {"queue": self._published, "copies": self._copied, "plain": self._plain_received}[role]
         async with family.io_lock:
-            group = subjects.PROCESSORS if role == "queue" else ""
-            family.subscriptions[role] = await connection.subscribe_raw(subject, handler, group)
-            if role == "queue" and family.spec.durable:
-                again = subjects.redelivery(name)
-                family.redeliveries = await connection.subscribe_raw(again, self._redelivered, group)
+            if role == "queue":
+                await self._groups.enter(connection, family)
+            elif role == "copies":
+                family.subscriptions[role] = await connection.subscribe_raw(subjects.copies(name), self._copied)
+            else:
+                family.subscriptions[role] = await connection.subscribe_raw(
+                    subjects.publications(name), self._plain_received
+                )
             with contextlib.suppress(NatsError, TimeoutError):  # a broker that is away hears of it when it is back
                 await connection.flush()
             self._handle(family, ho.Subscribed(role))
@@ -305,9 +321,10 @@ class Worker:
     async def _drain(self, family: TopicFamily, role: ho.Role) -> None:
         assert self._connection is not None
         async with family.io_lock:
-            await self._connection.drain_subscription(family.subscriptions.pop(role))
-            if role == "queue" and family.redeliveries is not None:
-                await self._connection.drain_subscription(family.redeliveries)
+            if role == "queue":
+                await self._groups.leave(self._connection, family)
+            else:
+                await self._connection.drain_subscription(family.subscriptions.pop(role))
             self._handle(family, ho.Drained(role))
 
     async def _fetch_page(self, source: WorkerId, request: SpoolPageRequest) -> ho.PageReceived | ho.CopyFailed:
@@ -335,10 +352,27 @@ class Worker:
             else:
                 answered.set_exception(error)
 
-    # Figures
+    # The site's lease
 
-    async def _answer_ping(self, ping: Ping) -> None:
-        """It is there."""
+    async def _handle_lease(self, lease: SiteLease) -> None:
+        """The agent tells each second. When its word fails to come, or the lease is not renewed, it ends by itself."""
+        assert self._connection is not None
+        self._groups.lease_until = lease.until
+        if self._lease_end is not None:
+            self._lease_end.cancel()
+            self._lease_end = None
+        left = lease.until - lease_clock()
+        if 0 < left < inf:
+            self._lease_end = asyncio.get_running_loop().call_later(left + _LEASE_CHECK, self._lease_ended)
+        await self._groups.follow_lease(self._connection, self._table.families.values())
+
+    def _lease_ended(self) -> None:
+        assert self._connection is not None
+        _log.warning("the lease of site %s has ended; durable topics wait", self._assignment.site)
+        leaving = self._groups.follow_lease(self._connection, self._table.families.values())
+        self._tasks.spawn(leaving, name="leave the queue groups")
+
+    # Figures
 
     async def _answer_stats(self, request: None) -> WorkerStats:
         self._stats.dropped += self._queue.take_dropped()

@@ -1,0 +1,100 @@
+"""Owners know when to stop: a site that cannot renew its lease owns no durable topic when another one does."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from tests.system.control import coordinator
+
+import nearcast
+from nearcast.domain.topic import TopicSpec
+from nearcast.site.site_lease import lease_clock
+from nearcast.testing import until
+
+if TYPE_CHECKING:
+    from nearcast.site.site import Site
+
+EVERYWHERE = ("tokyo", "osaka", "cloud")
+GPS = TopicSpec("gps", ("tokyo",), EVERYWHERE, 2)
+
+
+def silence(site: Site) -> None:
+    """Its reports do not reach the coordinator any more; all else does."""
+
+    async def nothing(urgent: bool) -> None:
+        await asyncio.sleep(0)
+
+    site.agent._loop._send_report = nothing
+
+
+def unsilence(site: Site) -> None:
+    del site.agent._loop._send_report
+
+
+async def processed(site: Site) -> int:
+    return sum(worker.processed for worker in await site.worker_stats())
+
+
+async def test_an_owner_that_cannot_renew_has_stopped_when_its_topic_is_given_away(city):
+    """Before, it went on: its queue group was nearest to the publishers beside it, and they got stale answers."""
+    async with city(GPS, report_seconds=0.2) as c, coordinator(c, automatic=True) as control:
+        tokyo = c.sites["tokyo"]
+        got: list[str] = []
+        async with (
+            nearcast.connect(c.url("tokyo"), name="writer") as writer,
+            nearcast.connect(c.url("cloud"), name="reader") as reader,
+        ):
+            await reader.subscribe("gps", callback=lambda message: got.append(message.id.partition(";")[0]))
+            first = (await writer.publish("gps", {"n": 0}, timeout=30)).id
+            await until(lambda: first in got)
+            silence(tokyo)
+
+            async def given_away() -> bool:
+                return not (await control.members("gps"))[0].startswith("tokyo/")
+
+            await until(given_away, limit=60)
+            assert "gps" in tokyo.agent.topic_host.running  # it has not heard of it
+            before = await processed(tokyo)
+            sent = [(await writer.publish("gps", {"n": n}, timeout=30)).id for n in range(1, 31)]
+            await until(lambda: set(sent) <= set(got))
+            assert await processed(tokyo) == before
+
+            unsilence(tokyo)
+            await until(lambda: "gps" not in tokyo.agent.topic_host.running)
+            await until(lambda: tokyo.agent.lease.is_valid(lease_clock()))
+            again = (await writer.publish("gps", {"n": 31}, timeout=30)).id
+            await until(lambda: again in got)
+            assert len(got) == len(set(got))
+
+
+async def test_an_owner_whose_topic_was_not_given_away_goes_on_when_it_is_heard_again(city):
+    async with city(GPS, TopicSpec("plain", ("tokyo",)), report_seconds=0.2) as c:
+        tokyo = c.sites["tokyo"]
+        got: list[str] = []
+        async with coordinator(c), nearcast.connect(c.url("tokyo"), name="both") as client:
+            for topic in ("gps", "plain"):
+                await client.subscribe(topic, callback=lambda message: got.append(message.id.partition(";")[0]))
+            silence(tokyo)
+            await until(lambda: not tokyo.agent.lease.is_valid(lease_clock()))
+            before = await processed(tokyo)
+            await client.publish("gps", {"n": 1}, timeout=30)
+            plain = (await client.publish("plain", {"n": 1})).id
+            await until(lambda: plain in got)  # plain topics promise less, and go on
+            assert await processed(tokyo) == before + 1
+            unsilence(tokyo)
+            await until(lambda: tokyo.agent.lease.is_valid(lease_clock()))
+            after = (await client.publish("gps", {"n": 2}, timeout=30)).id
+            await until(lambda: after in got)
+
+
+async def test_a_site_needs_no_lease_before_a_coordinator_was_there_and_gets_one_at_its_start(city):
+    async with city(GPS, report_seconds=0.2) as c:
+        osaka = c.sites["osaka"]
+        assert not osaka.agent.lease.required
+        async with coordinator(c):
+            await until(lambda: osaka.agent.lease.required and osaka.agent.lease.is_valid(lease_clock()))
+            await osaka.stop()
+            await osaka.start()  # the answer to its registration grants one
+            assert osaka.agent.lease.required
+            await until(lambda: osaka.agent.lease.is_valid(lease_clock()))
