@@ -92,12 +92,13 @@ WorkerCommand = HostTopic | LeaveTopic | MembersChanged
 
 
 class SpoolEntry(msgspec.Struct, frozen=True, array_like=True):
-    """One message of a spool."""
+    """One message of a spool. pending: it is being processed, or its mark is not out yet (durable topics)."""
 
     topic: str
     number: int
     id: bytes
     payload: bytes
+    pending: bool = False
 
 
 class SpoolPage(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from nearcast.site.worker.processor_process import ProcessorProcess, Ticket
-from nearcast.site.worker.topics import READ_AHEAD, HostedTopic, TopicFamily
+from nearcast.site.worker.topics import READ_AHEAD, HostedTopic, TopicFamily, Waiting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +21,7 @@ class ProcessingQueue:
 
     def __init__(self, process: ProcessorProcess) -> None:
         self._process = process
-        self.waiting: deque[tuple[HostedTopic, bytes, bytes, float | None, int]] = deque()
+        self.waiting: deque[Waiting] = deque()
         self._dropped = 0
         self._appended = 0
 

@@ -16,6 +16,7 @@ from nearcast.protocol.worker import SpoolEntry, SpoolPage
 from nearcast.site.worker.handover import HandoverMachine
 from nearcast.site.worker.handover_events import Role
 from nearcast.site.worker.processor_main import Announcement
+from nearcast.site.worker.source_order import SourceOrder
 from nearcast.site.worker.spool import Spool
 
 if TYPE_CHECKING:
@@ -24,13 +25,17 @@ if TYPE_CHECKING:
     from nearcast.processors import ProcessorSpec
     from nearcast.site.worker.processor_process import ProcessorProcess
 
-__all__ = ["READ_AHEAD", "HostedTopic", "ProcessingRecord", "TopicFamily", "TopicTable", "read_page"]
+__all__ = ["READ_AHEAD", "HostedTopic", "ProcessingRecord", "TopicFamily", "TopicTable", "Waiting", "read_page"]
 
 # How far the processor may be behind before messages wait outside the spool: the ring keeps this many slots more than
 # the spool's size, so that what a processor sees never depends on what came after its message.
 READ_AHEAD = 512
 _PAGE_BYTES = 256 << 10
 _PAGE_MESSAGES = 1000
+
+
+Waiting = tuple["HostedTopic", bytes, bytes, float | None, int]
+"""A message on its way to the processor: topic, id, payload, when it came (none: a copy), attempt (0: not late)."""
 
 
 class TopicFamily:
@@ -42,6 +47,8 @@ class TopicFamily:
         self.topics: list[HostedTopic] = []
         self.subscriptions: dict[Role, Any] = {}
         self.redeliveries: Any = None  # the subscription to them, of a durable topic
+        self.marks: Any = None  # the subscription to those of the other members
+        self.order: SourceOrder[Waiting] = SourceOrder(ordered=spec.ordered)
         self.io_lock = asyncio.Lock()  # its I/O is done in the order it was instructed
 
 
@@ -128,7 +135,7 @@ def read_page(
         if size > _PAGE_BYTES or len(entries) >= _PAGE_MESSAGES:
             return SpoolPage(entries, more=True)
     outside = [
-        SpoolEntry(topic.name, topic.spool.count, message_id, payload)
+        SpoolEntry(topic.name, topic.spool.count, message_id, payload, message_id in topic.record.in_flight)
         for topic, message_id, payload in waiting
         if topic.family is family
     ]
@@ -143,4 +150,5 @@ def _entries(family: TopicFamily, after: tuple[str, int]) -> Iterator[SpoolEntry
             if topic.name == after[0]:
                 first = max(first, after[1] + 1)
             for number in range(first, spool.count):
-                yield SpoolEntry(topic.name, number, *spool.read(number))
+                message_id, payload = spool.read(number)
+                yield SpoolEntry(topic.name, number, message_id, payload, message_id in topic.record.in_flight)

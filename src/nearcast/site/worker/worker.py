@@ -47,6 +47,7 @@ from nearcast.protocol.worker import (
 )
 from nearcast.site.site_lease import lease_clock
 from nearcast.site.worker import handover_events as ho
+from nearcast.site.worker.durable_intake import DurableIntake
 from nearcast.site.worker.mark_log import MarkLog
 from nearcast.site.worker.processing_queue import ProcessingQueue
 from nearcast.site.worker.processor_main import Setup
@@ -81,6 +82,7 @@ class Worker:
         self._topics = self._table.by_subject
         self._groups = QueueGroups(self._published, self._redelivered)
         self._marks = MarkLog(assignment.site, assignment.worker, self._groups.has_lease)
+        self._intake = DurableIntake(self._queue, self._marks)
         self._commands: dict[Any, list[asyncio.Future[None]]] = {}
         self._tasks = TaskSet()
         self._lease_end: asyncio.TimerHandle | None = None
@@ -98,6 +100,7 @@ class Worker:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._process.run(started.set))
                 tasks.create_task(self._marks.run(self._connection))
+                tasks.create_task(self._intake.run(self._table))
                 await started.wait()
                 for spec in assignment.topics:
                     await self._handle_command(HostTopic(spec, assignment.epochs.get(spec.name, 0)))
@@ -140,38 +143,32 @@ class Worker:
         if topic.machine.sends_copies:
             self._send(topic.copies, header_block(message_id), payload)
             self._stats.copies_sent += 1
-        self._queue.put(topic, message_id, payload, now)
+        self._intake.take(topic, message_id, payload, now)
 
     def _copied(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
         topic = self._topics.get(subject) or self._table.topic_for(subject)
         self._stats.copies_received += 1
         message_id = stamp_of(headers)
+        self._intake.copied(topic, message_id)
         if topic.machine.take_copy(topic.name, message_id, payload, time.monotonic()):
             self._queue.put(topic, message_id, payload, None)
 
     def _redelivered(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
-        """A store gives a publication that nobody has marked."""
         topic, message_id = self._table.topic_for(subject), stamp_of(headers)
-        record = topic.record
         if not self._groups.has_lease():
             self._stats.unowned += 1
             return
-        if message_id in record.in_flight:
-            answer = Redelivered.KNOWN
-        elif message_id in record.marked:  # its mark was lost
-            answer = Redelivered.KNOWN
-            record.in_flight.add(message_id)
-            self._marks.note(topic, message_id, payload)
-        else:
-            answer = Redelivered.TAKEN
+        answer = self._intake.redelivered(topic, message_id, payload, attempt_of(headers), time.monotonic())
+        if answer == Redelivered.TAKEN:
             self._stats.late += 1
-            topic.machine.note_redelivery(topic.name, message_id)
             if topic.machine.sends_copies:
                 self._send(topic.copies, header_block(message_id), payload)
                 self._stats.copies_sent += 1
-            self._queue.put(topic, message_id, payload, time.monotonic(), attempt_of(headers))
         if reply:
             self._send(reply, b"", answer)
+
+    def _marked_elsewhere(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
+        self._intake.marked_elsewhere(self._table, payload)
 
     def _plain_received(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
         publication = ho.Publication(subjects.topic_of(subject), stamp_of(headers), payload)
@@ -262,7 +259,7 @@ class Worker:
                     if topic.durable and not self._groups.has_lease():
                         self._stats.unowned += 1
                         continue
-                    self._queue.put(topic, publication.id or self._own_id(), publication.payload, time.monotonic())
+                    self._intake.take(topic, publication.id or self._own_id(), publication.payload, time.monotonic())
                 case ho.Forward(towards, publication):
                     headers = header_block(publication.id) if publication.id else b""
                     self._send(subjects.handover(*towards, publication.topic), headers, publication.payload)
@@ -295,7 +292,7 @@ class Worker:
                 self._handle(family, await self._fetch_page(source, request))
             case ho.AwaitIdle():
                 # Polling costs less than an event set for every message.
-                while any(self._queue.pending(family)):  # noqa: ASYNC110
+                while any(self._queue.pending(family)) or family.order.held:  # noqa: ASYNC110
                     await asyncio.sleep(_IDLE_POLL)
                 self._handle(family, ho.Idle())
             case ho.Done(command):
@@ -310,6 +307,9 @@ class Worker:
                 await self._groups.enter(connection, family)
             elif role == "copies":
                 family.subscriptions[role] = await connection.subscribe_raw(subjects.copies(name), self._copied)
+                if family.spec.durable:
+                    marks = subjects.marks_of_family(name)
+                    family.marks = await connection.subscribe_raw(marks, self._marked_elsewhere)
             else:
                 family.subscriptions[role] = await connection.subscribe_raw(
                     subjects.publications(name), self._plain_received
@@ -325,6 +325,9 @@ class Worker:
                 await self._groups.leave(self._connection, family)
             else:
                 await self._connection.drain_subscription(family.subscriptions.pop(role))
+            if role == "copies" and family.marks is not None:
+                await self._connection.drain_subscription(family.marks)
+                family.marks = None
             self._handle(family, ho.Drained(role))
 
     async def _fetch_page(self, source: WorkerId, request: SpoolPageRequest) -> ho.PageReceived | ho.CopyFailed:
@@ -334,6 +337,7 @@ class Worker:
             page = await call(self._connection, subject, request, SpoolPage, timeout=_PAGE_TIMEOUT, encoding="msgpack")
         except NearcastError as error:
             return ho.CopyFailed(f"{source} sends no spool of topic {request.topic}: {error}")
+        self._intake.spool_copied(self._table, page)
         return ho.PageReceived(page)
 
     async def _answer_page(self, request: SpoolPageRequest) -> SpoolPage:

@@ -1,0 +1,105 @@
+"""Publications of durable topics on their way into the processing queue: in the order of each source, each once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from nearcast.errors import NearcastError
+from nearcast.nats.stamp import ANONYMOUS, source_and_number
+from nearcast.protocol.marks import Marks, Redelivered
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nearcast.protocol.worker import SpoolPage
+    from nearcast.site.worker.mark_log import MarkLog
+    from nearcast.site.worker.processing_queue import ProcessingQueue
+    from nearcast.site.worker.topics import HostedTopic, TopicTable, Waiting
+
+__all__ = ["DurableIntake"]
+
+_log = logging.getLogger(__name__)
+_PERIOD = 0.1
+
+
+class DurableIntake:
+    """Puts messages into the queue; those of topics that are not durable as they come."""
+
+    def __init__(self, queue: ProcessingQueue, marks: MarkLog) -> None:
+        self._queue, self._marks = queue, marks
+        self._decode = msgspec.msgpack.Decoder(Marks).decode
+
+    def take(self, topic: HostedTopic, message_id: bytes, payload: bytes, now: float, attempt: int = 0) -> None:
+        """Process a publication when it is its turn. attempt: of a late one."""
+        key = None
+        if topic.durable and not message_id.startswith(ANONYMOUS):
+            key = source_and_number(message_id)
+        if key is None:
+            self._queue.put(topic, message_id, payload, now, attempt)
+            return
+        topic.record.in_flight.add(message_id)  # it may be held before it is in the queue
+        item = (topic, message_id, payload, now, attempt)
+        self._put(topic.family.order.arrive(topic.name, *key, item, now, late=attempt > 0))
+
+    def redelivered(self, topic: HostedTopic, message_id: bytes, payload: bytes, attempt: int, now: float) -> bytes:
+        """A store gives a publication that nobody has marked; what to answer."""
+        record = topic.record
+        if message_id in record.in_flight:
+            return Redelivered.KNOWN
+        if message_id in record.marked:  # its mark was lost
+            record.in_flight.add(message_id)
+            self._marks.note(topic, message_id, payload)
+            return Redelivered.KNOWN
+        topic.machine.note_redelivery(topic.name, message_id)
+        self.take(topic, message_id, payload, now, attempt)
+        return Redelivered.TAKEN
+
+    def copied(self, topic: HostedTopic, message_id: bytes) -> None:
+        """Another member has a publication in hand."""
+        if topic.durable and (key := source_and_number(message_id)) is not None:
+            topic.family.order.taken_elsewhere(topic.name, *key)
+
+    def spool_copied(self, table: TopicTable, page: SpoolPage) -> None:
+        """What the spool of another member has, and what of it is still in its hands."""
+        for entry in page.entries:
+            family, key = table.family_of(entry.topic), source_and_number(entry.id)
+            if key is None or not family.spec.durable:
+                continue
+            if entry.pending:
+                family.order.taken_elsewhere(entry.topic, *key)
+            else:
+                self._put(family.order.done_elsewhere(entry.topic, key[0], key[1], key[1]))
+
+    def marked_elsewhere(self, table: TopicTable, payload: bytes) -> None:
+        """Another member has processed publications."""
+        try:
+            marks = self._decode(payload)
+        except msgspec.DecodeError as error:
+            _log.warning("a mark is unreadable: %s", error)
+            return
+        for topic, said in marks.topics.items():
+            try:
+                order = table.family_of(topic).order
+            except NearcastError:  # it has left meanwhile
+                continue
+            for source, flat in said.sources.items():
+                for first, last in zip(flat[::2], flat[1::2], strict=True):
+                    self._put(order.done_elsewhere(topic, source, first, last))
+
+    async def run(self, table: TopicTable) -> None:
+        """Release what was held long enough, until cancelled."""
+        while True:
+            await asyncio.sleep(_PERIOD)
+            now = time.monotonic()
+            for family in list(table.families.values()):
+                if family.order.held:
+                    self._put(family.order.expire(now))
+
+    def _put(self, items: Iterable[Waiting]) -> None:
+        for item in items:
+            self._queue.put(*item)

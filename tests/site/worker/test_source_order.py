@@ -1,0 +1,88 @@
+"""Order per publisher: held until the missing one came, was marked elsewhere, or long enough."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nearcast.site.worker.source_order import SourceOrder
+
+
+class Intake:
+    """Publications of one source in the order they are processed."""
+
+    def __init__(self, *, ordered: bool = False) -> None:
+        self.order: SourceOrder[int] = SourceOrder(ordered=ordered)
+        self.processed: list[int] = []
+
+    def arrive(self, *numbers: int, now: float = 0.0, late: bool = False) -> list[int]:
+        for number in numbers:
+            self.processed += self.order.arrive("gps", "car", number, number, now, late=late)
+        return self.processed
+
+
+@given(st.permutations(range(1, 8)))
+def test_whatever_the_order_of_arrival_numbers_are_processed_in_order(numbers: list[int]) -> None:
+    intake = Intake()
+    intake.arrive(0)
+    assert intake.arrive(*numbers) == list(range(8))
+    assert intake.order.held == 0
+
+
+def test_a_gap_is_not_waited_for_for_ever() -> None:
+    intake = Intake()
+    assert intake.arrive(1, 2, 5, 6) == [1, 2]
+    assert intake.order.expire(3.9) == []
+    assert intake.order.expire(4.0) == [5, 6]
+    assert intake.arrive(7, 3) == [1, 2, 7, 3]  # better late than never
+    assert intake.order.held == 0
+
+
+def test_what_another_member_has_in_hand_is_waited_for_until_its_mark() -> None:
+    intake = Intake()
+    intake.order.done_elsewhere("gps", "car", 1, 10)
+    intake.order.taken_elsewhere("gps", "car", 11)
+    intake.order.taken_elsewhere("gps", "car", 12)
+    assert intake.arrive(13, 14) == []
+    assert list(intake.order.done_elsewhere("gps", "car", 12, 12)) == []
+    assert list(intake.order.done_elsewhere("gps", "car", 11, 11)) == [13, 14]
+
+
+def test_sources_do_not_wait_for_each_other() -> None:
+    order: SourceOrder[str] = SourceOrder()
+    order.arrive("gps", "a", 1, "a1", 0.0)
+    assert list(order.arrive("gps", "a", 3, "a3", 0.0)) == []
+    assert list(order.arrive("gps", "b", 3, "b3", 0.0)) == ["b3"]
+    assert list(order.arrive("other", "a", 9, "a9", 0.0)) == ["a9"]
+
+
+def test_where_order_is_asked_for_a_new_owner_gives_the_stores_time() -> None:
+    intake = Intake(ordered=True)
+    assert intake.arrive(50, 51) == []
+    assert intake.arrive(47, 48, 49, now=3.0, late=True) == [47, 48, 49]
+    assert intake.order.expire(8.9) == []  # more may come
+    assert intake.order.expire(9.0) == [50, 51]
+    assert intake.arrive(53, now=9.0) == [47, 48, 49]
+    assert intake.order.expire(60.0) == []
+    assert intake.arrive(52, now=60.0) == [47, 48, 49, 52, 53]
+    assert Intake(ordered=True).arrive(1, 2) == [1, 2]
+
+
+@given(st.lists(st.tuples(st.sampled_from("amx"), st.integers(1, 6)), max_size=30))
+def test_nothing_is_lost_or_given_twice(steps: list[tuple[str, int]]) -> None:
+    """Arrivals, marks of others and time, in any order: each arrival comes out once."""
+    intake, arrived, clock = Intake(), list[int](), itertools.count()
+    for what, number in steps:
+        now = float(next(clock))
+        if what == "a" and number not in arrived:
+            arrived.append(number)
+            intake.arrive(number, now=now)
+        elif what == "m" and number not in arrived:
+            intake.processed += intake.order.done_elsewhere("gps", "car", number, number)
+        elif what == "x":
+            intake.processed += intake.order.expire(now)
+    intake.processed += intake.order.expire(1e9)
+    assert sorted(intake.processed) == sorted(arrived)
+    assert intake.order.held == 0
