@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from nearcast.nats.stamp import (
     attempt_of,
     dead_letter_block,
+    dead_letter_origin,
     header_block,
     late_block,
     new_incarnation,
@@ -49,10 +50,11 @@ def test_a_late_message_keeps_its_id_and_says_the_attempt(message_id: bytes, att
     assert attempt_of(header_block(message_id)) == 0
 
 
-@given(st.text(max_size=700))
-def test_a_dead_letter_says_why_in_one_line(reason: str) -> None:
-    block = dead_letter_block(b"a:b:1:2", reason)
-    assert stamp_of(block) == b"a:b:1:2"
+@given(st.text(max_size=700), st.integers(1, 99))
+def test_a_dead_letter_says_why_in_one_line_and_after_how_many_attempts(reason: str, attempts: int) -> None:
+    block = dead_letter_block(b"a:b:1:2", reason, attempts)
+    assert dead_letter_origin(stamp_of(block)) == (b"a:b:1:2", attempts)
+    assert parse_stamp(stamp_of(block)).published_us == 1
     assert "\n" not in reason_of(block)
     assert block.count(b"\r\n") == 4
 

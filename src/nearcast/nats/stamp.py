@@ -7,7 +7,8 @@ stores need anyway to drop duplicates:
 
 The incarnation is drawn by each client process, so that two processes of one name never make the same id;
 `<publisher>~<incarnation>` is the *source*. Numbers count from 1 for each source and concrete topic. The microseconds
-are the message's time, the same at every store. `;<n>` marks the n-th notification made from that publication.
+are the message's time, the same at every store. `;<n>` marks the n-th notification made from that publication, `;d<n>`
+the dead letter that it became at the n-th attempt.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ __all__ = [
     "Stamp",
     "attempt_of",
     "dead_letter_block",
+    "dead_letter_origin",
     "header_block",
     "late_block",
     "message_time",
@@ -28,6 +30,7 @@ __all__ = [
     "notification_id",
     "parse_stamp",
     "reason_of",
+    "retry_block",
     "source_and_number",
     "stamp_of",
 ]
@@ -76,10 +79,24 @@ def notification_id(origin: bytes, number: int) -> bytes:
     return b"%b;%d" % (origin, number)
 
 
-def dead_letter_block(message_id: bytes, reason: str) -> bytes:
-    """The header block of a publication that could not be processed: its id and why."""
+def dead_letter_block(message_id: bytes, reason: str, attempts: int = 1) -> bytes:
+    """The header block of a publication that was given up: after how many attempts, and why.
+
+    Stores keep it beside the publication, under an id of its own: each attempt that fails makes another dead letter.
+    """
     line = " ".join(reason.split())[:500]
-    return b"%b%b\r\n%b%b%b" % (_START, message_id, _REASON, line.encode(), _END)
+    return b"%b%b;d%d\r\n%b%b%b" % (_START, message_id, attempts, _REASON, line.encode(), _END)
+
+
+def retry_block(message_id: bytes, reason: str, attempt: int) -> bytes:
+    """The header block of a publication that was given up, for another attempt. The reason tells it from a late one."""
+    return b"%b%b\r\n%b%d\r\n%b%b%b" % (_START, message_id, _LATE, attempt, _REASON, reason.encode(), _END)
+
+
+def dead_letter_origin(letter_id: bytes) -> tuple[bytes, int]:
+    """The id of the publication that a dead letter is about, and how many attempts it has had."""
+    origin, mark, attempts = letter_id.rpartition(b";d")
+    return (origin, int(attempts)) if mark and attempts.isdigit() else (letter_id, 1)
 
 
 def late_block(message_id: bytes, attempt: int) -> bytes:

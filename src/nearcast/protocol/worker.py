@@ -109,12 +109,17 @@ class SpoolPage(msgspec.Struct, frozen=True):
 
 
 class TopicWork(msgspec.Struct):
-    """What was done for one topic or family since the worker took it; latency: from arrival to outcome, sampled."""
+    """What was done for one topic or family since the worker took it; latency: from arrival to outcome, sampled.
+
+    deferred: publications of a durable topic that there was no room for; a store gives them again.
+    """
 
     epoch: int = 0
     processed: int = 0
     busy_s: float = 0.0
     waiting: int = 0
+    dead_letters: int = 0
+    deferred: int = 0
     latency: list[int] = msgspec.field(default_factory=empty)
 
 
@@ -123,6 +128,8 @@ class WorkerStats(msgspec.Struct):
 
     delegated: processed here for a publisher whose home is another site.
     late: taken from a store, because nobody had marked them. unowned: not taken, because the site had no lease.
+    deferred: of durable topics, without room in the queue; a store gives them again.
+    dropped: lost here: what could not be sent, or was handed over for a topic that is not here.
     leaving, held: topics on their way out, and handed-over messages that wait, at this moment.
     """
 
@@ -135,6 +142,7 @@ class WorkerStats(msgspec.Struct):
     copies_sent: int = 0
     copies_received: int = 0
     dead_letters: int = 0
+    deferred: int = 0
     dropped: int = 0
     duplicates: int = 0
     processor_pid: int = 0

@@ -30,6 +30,25 @@ def test_it_holds_exactly_the_last_messages_in_order(batch: list[tuple[bytes, by
         reader.close()
 
 
+@given(messages, st.integers(1, 10), st.integers(1, 4096), st.data())
+def test_what_is_needed_stays_though_the_arena_is_small(
+    batch: list[tuple[bytes, bytes]], kept: int, arena: int, data: st.DataObject
+) -> None:
+    with TemporaryDirectory() as folder:
+        path, needed = Path(folder) / "s", 0
+        spool = Spool(path, kept + 20, arena, oldest_needed=lambda: needed, read_ahead=20, read_ahead_bytes=2000)
+        for number, (message_id, payload) in enumerate(batch):
+            needed = data.draw(st.integers(max(needed, number - 20 - kept + 1, 0), number))
+            spool.append(message_id, payload)
+            assert [spool.read(n) for n in range(needed, number + 1)] == batch[needed : number + 1]
+            assert spool.first <= needed
+        if batch and data.draw(st.booleans()):  # what a successor takes for readable is
+            spool.close()
+            spool = Spool(path, kept + 20)
+            assert [spool.read(n) for n in range(spool.first, spool.count)] == batch[spool.first :]
+        spool.close()
+
+
 def test_it_is_found_again_after_a_restart(tmp_path: Path) -> None:
     spool = Spool(tmp_path / "s", 3)
     for n in range(5):

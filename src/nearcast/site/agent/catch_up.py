@@ -263,7 +263,8 @@ class CatchUp:
         self._counted += 1
         mark = Marks(followed.machine.epoch, f"{self._site}/agent", {topic: said})
         mark_id = f"{self._mark_prefix}:{time.time_ns() // 1000}:{self._counted}".encode()
-        self._connection.send(subjects.dead_letters(topic), dead_letter_block(self._id(entry), reason), entry.payload)
+        headers = dead_letter_block(self._id(entry), reason, letter.attempts)
+        self._connection.send(subjects.dead_letters(topic), headers, entry.payload)
         family = subjects.marks_of_family(followed.spec.name)
         self._connection.send(family, header_block(mark_id), msgspec.msgpack.encode(mark))
 

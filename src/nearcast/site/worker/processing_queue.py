@@ -6,53 +6,57 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from nearcast.site.worker.processor_process import ProcessorProcess, Ticket
-from nearcast.site.worker.topics import READ_AHEAD, HostedTopic, TopicFamily, Waiting
+from nearcast.site.worker.topics import READ_AHEAD, READ_AHEAD_BYTES, HostedTopic, TopicFamily, Waiting
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 __all__ = ["ProcessingQueue"]
 
-_WAITING_LIMIT = 200_000
+_WAITING_BYTES = 64 << 20
+_ENTRY_BYTES = 256  # what a message takes in memory besides its id and payload
 
 
 class ProcessingQueue:
-    """Appends to spools and submits what is to be processed here; beyond READ_AHEAD, messages wait in line."""
+    """Appends to spools and submits what is to be processed here; beyond READ_AHEAD, messages wait in line.
 
-    def __init__(self, process: ProcessorProcess) -> None:
-        self._process = process
+    overflowed: called with the topic, id, payload and attempt of a publication that waited too long in a full line.
+    limit: how many bytes may wait.
+    """
+
+    def __init__(
+        self,
+        process: ProcessorProcess,
+        overflowed: Callable[[HostedTopic, bytes, bytes, int], None],
+        limit: int = _WAITING_BYTES,
+    ) -> None:
+        self._process, self._overflowed, self._limit = process, overflowed, limit
         self.waiting: deque[Waiting] = deque()
-        self._dropped = 0
-        self._appended = 0
+        self.waiting_bytes = 0
+        self._appended = self._appended_bytes = 0
 
     def put(
         self, topic: HostedTopic, message_id: bytes, payload: bytes, arrived: float | None, attempt: int = 0
     ) -> None:
-        """Take a message; the oldest that waits is dropped when too many do.
+        """Take a message; the oldest that wait are removed when they are too large together.
 
         arrived: when a message that is to be processed came; none for a copy, which only goes into the spool.
-        attempt: of a late one. What is dropped of a durable topic comes again from a store.
+        attempt: of a late one.
         """
         if topic.durable and arrived is not None:
             topic.record.in_flight.add(message_id)
         if self.waiting or self._is_far_behind():
-            if len(self.waiting) >= _WAITING_LIMIT:
-                oldest = self.waiting.popleft()
-                oldest[0].record.in_flight.discard(oldest[1])
-                self._dropped += 1
+            self.waiting_bytes += len(message_id) + len(payload) + _ENTRY_BYTES
             self.waiting.append((topic, message_id, payload, arrived, attempt))
+            while self.waiting_bytes > self._limit:
+                self._remove_oldest()
         else:
             self._append(topic, message_id, payload, arrived, attempt)
 
     def advance(self) -> None:
         """Something was processed: append what may go on."""
         while self.waiting and not self._is_far_behind():
-            self._append(*self.waiting.popleft())
-
-    def take_dropped(self) -> int:
-        """How many were dropped since this was last asked."""
-        dropped, self._dropped = self._dropped, 0
-        return dropped
+            self._append(*self._next())
 
     def pending(self, family: TopicFamily) -> Iterator[bool]:
         """For each message that is not processed yet: whether it is of this family."""
@@ -60,15 +64,32 @@ class ProcessingQueue:
         yield from (ticket.topic in numbers for ticket in self._process.outstanding)
         yield from (entry[0].number in numbers for entry in self.waiting)
 
+    def _next(self) -> Waiting:
+        entry = self.waiting.popleft()
+        self.waiting_bytes -= len(entry[1]) + len(entry[2]) + _ENTRY_BYTES
+        return entry
+
+    def _remove_oldest(self) -> None:
+        topic, message_id, payload, arrived, attempt = self._next()
+        if arrived is not None:  # a copy was processed elsewhere, and is only missing from the spool
+            topic.record.in_flight.discard(message_id)
+            self._overflowed(topic, message_id, payload, attempt)
+
     def _append(
         self, topic: HostedTopic, message_id: bytes, payload: bytes, arrived: float | None, attempt: int
     ) -> None:
         number = topic.spool.append(message_id, payload)
         self._appended += 1
+        self._appended_bytes += len(payload)
         if arrived is not None:
             limit = topic.family.processor.timeout
-            self._process.submit(Ticket(topic.number, number, limit, self._appended, arrived, attempt))
+            self._process.submit(
+                Ticket(topic.number, number, limit, self._appended, arrived, attempt, self._appended_bytes)
+            )
 
     def _is_far_behind(self) -> bool:
         outstanding = self._process.outstanding
-        return bool(outstanding) and self._appended - outstanding[0].position >= READ_AHEAD
+        return bool(outstanding) and (
+            self._appended - outstanding[0].position >= READ_AHEAD
+            or self._appended_bytes - outstanding[0].offset >= READ_AHEAD_BYTES
+        )

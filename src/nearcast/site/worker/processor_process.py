@@ -43,8 +43,8 @@ _RELAUNCH_PAUSE = 0.5
 class Ticket:
     """One message to process: its topic's number, its own number in the spool, and how long it may take.
 
-    position: how many messages the worker had put into spools, all told, when this one was. arrived: when it came, by
-    the monotonic clock. attempt: of a late one, else 0.
+    position, offset: how many messages, and bytes, the worker had put into spools, all told, when this one was.
+    arrived: when it came, by the monotonic clock. attempt: of a late one, else 0.
     """
 
     topic: int
@@ -53,6 +53,7 @@ class Ticket:
     position: int
     arrived: float = 0.0
     attempt: int = 0
+    offset: int = 0
 
 
 class ProcessorProcess:

@@ -2,8 +2,8 @@
 
 The worker's NATS side appends, the process that runs user code reads, and neither copies for the other. The file
 outlives both, so a processor that dies finds its past again. Appending is O(1): an index ring of fixed slots and an
-arena ring of bytes; when the arena is too small for the last messages it is copied once into a larger file, as a
-list grows.
+arena ring of bytes; when the arena is too small for the messages that are needed it is copied once into a larger file,
+as a list grows.
 """
 
 from __future__ import annotations
@@ -17,16 +17,19 @@ from typing import TYPE_CHECKING
 from nearcast.errors import NearcastError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 __all__ = ["Spool"]
 
 _HEADER = struct.Struct("<8sQQQQQQ")  # magic, slots, arena bytes, messages so far, arena head, 1 when moved, start
 _COUNT = struct.Struct("<QQ")  # messages so far, arena head
+_NUMBER = struct.Struct("<Q")
 _SLOT = struct.Struct("<QII")  # offset in the arena, length of the id, length of the payload
 _MAGIC = b"NCSPOOL1"
 _COUNT_AT = 24
 _MOVED_AT = 40
+_START_AT = 48
 _INDEX_AT = 64
 _SMALLEST_ARENA = 1 << 16
 
@@ -34,14 +37,27 @@ _SMALLEST_ARENA = 1 << 16
 class Spool:
     """A ring of (id, payload), numbered from 0 in the order they were appended.
 
-    slots: how many of the last messages stay readable.
+    slots: how many of the last messages stay readable. oldest_needed: gives the number of the oldest message that is
+    still needed, should the arena be too small for all of them; without it all are. read_ahead, read_ahead_bytes: how
+    many of the slots are for messages that wait to be processed, and how large these may be, all told.
     """
 
-    def __init__(self, path: Path, slots: int, arena: int = _SMALLEST_ARENA) -> None:
+    def __init__(
+        self,
+        path: Path,
+        slots: int,
+        arena: int = _SMALLEST_ARENA,
+        *,
+        oldest_needed: Callable[[], int] | None = None,
+        read_ahead: int = 0,
+        read_ahead_bytes: int = 0,
+    ) -> None:
         """Open the spool at a path, or make it. One of another size is carried over."""
         if slots < 1:
             raise NearcastError(f"spool {path}: {slots} slots; at least 1 is needed")
         self.path, self.slots, self.arena = path, slots, arena
+        self._oldest_needed = oldest_needed
+        self._read_ahead, self._read_ahead_bytes = read_ahead, read_ahead_bytes
         self.count = self.head = self.start = 0
         self.reload() if path.exists() else self._make(path)
         if self.slots != slots:
@@ -64,7 +80,8 @@ class Spool:
         """Add a message, dropping the oldest when all slots are in use; its number is returned."""
         size = max(1, len(message_id) + len(payload))
         while (offset := self._room(size)) < 0:
-            self._move(self.slots, self._larger(size))
+            if not self._release():
+                self._move(self.slots, self._larger(size))
         number, split, end = self.count, offset + len(message_id), offset + len(message_id) + len(payload)
         memory, base = self._map, self._arena_at
         memory[base + offset : base + split] = message_id
@@ -113,11 +130,22 @@ class Spool:
             return 0 if size < tail else -1
         return head if head + size < tail else -1
 
+    def _release(self) -> bool:
+        """Let go of messages that are not needed any more, though they have slots; whether there were any."""
+        needed = self.start if self._oldest_needed is None else self._oldest_needed()
+        if needed <= self.first:
+            return False
+        self.start = needed
+        _NUMBER.pack_into(self._map, _START_AT, needed)
+        return True
+
     def _larger(self, size: int) -> int:
         """Room for all slots if messages stay as large as the last ones; a quarter more if that is not enough."""
         last = range(max(self.first, self.count - 64), self.count)
         lengths = [sum(_SLOT.unpack_from(self._map, _INDEX_AT + n % self.slots * _SLOT.size)[1:]) for n in last]
-        expected = int(1.02 * self.slots * (sum(lengths) + size) / (len(lengths) + 1)) + size
+        each = (sum(lengths) + size) / (len(lengths) + 1)
+        ahead = min(self._read_ahead * each, float(self._read_ahead_bytes))
+        expected = int(1.02 * ((self.slots - self._read_ahead) * each + ahead)) + size
         wanted = expected if expected > self.arena else self.arena + (self.arena >> 2)
         return max(min(wanted, 16 * self.arena), size + 1)
 

@@ -23,13 +23,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from nearcast.processors import ProcessorSpec
-    from nearcast.site.worker.processor_process import ProcessorProcess
+    from nearcast.site.worker.processor_process import ProcessorProcess, Ticket
 
-__all__ = ["READ_AHEAD", "HostedTopic", "ProcessingRecord", "TopicFamily", "TopicTable", "Waiting", "read_page"]
+__all__ = [
+    "READ_AHEAD",
+    "READ_AHEAD_BYTES",
+    "HostedTopic",
+    "ProcessingRecord",
+    "TopicFamily",
+    "TopicTable",
+    "Waiting",
+    "read_page",
+]
 
 # How far the processor may be behind before messages wait outside the spool: the ring keeps this many slots more than
 # the spool's size, so that what a processor sees never depends on what came after its message.
 READ_AHEAD = 512
+READ_AHEAD_BYTES = 8 << 20
 _PAGE_BYTES = 256 << 10
 _PAGE_MESSAGES = 1000
 
@@ -66,19 +76,34 @@ class HostedTopic:
     """One concrete topic."""
 
     __slots__ = (
-        "copies", "durable", "family", "latency", "machine", "name", "notifications", "number", "processed", "record",
-        "spool",
+        "copies", "dead_letters", "deferred", "durable", "family", "latency", "machine", "name", "notifications",
+        "number", "processed", "record", "spool",
     )  # fmt: skip
 
-    def __init__(self, number: int, name: str, family: TopicFamily, folder: Path) -> None:
+    def __init__(
+        self, number: int, name: str, family: TopicFamily, folder: Path, outstanding: Iterable[Ticket]
+    ) -> None:
         self.number, self.name, self.family, self.machine = number, name, family, family.machine
         self.notifications, self.copies = subjects.notifications(name), subjects.copies(name)
-        self.processed, self.latency = 0, empty()
+        self.processed = self.dead_letters = self.deferred = 0
+        self.latency = empty()
         self.durable, self.record = family.spec.durable, ProcessingRecord()
         path = folder / f"{subjects.stream_name(name)}.spool"
         if family.moved_here:
             path.unlink(missing_ok=True)  # of an earlier stay
-        self.spool = Spool(path, family.processor.spool + READ_AHEAD)
+        kept = family.processor.spool
+
+        def oldest_needed() -> int:
+            waiting = (ticket.number for ticket in outstanding if ticket.topic == number)
+            return max(0, next(waiting, self.spool.count) - kept)
+
+        self.spool = Spool(
+            path,
+            kept + READ_AHEAD,
+            oldest_needed=oldest_needed,
+            read_ahead=READ_AHEAD,
+            read_ahead_bytes=READ_AHEAD_BYTES,
+        )
 
 
 class TopicTable:
@@ -105,7 +130,7 @@ class TopicTable:
         if known is not None:
             return known
         family = self.family_of(name)
-        topic = HostedTopic(next(self._numbers), name, family, self._folder)
+        topic = HostedTopic(next(self._numbers), name, family, self._folder, self.process.outstanding)
         family.topics.append(topic)
         self.by_number[topic.number] = topic
         self.by_subject[subjects.publications(name)] = self.by_subject[subjects.copies(name)] = topic

@@ -53,7 +53,7 @@ from nearcast.site.worker.processing_queue import ProcessingQueue
 from nearcast.site.worker.processor_main import Setup
 from nearcast.site.worker.processor_process import ProcessorProcess, Ticket
 from nearcast.site.worker.queue_group import QueueGroups
-from nearcast.site.worker.topics import TopicFamily, TopicTable, read_page
+from nearcast.site.worker.topics import HostedTopic, TopicFamily, TopicTable, read_page
 
 if TYPE_CHECKING:
     from nearcast.domain.worker_id import WorkerId
@@ -65,6 +65,7 @@ _SAMPLED = 4  # one message in so many has its time in the worker taken; a power
 _PAGE_TIMEOUT = 5.0
 _IDLE_POLL = 0.01
 _LEASE_CHECK = 0.01  # timers may be early by a clock's resolution
+_OVERFLOW = "more publications waited than the worker has memory for"
 
 
 class Worker:
@@ -77,7 +78,7 @@ class Worker:
         self._home = [assignment.site.encode()]
         self._stats = WorkerStats(worker=assignment.worker)
         self._process = ProcessorProcess(Setup(assignment.modules, assignment.search_path), self._done, self._failed)
-        self._queue = ProcessingQueue(self._process)
+        self._queue = ProcessingQueue(self._process, self._overflowed)
         self._table = TopicTable(self._folder, self._process)
         self._topics = self._table.by_subject
         self._groups = QueueGroups(self._published, self._redelivered)
@@ -209,12 +210,24 @@ class Worker:
     def _failed(self, ticket: Ticket, reason: str) -> None:
         topic = self._table.by_number[ticket.topic]
         message_id, payload = topic.spool.read(ticket.number)
-        self._stats.dead_letters += 1
         _log.warning("topic %s, message %s: %s", topic.name, message_id.decode(errors="replace"), reason)
-        self._send(subjects.dead_letters(topic.name), dead_letter_block(message_id, reason), payload)
+        self._give_up(topic, message_id, payload, ticket.attempt, reason)
+        self._queue.advance()
+
+    def _overflowed(self, topic: HostedTopic, message_id: bytes, payload: bytes, attempt: int) -> None:
+        """A publication that there is no room for. One of a durable topic is not marked: a store gives it again."""
+        if topic.durable:
+            topic.deferred += 1
+            self._stats.deferred += 1
+        else:
+            self._give_up(topic, message_id, payload, attempt, _OVERFLOW)
+
+    def _give_up(self, topic: HostedTopic, message_id: bytes, payload: bytes, attempt: int, reason: str) -> None:
+        topic.dead_letters += 1
+        self._stats.dead_letters += 1
+        self._send(subjects.dead_letters(topic.name), dead_letter_block(message_id, reason, attempt + 1), payload)
         if topic.durable:
             self._marks.note(topic, message_id, payload)
-        self._queue.advance()
 
     def _send(self, subject: str, headers: bytes, payload: bytes) -> None:
         assert self._connection is not None
@@ -379,7 +392,6 @@ class Worker:
     # Figures
 
     async def _answer_stats(self, request: None) -> WorkerStats:
-        self._stats.dropped += self._queue.take_dropped()
         self._stats.processor_pid = self._process.pid or 0
         self._stats.restarts = self._process.restarts
         families = self._table.families
@@ -394,5 +406,7 @@ class Worker:
             sum(topic.processed for topic in family.topics),
             sum(self._process.busy[topic.number] for topic in family.topics),
             sum(self._queue.pending(family)),
+            sum(topic.dead_letters for topic in family.topics),
+            sum(topic.deferred for topic in family.topics),
             [sum(counts) for counts in zip(empty(), *(topic.latency for topic in family.topics), strict=True)],
         )
