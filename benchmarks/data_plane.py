@@ -1,12 +1,14 @@
 """Speed of the data plane: ratios against bare nats-py, measured in the same run, repetitions interleaved.
 
-.venv/bin/python -m benchmarks.data_plane [throughput|latency|processor|quorum|history|memory …]
+.venv/bin/python -m benchmarks.data_plane [throughput|latency|processor|marks|quorum|history|memory …]
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
+import signal
 import statistics
 import subprocess
 import sys
@@ -282,6 +284,102 @@ async def processor() -> list[Figure]:
     return figures
 
 
+SITE = """
+processors = ["bench_processors"]
+[[site]]
+name = "here"
+port = {port}
+[site.store]
+directory = "store"
+[[topic]]
+name = "echo.marked"
+managed_by = ["here"]
+replicas = ["here"]
+[[topic]]
+name = "echo.stored"
+managed_by = ["here"]
+"""
+
+
+@contextlib.contextmanager
+def site_process() -> Iterator[str]:
+    """A site in processes of its own, as `nearcast site run` starts it; both its topics are stored, one with marks."""
+    with tempfile.TemporaryDirectory(prefix="nearcast-bench-") as folder:
+        base, port = Path(folder), free_ports(10)
+        (base / "store").mkdir()
+        (base / "bench_processors.py").write_text(PROCESSORS.format(spool=1000))
+        (base / "nearcast.toml").write_text(SITE.format(port=port))
+        command = [sys.executable, "-c", "from nearcast.cli import main; main()", "site", "run"]
+        command += ["--config", str(base / "nearcast.toml"), "--name", "here"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        try:
+            while line := process.stdout.readline():
+                if line.startswith(b"Ready."):
+                    break
+            yield f"nats://127.0.0.1:{port}"
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.wait()
+
+
+async def numbered_echoes(url: str, topic: str, numbers: Iterator[int], count: int, pause: float = 0.0) -> list[float]:
+    """Publish with ids of a client, and wait for all notifications; the way of each there and back, in seconds."""
+    out, back = await nats.connect(url), await nats.connect(url)
+    done, took = asyncio.Event(), list[float]()
+
+    async def note(msg: Any) -> None:
+        took.append(time.perf_counter() - float(msg.data.rstrip(b"x")))
+        if len(took) == count:
+            done.set()
+
+    await back.subscribe(f"ntf.{topic}", cb=note)
+    await back.flush()
+    start = time.perf_counter()
+    for n in range(count):
+        if pause:
+            await asyncio.sleep(max(0.0, start + n * pause - time.perf_counter()))
+        headers = {"Nats-Msg-Id": f"bench~00000:here:{time.time_ns() // 1000}:{next(numbers)}"}
+        await out.publish(f"pub.{topic}", b"%.9f" % time.perf_counter() + b"x" * 100, headers=headers)
+    async with asyncio.timeout(120):
+        await done.wait()
+    took.append(time.perf_counter() - start)
+    await out.close()
+    await back.close()
+    return took
+
+
+async def marks() -> list[Figure]:
+    """A durable topic's processor with marks and catch-up, against one whose messages are only stored."""
+    numbers = {"echo.marked": itertools.count(1), "echo.stored": itertools.count(1)}
+    with site_process() as url:
+        connection = await nats.connect(url)
+        js = connection.jsm(prefix="$JS.here.API")
+        await js.add_stream(name="stored", subjects=["pub.echo.stored", "ntf.echo.stored"], allow_direct=True)
+        await connection.close()
+
+        async def throughput(topic: str) -> float:
+            return 20_000 / (await numbered_echoes(url, topic, numbers[topic], 20_000))[-1]
+
+        async def p50(topic: str) -> float:
+            return statistics.median((await numbered_echoes(url, topic, numbers[topic], 2_000, 0.001))[:-1])
+
+        figures = []
+        for what, run, target in (("throughput", throughput, "≥ 0.95"), ("p50 at 1,000 msg/s", p50, "≤ 1.05")):
+            for topic in numbers:
+                await run(topic)
+            found = await interleaved({topic: partial(run, topic) for topic in numbers})
+            mine, theirs = (
+                rate(values) if run is throughput else f"{1e3 * statistics.median(values):.2f} ms"
+                for values in found.values()
+            )
+            share = ratio(found, "echo.marked", "echo.stored")
+            figures.append(
+                Figure(f"durable processor with marks, {what}, over stored only", mine, theirs, share, target)
+            )
+    return figures
+
+
 async def quorum() -> list[Figure]:
     """Publications acknowledged by stores, many under way, against JetStream's own pipelined publish."""
     figures = []
@@ -376,6 +474,7 @@ PARTS: dict[str, Callable[[], Awaitable[list[Figure]]]] = {
     "throughput": throughput,
     "latency": latency,
     "processor": processor,
+    "marks": marks,
     "quorum": quorum,
     "history": history,
     "memory": memory,

@@ -202,11 +202,13 @@ class CoordinatorApi:
         return {"client": client.name, "to": target, "error": finish.reason}
 
     async def _topics(self, request: NameRequest) -> list[dict[str, Any]]:
-        return [_topic_row(self._registry.topics[name]) for name in sorted(self._registry.topics)]
+        loop, topics = self._control_loop, self._registry.topics
+        return [_topic_row(topics[name]) | loop.topic_lag(name) for name in sorted(topics)]
 
     async def _topic(self, request: NameRequest) -> dict[str, Any]:
         record = self._registry.topic(request.name)
-        return _topic_row(record) | {"figures": self._control_loop.topic_figures(request.name)}
+        lag = self._control_loop.topic_lag(request.name)
+        return _topic_row(record) | lag | {"figures": self._control_loop.topic_figures(request.name)}
 
     async def _add_topic(self, request: AddTopicRequest) -> dict[str, Any]:
         spec = request.spec

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nearcast.coordinator.detectors import Anomaly, detect
+from nearcast.coordinator.detectors import Anomaly, detect, unprocessed
 from nearcast.coordinator.goals import ClientProposal, ReplicaProposal
 from nearcast.coordinator.hysteresis import Hysteresis
 from nearcast.coordinator.model.build_model import build_model
@@ -124,6 +124,11 @@ class ControlLoop:
             move["outcome"] = outcome
         return shown
 
+    def topic_lag(self, topic: str) -> dict[str, Any]:
+        """How many publications of a durable topic wait to be processed, and for how long."""
+        lag = self._monitor.lag(topic)
+        return {"waiting": lag.waiting, "oldest_s": round(lag.oldest_s, 1)}
+
     def topic_figures(self, topic: str) -> dict[str, Any]:
         """The figures of a topic in the present model."""
         model = self._model()
@@ -145,7 +150,7 @@ class ControlLoop:
 
     def _observe(self) -> tuple[Model, list[Anomaly]]:
         model = self._model()
-        return model, detect(model, self._settings, self.known_sites)
+        return model, [*detect(model, self._settings, self.known_sites), *unprocessed(self._monitor.lags())]
 
     def _make_plan(self, model: Model) -> Plan:
         now = asyncio.get_running_loop().time()

@@ -13,10 +13,12 @@ from nearcast.placement.balance import cov
 if TYPE_CHECKING:
     from nearcast.config.coordinator_settings import CoordinatorSettings
     from nearcast.coordinator.model import Model
+    from nearcast.protocol.reports import TopicLag
 
-__all__ = ["Anomaly", "detect"]
+__all__ = ["Anomaly", "detect", "unprocessed"]
 
 _RESOURCES = ("CPU", "memory", "network")
+_UNPROCESSED_AFTER = 10.0  # seconds: stores redeliver after two, and a site that restarts takes some
 _LISTED = 100  # anomalies of one kind; the goals see all
 
 
@@ -38,6 +40,19 @@ def detect(model: Model, settings: CoordinatorSettings, known_sites: frozenset[s
         sentence = f"the loads of sites differ by {difference}; {settings.cov:.0%} is allowed"
         found.append(Anomaly("unbalanced homes", "", sentence))
     return found
+
+
+def unprocessed(lags: list[TopicLag]) -> list[Anomaly]:
+    """Durable topics whose publications nobody processes, or too slowly."""
+    return [
+        Anomaly(
+            "topic not processed",
+            lag.topic,
+            f"nobody processes topic {lag.topic}: {lag.waiting:,} wait, the oldest for {lag.oldest_s:.0f} s",
+        )
+        for lag in lags[:_LISTED]
+        if lag.oldest_s >= _UNPROCESSED_AFTER
+    ]
 
 
 def _sites(model: Model, settings: CoordinatorSettings, known_sites: frozenset[str]) -> list[Anomaly]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nearcast.coordinator.site_leases import SiteLeases
-from nearcast.protocol.reports import is_channel
+from nearcast.protocol.reports import TopicLag, is_channel
 
 if TYPE_CHECKING:
     from nearcast.protocol.reports import SiteReport
@@ -83,6 +83,16 @@ class Monitor:
             self.stores_down.pop(report.site, None)
         else:
             self.stores_down.setdefault(report.site, now)
+
+    def lag(self, topic: str) -> TopicLag:
+        """The most that a store of a topic says is not processed."""
+        found = [lag for report in self.reports.values() for lag in report.lags if lag.topic == topic]
+        return max(found, key=lambda lag: lag.waiting, default=TopicLag(topic, 0, 0.0))
+
+    def lags(self) -> list[TopicLag]:
+        """Of each topic that is not all processed."""
+        names = {lag.topic for report in self.reports.values() for lag in report.lags}
+        return [self.lag(name) for name in sorted(names)]
 
     def expect(self, site: str, now: float) -> None:
         """A site has registered: its first report is due."""

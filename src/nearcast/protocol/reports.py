@@ -15,6 +15,7 @@ __all__ = [
     "ClientTopic",
     "SiteReport",
     "SiteWay",
+    "TopicLag",
     "TopicReport",
     "WorkerFigures",
     "WorkerTopic",
@@ -130,12 +131,20 @@ class BrokerFigures(msgspec.Struct, frozen=True):
     network: float = 0.0
 
 
+class TopicLag(msgspec.Struct, frozen=True, array_like=True):
+    """Publications of a durable topic that nobody processed within their settling time, as a store sees it."""
+
+    topic: str
+    waiting: int
+    oldest_s: float
+
+
 class SiteReport(msgspec.Struct, frozen=True):
     """From a site's agent, to whoever listens; the coordinator that leads answers.
 
     revision: the registry's, of the assignments the site follows. arrived, gone: clients since the last report.
     seconds: the time it covers. round_trips: measured, to other sites. ready: it has measured its peers.
-    urgent: a client has moved, come or gone just now.
+    urgent: a client has moved, come or gone just now. lags: of topics that its store keeps.
     """
 
     site: str
@@ -151,3 +160,4 @@ class SiteReport(msgspec.Struct, frozen=True):
     round_trips: dict[str, float] = {}
     ready: bool = True
     urgent: bool = False
+    lags: list[TopicLag] = []

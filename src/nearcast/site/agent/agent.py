@@ -53,7 +53,9 @@ class Agent:
         self._client_reports = ClientReports(
             site.name, connection, _SILENT_PERIODS * period, lambda: self._loop.report_soon()
         )
-        self.measurement = SiteMeasurement(site, connection, self._client_reports, self.workers, self.coordinates)
+        self.measurement = SiteMeasurement(
+            site, connection, self._client_reports, self.workers, self.coordinates, self.client_services.lags
+        )
         self._loop = SiteLoop(site, connection, period, configured, self.topic_host, self.measurement, self.lease)
 
     async def start(self) -> None:

@@ -12,6 +12,7 @@ from nearcast.nats import subjects
 from nearcast.nats.connection import Connection, open_connection
 from nearcast.nats.rpc import Server
 from nearcast.nats.tasks import retry
+from nearcast.protocol.reports import TopicLag
 from nearcast.site.agent.advertisements import Advertisements
 from nearcast.site.agent.catch_up import CatchUp
 from nearcast.site.agent.channel_subscriptions import ChannelSubscriptions
@@ -76,6 +77,11 @@ class ClientServices:
     async def stop(self) -> None:
         """Stop answering."""
         await self._started.aclose()
+
+    def lags(self) -> list[TopicLag]:
+        """How far the owners of topics that are stored here are behind."""
+        found = self.catch_up.lags() if self.catch_up is not None else {}
+        return [TopicLag(topic, lag.waiting, lag.oldest) for topic, lag in found.items()]
 
     def apply_records(self, records: list[TopicRecord]) -> None:
         """The registry's topics replace those known so far; streams are made and retired accordingly."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from nearcast.domain.site import SiteSpec
     from nearcast.nats.connection import Connection
     from nearcast.protocol.control import TopicRecord
+    from nearcast.protocol.reports import TopicLag
     from nearcast.protocol.worker import TopicWork, WorkerStats
     from nearcast.site.agent.coordinate_agent import CoordinateAgent
     from nearcast.site.agent.worker_processes import WorkerProcesses
@@ -79,9 +80,11 @@ class SiteMeasurement:
         clients: ClientReports,
         workers: WorkerProcesses,
         coordinates: CoordinateAgent,
+        lags: Callable[[], list[TopicLag]] = list,
     ) -> None:
         self._site, self._connection = site, connection
         self._clients, self._workers, self._coordinates = clients, workers, coordinates
+        self._lags = lags
         self.utilisation: dict[str, float] = {}
         self._clock = asyncio.get_running_loop().time
         self._measured_at = self._clock()
@@ -118,6 +121,7 @@ class SiteMeasurement:
             seconds,
             round_trips,
             self._coordinates.ready,
+            lags=self._lags(),
         )
 
     def _serving(self, record: TopicRecord, known: Mapping[str, Coordinate]) -> Coordinate | None:
