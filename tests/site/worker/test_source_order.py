@@ -86,3 +86,21 @@ def test_nothing_is_lost_or_given_twice(steps: list[tuple[str, int]]) -> None:
     intake.processed += intake.order.expire(1e9)
     assert sorted(intake.processed) == sorted(arrived)
     assert intake.order.held == 0
+
+
+def test_a_gap_in_a_fast_flow_costs_no_more_per_message_than_a_small_one() -> None:
+    """Counted, not timed: how often the numbers that are held are looked at."""
+    looked = 0
+
+    class Number(int):
+        def __lt__(self, other: int) -> bool:
+            nonlocal looked
+            looked += 1
+            return int(self) < other
+
+    order: SourceOrder[int] = SourceOrder()
+    order.arrive("gps", "car", Number(1), 1, 0.0)
+    for number in range(3, 10_003):
+        assert not order.arrive("gps", "car", Number(number), number, 0.0)
+    assert looked < 30_000
+    assert len(list(order.arrive("gps", "car", 2, 2, 0.0))) == 10_001

@@ -44,6 +44,7 @@ class SourceOrder(Generic[T]):
         self._ordered = ordered
         self._limit = _ORDERED_LIMIT if ordered else _GAP_LIMIT
         self._sequences: OrderedDict[tuple[str, str], _Sequence[T]] = OrderedDict()
+        self._holding: dict[_Sequence[T], None] = {}
         self.held = 0
 
     def arrive(self, topic: str, source: str, number: int, item: T, now: float, *, late: bool = False) -> Iterable[T]:
@@ -60,9 +61,7 @@ class SourceOrder(Generic[T]):
             return self._arrive_unknown(sequence, number, item, now, late=late)
         if number < sequence.next:  # it was not waited for any longer
             return (item,)
-        if number not in sequence.held:
-            sequence.held[number] = (now + self._limit, item)
-            self.held += 1
+        self._hold(sequence, number, now + self._limit, item)
         found = self._advance(sequence)
         return found if self.held < _HELD_LIMIT else [*found, *self.expire(float("inf"))]
 
@@ -79,20 +78,21 @@ class SourceOrder(Generic[T]):
             return ()
         if not sequence.next or last < sequence.next:
             return ()
+        found: list[T] = []
         if first <= sequence.next:
             sequence.next = last + 1
             sequence.done = {number for number in sequence.done if number > last}
+            here_as_well = sorted(number for number in sequence.held if number <= last)
+            found += [self._release(sequence, number) for number in here_as_well]
         else:
             sequence.done.update(range(first, min(last, first + _HELD_LIMIT) + 1))
-        return self._advance(sequence)
+        return [*found, *self._advance(sequence)]
 
     def expire(self, now: float) -> list[T]:
         """What has been held long enough, and what may follow it."""
         found: list[T] = []
-        if not self.held:
-            return found
-        for sequence in self._sequences.values():
-            while sequence.held and min(limit for limit, _ in sequence.held.values()) <= now:
+        for sequence in list(self._holding):
+            while sequence.held and next(iter(sequence.held.values()))[0] <= now:  # the one that came first
                 sequence.next = min(sequence.held)
                 found += self._advance(sequence)
         return found
@@ -103,26 +103,33 @@ class SourceOrder(Generic[T]):
             for held, (_, other) in sequence.held.items():  # there may be more of them
                 sequence.held[held] = (now + _UNKNOWN_LIMIT, other)
             return (item,)
-        if number not in sequence.held:
-            sequence.held[number] = (now + _UNKNOWN_LIMIT, item)
-            self.held += 1
+        self._hold(sequence, number, now + _UNKNOWN_LIMIT, item)
         return ()
+
+    def _hold(self, sequence: _Sequence[T], number: int, limit: float, item: T) -> None:
+        if number not in sequence.held:
+            sequence.held[number] = (limit, item)
+            self._holding[sequence] = None
+            self.held += 1
+
+    def _release(self, sequence: _Sequence[T], number: int) -> T:
+        item = sequence.held.pop(number)[1]
+        self.held -= 1
+        if not sequence.held:
+            del self._holding[sequence]
+        return item
 
     def _advance(self, sequence: _Sequence[T]) -> list[T]:
         """Those whose turn it is."""
         found: list[T] = []
         while True:
             if sequence.next in sequence.held:
-                found.append(sequence.held.pop(sequence.next)[1])
-                self.held -= 1
+                found.append(self._release(sequence, sequence.next))
             elif sequence.next in sequence.done:
                 sequence.done.discard(sequence.next)
             else:
                 break
             sequence.next += 1
-        for number in [number for number in sequence.held if number < sequence.next]:  # marked elsewhere meanwhile
-            found.append(sequence.held.pop(number)[1])
-            self.held -= 1
         return found
 
     def _add(self, key: tuple[str, str], first: int) -> _Sequence[T]:
