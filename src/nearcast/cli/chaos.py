@@ -20,6 +20,9 @@ def chaos(
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same faults.")] = 1,
     minutes: Annotated[float, typer.Option(min=1.0, help="How long clients publish.")] = 4.0,
     quick: Annotated[bool, typer.Option("--quick", help="Three faults within three minutes.")] = False,
+    cluster: Annotated[
+        bool, typer.Option("--cluster", help="With the data cluster and a channel: Spark needs a core of its own.")
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="The folder for chaos.json, the ledger and all logs.")] = None,
 ) -> None:
     """Break a deployment in every way, and check that nothing acknowledged is lost. Needs root.
@@ -37,10 +40,12 @@ def chaos(
         raise InputError(f"--out is {str(out)!r}, which has a ledger already; choose another folder")
     phases = QUICK_PHASES if quick else PHASES
     count = 3 if quick else phases.faults_within(minutes * 60)
-    plan = ChaosPlan(seed, tuple(make_schedule(seed, count, phases)), phases)
+    plan = ChaosPlan(seed, tuple(make_schedule(seed, count, phases, cluster=cluster)), phases, cluster)
     version = commit()
     console = Console()
     console = console if console.is_terminal else Console(width=200)
+    if not cluster:
+        console.print("Left out: the data cluster and its channel (--cluster).")
     console.print(f"seed {seed}, commit {version}, {count} faults in {plan.seconds:.0f} s", highlight=False)
     with tempfile.TemporaryDirectory(prefix="nearcast-chaos-") as temporary:
         folder = out if out is not None else Path(temporary)

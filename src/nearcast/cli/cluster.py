@@ -56,6 +56,7 @@ def run(
             if metrics_port is not None:
                 _serve_metrics(driver.progress, metrics_port)
             _log.info("the data cluster is running")
+            typer.echo("Ready. Stop with Ctrl-C.")
             threading.Thread(target=_report, args=(driver.progress, stop), daemon=True).start()
             driver.run(stop)
             _log.info("stopping")

@@ -308,6 +308,21 @@ def test_results_of_a_channel_go_to_those_whose_values_match(run, judged) -> Non
     assert judged(run).kept
 
 
+def test_a_channel_is_kept_nowhere_has_no_order_and_passes_the_driver(judged) -> None:
+    run = Made(replicas=[], processed=False, unordered=True, quorum=1, places=["driver"])
+    run.remove("stored")
+    run.remove("delivered", 50)
+    run.deliver(50, 155.5)
+    assert judged(run).kept
+    for n in range(n_at(FAULT + 5), n_at(FAULT + 20)):
+        run.change("delivered", n, at=FAULT + 19.5)
+    assert judged(run).broken == {judge.STALLED: 1}
+    run.change("phase", touches=["driver"])
+    assert judged(run).kept
+    run.remove("delivered", 51)
+    assert judged(run).broken == {judge.NOT_DELIVERED: 1}
+
+
 def test_owed_needs_no_stores(run, tmp_path: Path) -> None:
     run.remove("delivered", 50)
     run.remove("store read")

@@ -25,6 +25,11 @@ def test_twenty_seeds_of_four_minutes_bring_every_kind() -> None:
     assert {fault.kind for seed in range(1, 21) for fault in make_schedule(seed, count, PHASES)} == set(KINDS)
 
 
+def test_the_driver_is_harmed_only_when_there_is_one() -> None:
+    every = {fault.kind for fault in make_schedule(1, 26, PHASES, cluster=True)}
+    assert every == {*KINDS, "kill driver", "stop driver"}
+
+
 def test_faults_are_about_nodes_and_stores_there_are() -> None:
     nodes = set(topology().nodes)
     for seed in range(50):

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from nearcast.lab.chaos.deployment import PublisherJob, SubscriberJob
+from nearcast.lab.chaos.deployment import CHANNEL, CHANNEL_TOPIC, DATASET, KINDS, PublisherJob, SubscriberJob
 from nearcast.lab.chaos.ledger import LedgerFile
 from nearcast.nats.tasks import cancel_and_wait
 
@@ -68,20 +68,27 @@ class Publishing:
 
     async def _publish(self, n: int) -> None:
         job, client = self._job, self._client
-        count = 2 if n % _TWICE == 0 else 1
+        count, fields = 2 if n % _TWICE == 0 else 1, self._fields(n)
         self._ledger.note(
-            "published", publisher=self._name, n=n, topic=job.topic, count=count,
+            "published", publisher=self._name, n=n, topic=job.topic, count=count, fields=fields,
             home=client.home, path=f"{client.home}/{client.reconnects}",
         )  # fmt: skip
-        data = {"publisher": self._name, "n": n, "count": count}
+        data = {"publisher": self._name, "n": n, "count": count, **fields}
         try:
-            receipt = await asyncio.wait_for(client.publish_nowait(job.topic, data), _PUBLISH_LIMIT)
+            receipt = await asyncio.wait_for(self._send(data), _PUBLISH_LIMIT)
         except Exception as error:  # whatever it is: the ledger says that this one has no receipt
             self._failed(n, error)
             return
         task = asyncio.create_task(self._note_receipt(n, receipt))
         self._receipts.add(task)
         task.add_done_callback(self._receipts.discard)
+
+    def _fields(self, n: int) -> dict[str, Any]:
+        """What else the payload has."""
+        return {}
+
+    async def _send(self, data: dict[str, Any]) -> asyncio.Future[Any]:
+        return await self._client.publish_nowait(self._job.topic, data)
 
     async def _note_receipt(self, n: int, future: asyncio.Future[Any]) -> None:
         try:
@@ -93,6 +100,26 @@ class Publishing:
 
     def _failed(self, n: int, error: Exception) -> None:
         self._ledger.note("failed", publisher=self._name, n=n, reason=f"{type(error).__name__}: {error}")
+
+
+class Feeding(Publishing):
+    """A publisher that feeds the data cluster: records of every kind in turn."""
+
+    def _fields(self, n: int) -> dict[str, Any]:
+        return {"kind": KINDS[n % len(KINDS)]}
+
+    async def _send(self, data: dict[str, Any]) -> asyncio.Future[Any]:
+        del data["count"]
+        return asyncio.create_task(self._client.feed(DATASET, data))
+
+
+def note_results(ledger: LedgerFile, job: SubscriberJob, client: Client, message: Message) -> None:
+    """Results of the channel came."""
+    for row in message.data["rows"]:
+        ledger.note(
+            "delivered", subscriber=job.name, process=os.getpid(), publisher=row["publisher"], n=row["n"], part=0,
+            topic=CHANNEL_TOPIC, id=message.id, home=client.home, late=bool(getattr(message, "late", False)),
+        )  # fmt: skip
 
 
 def note_delivery(ledger: LedgerFile, job: SubscriberJob, client: Client, message: Message) -> None:
@@ -126,11 +153,16 @@ async def run(job: ClientsJob) -> None:
             if each.dead_letters:
                 stack.push_async_callback(cancel_and_wait, asyncio.create_task(_note_dead(client, each.topic, ledger)))
                 return
-            await client.subscribe(each.topic, callback=partial(note_delivery, ledger, each, client))
-            ledger.note("subscribed", subscriber=each.name, process=os.getpid(), topic=each.topic)
+            if each.values:
+                note = partial(note_results, ledger, each, client)
+                await client.subscribe(channel=CHANNEL, params=each.values, callback=note)
+            else:
+                await client.subscribe(each.topic, callback=partial(note_delivery, ledger, each, client))
+            ledger.note("subscribed", subscriber=each.name, process=os.getpid(), topic=each.topic, values=each.values)
 
         async def prepare(each: PublisherJob) -> Publishing:
-            return Publishing(await stack.enter_async_context(_client(each)), each, ledger)
+            kind = Feeding if each.topic == CHANNEL_TOPIC else Publishing
+            return kind(await stack.enter_async_context(_client(each)), each, ledger)
 
         await asyncio.gather(*map(subscribe, job.subscribers))
         publishers = await asyncio.gather(*map(prepare, job.publishers))

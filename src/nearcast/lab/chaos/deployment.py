@@ -16,9 +16,14 @@ from nearcast.domain.topic import TopicSpec
 from nearcast.lab.wan.topology import LinkSettings, Topology, from_links
 
 __all__ = [
+    "CHANNEL",
+    "CHANNEL_TOPIC",
     "CLOUD",
     "COORDINATORS",
     "COORDINATOR_SETTINGS",
+    "DATASET",
+    "DRIVER",
+    "KINDS",
     "MQTT_PORT",
     "MQTT_SITE",
     "MQTT_TOPIC",
@@ -31,6 +36,7 @@ __all__ = [
     "PublisherJob",
     "SubscriberJob",
     "client_jobs",
+    "cluster_jobs",
     "configuration_text",
     "devices_node",
     "false_clock_jobs",
@@ -51,6 +57,10 @@ MQTT_SITE = "east"
 MQTT_TOPIC = "meter.*"
 BETWEEN_SITES, TO_CLOUD, ACCESS, UNUSED = 8.0, 20.0, 3.0, 50.0
 # A site that is lost is given up after half the default, so that a fault of 20 s is long enough to see it.
+CHANNEL, DATASET = "emergencies", "reports"
+CHANNEL_TOPIC = f"channel.{CHANNEL}"  # what the ledger calls it
+DRIVER = "driver"  # a place of the channel's flows
+KINDS = ("fire", "flood")
 COORDINATOR_SETTINGS = {"period": 2.0, "lease": 4.0, "site_lost_after": 10.0, "cool_down": 20.0}
 REPORT_SECONDS = 2.0
 
@@ -77,7 +87,7 @@ class PublisherJob(msgspec.Struct, frozen=True):
 
 
 class SubscriberJob(msgspec.Struct, frozen=True):
-    """A client that subscribes for the whole run, to a topic or to its dead letters."""
+    """A client that subscribes for the whole run: to a topic, to its dead letters, or to the channel with values."""
 
     name: str
     urls: list[str]
@@ -85,6 +95,7 @@ class SubscriberJob(msgspec.Struct, frozen=True):
     coordinated: bool = False
     mobile: bool = False
     dead_letters: bool = False
+    values: dict[str, Any] = {}
 
 
 def devices_node(site: str) -> str:
@@ -113,7 +124,7 @@ def van_ways(site: str) -> dict[str, float]:
     return _ways(site)
 
 
-def configuration_text(address: Callable[[str], str]) -> str:
+def configuration_text(address: Callable[[str], str], *, cluster: bool = False) -> str:
     """`nearcast.toml`, relative to which the stores' directories are."""
     lines = toml_fields(processors=["nearcast.lab.chaos.processor"], report_seconds=REPORT_SECONDS)
     for site in SITES:
@@ -126,6 +137,8 @@ def configuration_text(address: Callable[[str], str]) -> str:
     for topic in TOPICS:
         lines += ["[[topic]]", *toml_fields(name=topic.name, managed_by=topic.managed_by, replicas=topic.replicas)]
         lines += toml_fields(quorum=topic.quorum)
+    if cluster:
+        lines += ["[cluster]", *toml_fields(warehouse="warehouse", master="local[2]", analyse_every=0)]
     return "\n".join(lines) + "\n"
 
 
@@ -139,6 +152,17 @@ def false_clock_jobs(url: Callable[[str], str]) -> tuple[list[PublisherJob], lis
     return (
         [PublisherJob("pub-clock", [url("west")], "alerts.north", 10.0)],
         [SubscriberJob("sub-clock", [url("west")], "alerts.north")],
+    )
+
+
+def cluster_jobs(url: Callable[[str], str]) -> tuple[list[PublisherJob], list[SubscriberJob]]:
+    """Who feeds the data cluster, and who subscribes to its channel: two of them share a subscription."""
+    return (
+        [PublisherJob("feeder", [url(CLOUD), url("south")], CHANNEL_TOPIC, 5.0)],
+        [
+            SubscriberJob(f"sub-{kind}-{n}", [url("north"), url(CLOUD)], CHANNEL_TOPIC, values={"kind": kind})
+            for n, kind in enumerate((*KINDS, KINDS[0]))
+        ],
     )
 
 

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ChaosPlan", "run_chaos"]
 
-_READY_LIMIT = 90.0
+_READY_LIMIT = 120.0
+_SPARK_LIMIT = 240.0
 _STOP_LIMIT = 30.0
 _UP_LIMIT = 60.0
 _OVERHEAD = 300.0  # s; for starting, reading the stores and ending, on a busy machine
@@ -53,6 +54,7 @@ class ChaosPlan:
     seed: int
     faults: tuple[Fault, ...]
     phases: Phases
+    cluster: bool = False
 
     @property
     def seconds(self) -> float:
@@ -65,7 +67,8 @@ async def run_chaos(
     plan: ChaosPlan, ledger: Path, logs: Path, tick: Callable[[float], None] = lambda share: None
 ) -> Verdict:
     """Run it and judge it; `tick` is told the share that is done. Only the ledger and the logs stay."""
-    limit = plan.seconds + plan.phases.drain + _OVERHEAD
+    limit = plan.seconds + plan.phases.drain + _OVERHEAD + (2 * _SPARK_LIMIT if plan.cluster else 0.0)
+    limit += len(plan.faults) * _UP_LIMIT
     try:
         async with asyncio.timeout(limit):
             with tempfile.TemporaryDirectory(prefix="nearcast-chaos-") as folder:
@@ -115,7 +118,7 @@ class _Run:
     async def deployed(self) -> AsyncIterator[None]:
         """Sites, coordinators and clients, all up."""
         configuration = self._folder / "nearcast.toml"
-        configuration.write_text(city.configuration_text(self._area.address))
+        configuration.write_text(city.configuration_text(self._area.address, cluster=self._plan.cluster))
         settings = self._folder / "coordinator.toml"
         settings.write_text("\n".join(city.toml_fields(**city.COORDINATOR_SETTINGS)) + "\n")
         for topic in city.TOPICS:
@@ -126,15 +129,17 @@ class _Run:
             await self._start_sites(configuration)
             for node in city.COORDINATORS:
                 await self._start(f"coordinator-{node}", node, partial(self._coordinator, node, settings))
+            if self._plan.cluster:
+                await self._start_cluster(configuration)
             await self._start_clients()
             yield
         finally:
             await asyncio.gather(*(service.stop() for service in self.services.values()))
 
-    async def _start(self, name: str, node: str, begin: Callable[[int], Any]) -> None:
+    async def _start(self, name: str, node: str, begin: Callable[[int], Any], limit: float = _READY_LIMIT) -> None:
         service = self.services[name] = NodeService(name, node, "Ready", begin)
         service.start()
-        await service.is_up()
+        await service.is_up(limit)
 
     async def _start_sites(self, configuration: Path) -> None:
         begin = {site: partial(self._site, site, configuration) for site in city.SITES}
@@ -152,8 +157,27 @@ class _Run:
         arguments = ("coordinator", "run", "--url", self._url(node), "--site", city.CLOUD, "--settings", str(settings))
         return await self._processes.nearcast(node, f"coordinator-{node}.{number}", *arguments)
 
+    async def _start_cluster(self, configuration: Path) -> None:
+        self._notes.note(
+            "topic", name=city.CHANNEL_TOPIC, quorum=1, replicas=[], processed=False, unordered=True,
+            places=[city.CLOUD, city.DRIVER],
+        )  # fmt: skip
+        catalog = await self._processes.python(
+            city.CLOUD, "catalog", "-m", "nearcast.lab.chaos.catalog", str(configuration)
+        )
+        await catalog.finished(_SPARK_LIMIT)
+        await self._start("driver", city.CLOUD, partial(self._driver, configuration), _SPARK_LIMIT)
+
+    async def _driver(self, configuration: Path, number: int) -> NodeProcess:
+        arguments = ("cluster", "run", "--config", str(configuration))
+        return await self._processes.nearcast(city.CLOUD, f"driver.{number}", *arguments)
+
     async def _start_clients(self) -> None:
         jobs = city.client_jobs(self._url)
+        if self._plan.cluster:
+            publishers, subscribers = jobs[city.devices_node("south")]
+            feeders, listeners = city.cluster_jobs(self._url)
+            jobs[city.devices_node("south")] = ([*publishers, *feeders], [*subscribers, *listeners])
         starting = [self._start_node(ClientsJob(node, *job, str(self._ledger))) for node, job in jobs.items()]
         node, address = city.devices_node(city.MQTT_SITE), self._area.address(city.MQTT_SITE)
         devices = DevicesJob(node, ["m1", "m2"], city.MQTT_SITE, address, city.MQTT_PORT, 5.0, str(self._ledger))
@@ -212,11 +236,14 @@ class _Run:
 
     async def _wait_for_services(self) -> None:
         """Wait until all are up; one that is not is judged by what it does not do."""
-        for service in self.services.values():
+
+        async def wait(service: NodeService) -> None:
             try:
                 await service.is_up(_UP_LIMIT)
             except NearcastError as error:
                 self._notes.note("not up", service=service.name, reason=str(error))
+
+        await asyncio.gather(*map(wait, self.services.values()))
 
     async def _judge(self, deadline: float) -> Verdict:
         """Wait until nothing is owed any more, at most until the deadline; then read the stores, and judge."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nearcast.lab.chaos.deployment import COORDINATORS, SITES, SMALL_DISK, STORES, devices_node
+from nearcast.lab.chaos.deployment import CLOUD, COORDINATORS, DRIVER, SITES, SMALL_DISK, STORES, devices_node
 
 __all__ = ["KINDS", "PHASES", "QUICK_PHASES", "Fault", "Phases", "make_schedule"]
 
@@ -105,8 +105,8 @@ KINDS: dict[str, Maker] = {
     "kill everything": _everything("kill everything"),
 }
 CLUSTER_KINDS: dict[str, Maker] = {
-    "kill driver": _at_site("kill driver", ("cloud",), touches=False, store=False),
-    "stop driver": _at_site("stop driver", ("cloud",), touches=False, store=False),
+    kind: lambda rng, seconds, kind=kind: Fault(kind, (CLOUD,), seconds, (DRIVER,))  # type: ignore[misc]
+    for kind in ("kill driver", "stop driver")
 }
 
 

@@ -14,7 +14,6 @@ __all__ = ["NodeService"]
 
 _RESTART_PAUSE = 1.0
 _READY_LIMIT = 300.0
-START_LIMIT = 120.0
 
 
 class NodeService:
@@ -35,7 +34,7 @@ class NodeService:
         """Start it, and again whenever it ends."""
         self._task = asyncio.create_task(self._keep(), name=f"keep {self.name}")
 
-    async def is_up(self, limit: float = START_LIMIT) -> None:
+    async def is_up(self, limit: float) -> None:
         """Wait until it is up; raises NearcastError when that takes too long."""
         try:
             await asyncio.wait_for(self._up.wait(), limit)

@@ -46,6 +46,7 @@ def flows(ledger: Ledger) -> list[Flow]:
             flow.delivered.append((came[0]["at"], publication.at))
             nodes = (ledger.nodes.get(publisher, ""), ledger.nodes.get(subscriber, ""))
             sites = (publication.home, came[0]["home"], *(event["site"] for event in publication.processed))
+            sites += tuple(ledger.topic(publication.topic).get("places", ()))
             flow.places.append((came[0]["at"], tuple({*nodes, *sites} - {""})))
     for flow in found.values():
         flow.delivered.sort()

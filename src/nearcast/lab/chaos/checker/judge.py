@@ -85,7 +85,7 @@ _PROMISES = (
 def _missing(ledger: Ledger, publication: Publication) -> Iterator[tuple[str, str]]:
     """What is missing of an acknowledged publication, and at whom. The first place where it was lost counts."""
     topic = ledger.topic(publication.topic)
-    if ledger.stores_read:
+    if ledger.stores_read and topic["replicas"]:
         away = [site for site in topic["replicas"] if site not in ledger.stores_read]
         if len(publication.stored) + len(away) < topic["quorum"]:
             yield NEVER_STORED, ", ".join(sorted(publication.stored)) or "no store"
@@ -154,7 +154,7 @@ def _check_order(ledger: Ledger, verdict: Verdict) -> None:
         topic = ledger.topic(event["topic"])
         flow = (event["subscriber"], event["process"], event["publisher"], event["topic"])
         one = (*flow, event["n"], event["part"])
-        if topic.get("anonymous") or one in seen:
+        if topic.get("anonymous") or topic.get("unordered") or one in seen:
             continue
         seen.add(one)
         publication = ledger.publications[event["publisher"], event["n"]]
