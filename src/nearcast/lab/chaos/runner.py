@@ -43,7 +43,7 @@ _READY_LIMIT = 120.0
 _SPARK_LIMIT = 240.0
 _STOP_LIMIT = 30.0
 _UP_LIMIT = 60.0
-_OVERHEAD = 300.0  # s; for starting, reading the stores and ending, on a busy machine
+_OVERHEAD = 600.0  # s; for starting, reading the stores and ending, on a busy machine
 _DUMP = "stores.jsonl"
 
 
@@ -263,12 +263,14 @@ class _Run:
     async def _dump(self, notes: LedgerFile) -> None:
         """What each store has, and what is given as history at each site that has one."""
         area, durable = self._area, [topic.name for topic in city.TOPICS if topic.quorum]
-        await call_at(area, city.CLOUD, partial(dump_replicas, self._url(city.CLOUD), durable, notes))
-        for site in city.STORES:
-            store = f"nats://{area.address(site)}:{city.PORT + 3}"
-            await call_at(area, site, partial(dump_store, store, site, notes))
+
+        async def dump_site(site: str) -> None:
+            await dump_store(f"nats://{area.address(site)}:{city.PORT + 3}", site, notes)
             for topic in durable:
-                await call_at(area, site, partial(dump_history, self._url(site), site, topic, notes))
+                await dump_history(self._url(site), site, topic, notes)
+
+        await call_at(area, city.CLOUD, partial(dump_replicas, self._url(city.CLOUD), durable, notes))
+        await asyncio.gather(*(call_at(area, site, partial(dump_site, site)) for site in city.STORES))
         notes.close()
 
     async def _drive(self) -> None:

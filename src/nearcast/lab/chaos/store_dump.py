@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["dump_history", "dump_replicas", "dump_store"]
 
 _BATCH = 500
-_LIMIT = 60.0
+_LIMIT = 120.0
 _PREFIXES = {"pub": "publication", "ntf": "notification", "dlq": "dead letter"}
 
 
