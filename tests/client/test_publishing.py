@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from nearcast.client.publishing import Publisher
 from nearcast.codec import JSON
 from nearcast.nats.stamp import parse_stamp, stamp_of
+from nearcast.protocol.services import TopicsAnswer
 
 
 class Broker:
@@ -26,11 +26,11 @@ class Broker:
 
 
 def publisher_at(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Publisher:
-    async def look_up(current: object, pattern: str) -> list[Any]:
+    async def look_up(current: object, pattern: str) -> TopicsAnswer:
         await asyncio.sleep(0)
-        return []
+        return TopicsAnswer()
 
-    monkeypatch.setattr("nearcast.client.publishing.look_up_topics", look_up)
+    monkeypatch.setattr("nearcast.client.publishing.look_up", look_up)
     session = SimpleNamespace(
         connection=broker, largest_payload=100, make_id=lambda number: f"car~aaaaa:tokyo:{1000 + number}:{number}"
     )

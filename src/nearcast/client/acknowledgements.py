@@ -29,10 +29,15 @@ _SEND_AGAIN_AFTER = 1.0
 
 
 class Receipt(msgspec.Struct, frozen=True):
-    """A publication went out; with a quorum, these stores had it when `publish` returned."""
+    """A publication went out; with a quorum, these stores had it when `publish` returned.
+
+    synced: each of these stores writes through to its disk before it answers (`sync_always`). Otherwise a store has
+    given it to its operating system: it survives the end of the store's process, and a power cut two minutes later.
+    """
 
     id: str
     stores: tuple[str, ...] = ()
+    synced: bool = False
 
 
 class QuorumError(NearcastError, TimeoutError):
@@ -56,6 +61,7 @@ class _Waiting:
     deadline: float
     send_again_at: float
     future: asyncio.Future[Receipt]
+    synced: frozenset[str] = frozenset()
     answered: tuple[str, ...] = ()
     refused: list[str] = field(default_factory=list)
 
@@ -108,9 +114,17 @@ class Acknowledgements:
             await self._room.wait()
 
     async def send(
-        self, topic: str, subject: str, message_id: str, headers: bytes, payload: bytes, needed: int, timeout: float
+        self,
+        topic: str,
+        subject: str,
+        message_id: str,
+        headers: bytes,
+        payload: bytes,
+        needed: int,
+        timeout: float,
+        synced: frozenset[str] = frozenset(),
     ) -> asyncio.Future[Receipt]:
-        """Send now; the future is for the acknowledgement."""
+        """Send now; the future is for the acknowledgement. synced: stores that write through to their disks."""
         if self._stopped:
             raise ConnectionLostError("the connection is closed")
         loop = asyncio.get_running_loop()
@@ -118,7 +132,7 @@ class Acknowledgements:
         self._count += 1
         token = str(self._count)
         self._waiting[token] = _Waiting(
-            topic, subject, message_id, headers, payload, needed, now + timeout, now + _SEND_AGAIN_AFTER, future
+            topic, subject, message_id, headers, payload, needed, now + timeout, now + _SEND_AGAIN_AFTER, future, synced
         )
         self._connection.send(subject, headers, payload, f"{self._inbox}.{token}")
         if self._connection.backlogged:
@@ -141,7 +155,8 @@ class Acknowledgements:
             del self._waiting[token]
             self._room.set()
             if not entry.future.done():
-                entry.future.set_result(Receipt(entry.message_id, entry.answered))
+                synced = entry.synced.issuperset(entry.answered)
+                entry.future.set_result(Receipt(entry.message_id, entry.answered, synced))
 
     async def _watch(self) -> None:
         clock = asyncio.get_running_loop().time

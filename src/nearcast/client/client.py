@@ -13,8 +13,10 @@ import msgspec
 
 from nearcast.client.acknowledgements import Receipt
 from nearcast.client.history import History, HistoryQuery, StoreFinder, history_request
+from nearcast.client.publication_spool import PublicationSpool
 from nearcast.client.publishing import Publisher
 from nearcast.client.session import Sessions
+from nearcast.client.spooling import SpooledPublisher
 from nearcast.client.subscribing import begin_channel, begin_dead_letters, begin_topic
 from nearcast.client.subscription import Callback, OnError, Overflow, Subscription
 from nearcast.client.topic_lookup import look_up_topics
@@ -24,6 +26,8 @@ from nearcast.domain.topic import TopicSpec, check_pattern, covers
 from nearcast.errors import InputError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from nearcast.client.coordination import Coordination
     from nearcast.client.replay import Replay
     from nearcast.coordinates import Coordinate
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["Client", "connect"]
 
 _BUFFER = 65_536
+_SPOOL_BYTES = 64 << 20
 _LOCAL_BROKER = "nats://127.0.0.1:4222"
 T = TypeVar("T")
 
@@ -62,6 +67,8 @@ class Client:
             await self.coordination.register()
         try:
             await self._sessions.start()
+            if self._publisher.spool is not None:
+                self._publisher.spool.start()
             if self.coordination is not None:
                 await self.coordination.start()
         except BaseException:
@@ -74,7 +81,14 @@ class Client:
             await self.coordination.stop()
         for subscription in list(self._subscriptions):
             await subscription.close()
+        if self._publisher.spool is not None:
+            await self._publisher.spool.stop()
         await self._sessions.close()
+
+    @property
+    def spooled(self) -> int:
+        """Publications in the spool: their stores have not acknowledged them yet."""
+        return self._publisher.spool.waiting if self._publisher.spool is not None else 0
 
     @property
     def home(self) -> str:
@@ -95,7 +109,8 @@ class Client:
         """Publish. Bytes go as they are, everything else through the codec.
 
         Returns when the message is on its way; for a topic with a write quorum (its own or `quorum`), when that many
-        stores have it, and raises QuorumError when they do not say so in time.
+        stores have it, and raises QuorumError when they do not say so in time. With a spool it waits for the stores
+        however long it takes; who gives up waiting does not take the publication back.
         """
         publisher = self._publisher
         route = publisher.routes.get(topic) or await publisher.topic_route(topic)
@@ -186,7 +201,7 @@ class Client:
             if self.coordination is not None:
                 self.coordination.observe(subscription)
             if channel is not None:
-                await begin_channel(subscription, self._sessions, channel, params or {}, replay)
+                await begin_channel(subscription, self._sessions, channel, params or {}, replay, self._choice)
             else:
                 await begin_topic(subscription, self._sessions, replay, self._choice)
 
@@ -262,6 +277,7 @@ def connect(
     mobile: bool = False,
     coordinate: Coordinate | None = None,
     report_seconds: float = 5.0,
+    spool: str | Path | None = None,
 ) -> Client:
     """A client of the first broker that answers: `async with nearcast.connect(urls) as client`.
 
@@ -269,6 +285,9 @@ def connect(
     any broker through which a coordinator can be asked; it gives this client a home, learns how it fares (each
     `report_seconds`) and may move it to a better one, without a gap. mobile: this device changes its place, so its
     coordinate is that of the nearest site plus its access delay. coordinate: it knows its place by other means.
+
+    spool: a file in which publications with a write quorum are kept until their stores have them, at most 64 MiB. They
+    are sent in order when stores can be reached again, by this process or by the next one with the same file.
     """
     if urls is not None and coordinator is not None:
         raise InputError(
@@ -281,6 +300,8 @@ def connect(
         raise InputError("urls is empty; name at least one broker, as in nats://127.0.0.1:4222")
     sessions = Sessions(check_name(name or f"c{secrets.token_hex(6)}", "client"), addresses, timeout)
     publisher, subscriptions = Publisher(sessions, codec), set[Subscription]()
+    if spool is not None:
+        publisher.spool = SpooledPublisher(sessions, PublicationSpool(spool, _SPOOL_BYTES))
     sessions.on_reconnect.append(publisher.forget_routes)
     coordination = None
     if coordinator is not None:

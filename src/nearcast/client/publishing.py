@@ -7,7 +7,8 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from nearcast.client.acknowledgements import Receipt
-from nearcast.client.topic_lookup import look_up_topics
+from nearcast.client.publication_spool import SpooledPublication
+from nearcast.client.topic_lookup import look_up
 from nearcast.domain.topic import check_topic
 from nearcast.errors import InputError
 from nearcast.nats import subjects
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterator
 
     from nearcast.client.session import Session, Sessions
+    from nearcast.client.spooling import SpooledPublisher
     from nearcast.codec import Codec
     from nearcast.nats.connection import Connection
 
@@ -29,20 +31,33 @@ class Route:
     """How the publications of a topic (or the records of a dataset) leave, and how many did since the last report.
 
     numbers: of the publications, from 1 for as long as the client runs; routes to the same subject share them.
+    synced: the stores that write through to their disks before they answer.
     """
 
-    __slots__ = ("bytes", "numbers", "quorum", "replicas", "sent", "subject")
+    __slots__ = ("bytes", "numbers", "quorum", "replicas", "sent", "subject", "synced")
 
-    def __init__(self, subject: str, replicas: tuple[str, ...], quorum: int, numbers: Iterator[int]) -> None:
+    def __init__(
+        self,
+        subject: str,
+        replicas: tuple[str, ...],
+        quorum: int,
+        numbers: Iterator[int],
+        synced: frozenset[str] = frozenset(),
+    ) -> None:
         self.subject, self.replicas, self.quorum, self.numbers = subject, replicas, quorum, numbers
+        self.synced = synced
         self.sent = self.bytes = 0
 
 
 class Publisher:
-    """Sends what a client publishes, by its current session. routes: one for each topic published so far."""
+    """Sends what a client publishes, by its current session. routes: one for each topic published so far.
+
+    spool: keeps publications with a quorum until their stores have them, if the client has one.
+    """
 
     def __init__(self, sessions: Sessions, codec: Codec) -> None:
         self._sessions, self._codec = sessions, codec
+        self.spool: SpooledPublisher | None = None
         self.routes: dict[str, Route] = {}
         self._dataset_routes: dict[str, Route] = {}
         self._numbers: defaultdict[str, Iterator[int]] = defaultdict(lambda: itertools.count(1))  # by subject
@@ -54,10 +69,11 @@ class Publisher:
     async def topic_route(self, topic: str) -> Route:
         """The route of a topic that was not published to before."""
         check_topic(topic)
-        specs = await look_up_topics(self._sessions.connection, topic)
-        replicas, quorum = (specs[0].replicas, specs[0].quorum) if specs else ((), 0)
+        answer = await look_up(self._sessions.connection, topic)
+        replicas, quorum = (answer.topics[0].replicas, answer.topics[0].quorum) if answer.topics else ((), 0)
         subject = subjects.publications(topic)
-        route = self.routes[topic] = Route(subject, replicas, quorum, self._numbers[subject])
+        synced = frozenset(answer.synced)
+        route = self.routes[topic] = Route(subject, replicas, quorum, self._numbers[subject], synced)
         return route
 
     async def dataset_route(self, dataset: str) -> Route:
@@ -97,7 +113,12 @@ class Publisher:
         await self._sessions.current.acknowledgements.wait_for_room()
         # Numbered when it may be sent: numbers leave in order.
         session, message_id, headers = self._number(name, route, payload)
-        return await session.acknowledgements.send(name, route.subject, message_id, headers, payload, needed, timeout)
+        if self.spool is not None and route.subject != subjects.feed(name):
+            publication = SpooledPublication(message_id, name, route.subject, needed, payload)
+            return await self.spool.publish(publication, route.synced)
+        return await session.acknowledgements.send(
+            name, route.subject, message_id, headers, payload, needed, timeout, route.synced
+        )
 
     def _number(self, name: str, route: Route, payload: bytes) -> tuple[Session, str, bytes]:
         """The session to send by, and the id and header block of the publication that is sent now."""

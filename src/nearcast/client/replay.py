@@ -46,6 +46,7 @@ async def replay_then_live(
             subscription.fail(error)
             return
         # Nothing is awaited between the last look and the change-over.
+        subscription.note_delivered(merge.delivered_ids())
         subscription.deliver_to(subscription.put)
         for message in merge.finish():
             subscription.put(message)

@@ -53,6 +53,10 @@ class ReplayMerge:
         """Whether everybody's last past message was also seen live."""
         return self._caught_up and all(message_id in self._held_ids for message_id in self._latest.values())
 
+    def delivered_ids(self) -> list[bytes]:
+        """Of the past messages."""
+        return [message_id.encode() for message_id in self._delivered if message_id]
+
     def finish(self) -> list[Message]:
         """The held messages that were not delivered from the past, in the order they came."""
         fresh = [message for message in self._held if message.id not in self._delivered]

@@ -101,6 +101,7 @@ class Sessions:
     def __init__(self, name: str, urls: Sequence[str], timeout: float) -> None:
         self.name, self.urls, self._timeout = name, list(urls), timeout
         self.reconnects = 0
+        self.on_disconnect: list[Callable[[], None]] = []
         self.on_reconnect: list[Callable[[], None]] = []
         self.clock = HomeClock()
         self.source = f"{name}~{new_incarnation()}"
@@ -130,6 +131,7 @@ class Sessions:
 
     async def open(self, urls: Sequence[str]) -> Session:
         """Another session, beside the current one."""
+        opened: list[Session] = []
 
         async def reconnected() -> None:
             self.reconnects += 1
@@ -137,8 +139,16 @@ class Sessions:
             for callback in self.on_reconnect:
                 callback()
 
-        connection = await open_connection(urls, name=self.name, timeout=self._timeout, on_reconnect=reconnected)
+        async def disconnected() -> None:
+            if opened and not opened[0].connection.is_closed:
+                for callback in self.on_disconnect:
+                    callback()
+
+        connection = await open_connection(
+            urls, name=self.name, timeout=self._timeout, on_disconnect=disconnected, on_reconnect=reconnected
+        )
         session = Session(self.name, self.source, connection, self._held, self.clock)
+        opened.append(session)
         self._others.add(session)
         await session.acknowledgements.start()
         return session

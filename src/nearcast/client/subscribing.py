@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from nearcast.client.gap_filling import DurablePart, GapFiller
 from nearcast.client.history import Finder, FixedStore, HistoryQuery, StoreFinder
 from nearcast.client.replay import Replay, replay_range, replay_then_live
 from nearcast.client.topic_lookup import look_up_topics
@@ -26,8 +27,14 @@ async def begin_topic(subscription: Subscription, sessions: Sessions, replay: Re
     pattern = subscription.topic
     specs = await look_up_topics(sessions.connection, pattern)
     processed = [spec for spec in specs if spec.processed]
-    if any(spec.replicas for spec in specs):
-        subscription.drop_duplicates()  # a publication may be sent again for its quorum
+    durable = _durable_parts(pattern, specs)
+    if durable:
+
+        async def look_up() -> list[DurablePart]:
+            return _durable_parts(pattern, await look_up_topics(sessions.connection, pattern))
+
+        filler = GapFiller(subscription, sessions, look_up, choice)
+        subscription.track_deliveries(filler.delivered)  # a publication may be sent again for its quorum
     wanted = []
     if processed:
         wanted.append(subjects.notifications(pattern))
@@ -37,29 +44,45 @@ async def begin_topic(subscription: Subscription, sessions: Sessions, replay: Re
             subscription.exclude(_publications_of(processed))
     if replay is None or replay is False:
         await _attach(subscription, sessions, *wanted)
+        if durable:
+            await filler.start(durable)
         return
     if len(wanted) != 1 or not any(covers(spec.name, pattern) and spec.replicas for spec in specs):
         raise InputError(f"topic {pattern!r}: replay needs one durable topic (with `replicas` in the configuration)")
     since, last = replay_range(replay)
     request = HistoryRequest(pattern, bool(processed), since, None, last)
     await _replay(subscription, sessions, wanted[0], request, StoreFinder(sessions.connection, choice))
+    await filler.start(durable)
 
 
 async def begin_channel(
-    subscription: Subscription, sessions: Sessions, channel: str, params: Mapping[str, Any], replay: Replay
+    subscription: Subscription,
+    sessions: Sessions,
+    channel: str,
+    params: Mapping[str, Any],
+    replay: Replay,
+    choice: random.Random,
 ) -> None:
     """The results of a channel for these values of its parameters."""
     answer = await sessions.current.channels.join(channel, params)
     name = f"{channel}.{answer.key}"
     subscription.on_close(lambda: sessions.current.channels.leave(name))
-    subscription.drop_duplicates()
+    part = DurablePart(name, name, (answer.store,), results=True)
+
+    async def look_up() -> list[DurablePart]:
+        return [part]
+
+    filler = GapFiller(subscription, sessions, look_up, choice)
+    subscription.track_deliveries(filler.delivered)
     subject = subjects.channel_results(channel, answer.key)
     if replay is None or replay is False:
         await _attach(subscription, sessions, subject)
+        await filler.start([part])
         return
     since, last = replay_range(replay)
     request = HistoryRequest(name, False, since, None, last, results=True)
     await _replay(subscription, sessions, subject, request, FixedStore(answer.store))
+    await filler.start([part])
 
 
 async def begin_dead_letters(subscription: Subscription, sessions: Sessions) -> None:
@@ -79,6 +102,17 @@ async def _replay(
 ) -> None:
     query = HistoryQuery(sessions.connection, finder, request, subscription.decode, None)
     await replay_then_live(subscription, sessions.connection(), subject, query)
+
+
+def _durable_parts(pattern: str, specs: list[TopicSpec]) -> list[DurablePart]:
+    """What a subscription to a pattern takes of the topics that stores keep."""
+    return [
+        DurablePart(
+            spec.name, pattern if covers(spec.name, pattern) else spec.name, spec.replicas, notifications=spec.processed
+        )
+        for spec in specs
+        if spec.replicas
+    ]
 
 
 def _publications_of(processed: list[TopicSpec]) -> Callable[[str], bool]:

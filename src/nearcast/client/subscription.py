@@ -6,8 +6,8 @@ import asyncio
 import inspect
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Generator
-from typing import TYPE_CHECKING, Any, Generic, Literal
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple
 
 from nearcast.errors import NearcastError
 from nearcast.message import Message, PayloadError, T_co
@@ -16,7 +16,8 @@ from nearcast.nats.stamp import stamp_of
 from nearcast.nats.tasks import TaskSet
 
 if TYPE_CHECKING:
-    from nearcast.nats.connection import Connection
+    from nearcast.client.delivered_ids import DeliveredIds
+    from nearcast.nats.connection import Connection, Handler
 
 __all__ = ["Callback", "OnError", "Overflow", "SlowConsumerError", "Subscription"]
 
@@ -37,10 +38,19 @@ class SlowConsumerError(NearcastError, BufferError):
         self.topic, self.dropped, self.buffer = topic, dropped, buffer
 
 
+class _Attached(NamedTuple):
+    """A subscription of a connection. handler: takes its messages, if the owner does not."""
+
+    connection: Connection
+    subscription: Any
+    handler: Handler | None
+
+
 class Subscription(Generic[T_co]):
     """Messages of a topic or pattern. `await` it (or enter it, or iterate) to begin; leave or `close` it to end.
 
     received, dropped, duplicates, invalid: counts since it began; invalid ones are not of the type asked for.
+    filled: of the received ones, those that came from a store after a gap (`message.late`).
     """
 
     def __init__(
@@ -62,7 +72,7 @@ class Subscription(Generic[T_co]):
         if on_overflow not in ("drop_oldest", "raise"):
             raise NearcastError(f"subscription to {topic}: on_overflow is {on_overflow!r}; allowed: drop_oldest, raise")
         self.topic, self.buffer = topic, buffer
-        self.received = self.dropped = self.duplicates = self.invalid = 0
+        self.received = self.dropped = self.duplicates = self.invalid = self.filled = 0
         self.of_channel, self._typed, self._on_error = of_channel, typed, on_error
         self._begin, self.decode, self._callback, self._on_overflow = begin, decode, callback, on_overflow
         self._messages: deque[Message] = deque()
@@ -70,8 +80,9 @@ class Subscription(Generic[T_co]):
         self._failure: NearcastError | None = None
         self._has_room = asyncio.Event()
         self._waiter: asyncio.Future[None] | None = None
-        self._attached: list[tuple[Connection, Any]] = []
-        self._recent: RecentIds | None = None
+        self._attached: list[_Attached] = []
+        self._recent: RecentIds | DeliveredIds | None = None
+        self._log: list[tuple[str, bytes, bytes]] | None = None  # subject, id and payload of what came
         self._excluded: Callable[[str], bool] | None = None
         self._tasks = TaskSet()
         self._replay: asyncio.Task[None] | None = None
@@ -125,8 +136,8 @@ class Subscription(Generic[T_co]):
         self._closed = True
         for callback in self._on_close:
             callback()
-        for connection, attached in self._attached:
-            await connection.unsubscribe_raw(attached)
+        for attached in self._attached:
+            await attached.connection.unsubscribe_raw(attached.subscription)
         self._wake()
         await self._tasks.cancel()
 
@@ -146,9 +157,10 @@ class Subscription(Generic[T_co]):
                 self._tasks.spawn(self._call_back(self._callback), name=f"callback {self.topic}")
         return self
 
-    async def attach(self, connection: Connection, subject: str) -> None:
-        """Take messages from a subject of a connection."""
-        self._attached.append((connection, await connection.subscribe_raw(subject, self.take)))
+    async def attach(self, connection: Connection, subject: str, handler: Handler | None = None) -> None:
+        """Take messages from a subject of a connection. handler: what takes them instead."""
+        subscription = await connection.subscribe_raw(subject, handler or self.take)
+        self._attached.append(_Attached(connection, subscription, handler))
 
     async def attach_also(self, old: Connection, new: Connection) -> None:
         """Take messages from a second connection as well; each id once. Those without one come from the first only."""
@@ -161,23 +173,23 @@ class Subscription(Generic[T_co]):
             if stamp_of(headers):
                 self.take(subject, reply, payload, headers)
 
-        for connection, attached in list(self._attached):
-            if connection is old:
-                self._attached.append((new, await new.subscribe_raw(attached.subject, take_with_id)))
+        for one in [one for one in self._attached if one.connection is old]:
+            subscription = await new.subscribe_raw(one.subscription.subject, one.handler or take_with_id)
+            self._attached.append(_Attached(new, subscription, one.handler))
 
     def attached_only_to(self, old: Connection, new: Connection) -> bool:
         """Whether it takes messages from the old connection and not from the new one: it began during the move."""
-        attached = {id(connection) for connection, _ in self._attached}
+        attached = {id(one.connection) for one in self._attached}
         return not self._closed and id(old) in attached and id(new) not in attached
 
     async def detach(self, old: Connection) -> None:
         """Take messages from the other connection alone."""
-        for connection, attached in list(self._attached):
-            if connection is old:
-                self._attached.remove((connection, attached))
-                await connection.drain_subscription(attached)
-            else:
-                connection.set_handler(attached, self.take)
+        for one in list(self._attached):
+            if one.connection is old:
+                self._attached.remove(one)
+                await one.connection.drain_subscription(one.subscription)
+            elif one.handler is None:
+                one.connection.set_handler(one.subscription, self.take)
         asyncio.get_running_loop().call_later(_OVERLAP_SECONDS, self._forget_ids, self._overlaps)
 
     def _forget_ids(self, overlap: int) -> None:
@@ -193,10 +205,30 @@ class Subscription(Generic[T_co]):
         if self._replay is not None:
             await asyncio.wait([self._replay])
 
-    def drop_duplicates(self) -> None:
-        """Take each id once from now on."""
+    def track_deliveries(self, delivered: DeliveredIds) -> None:
+        """Take each id once from now on, and keep a log of what came for who asks for it (`take_log`)."""
         self._always_unique = True
-        self._recent = self._recent or RecentIds()
+        self._recent, self._log = delivered, []
+
+    def take_log(self) -> list[tuple[str, bytes, bytes]]:
+        """Subject, id and payload (of those without an id) of what came since the last call."""
+        log, self._log = self._log or [], []
+        return log
+
+    def note_delivered(self, message_ids: Iterable[bytes]) -> None:
+        """Past messages were delivered: they are not to come again."""
+        if self._recent is not None:
+            for message_id in message_ids:
+                self._recent.seen(message_id)
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Run something in the background for as long as the subscription is open."""
+        self._tasks.spawn(work, name=f"{name} {self.topic}")
+
+    @property
+    def delivers_live(self) -> bool:
+        """Whether live messages go into the buffer, not elsewhere."""
+        return self._deliver == self.put
 
     def deliver_to(self, deliver: Callable[[Message], None]) -> None:
         """Have live messages go there: elsewhere than into the buffer while the past is read."""
@@ -222,9 +254,13 @@ class Subscription(Generic[T_co]):
         """One message from the socket."""
         if self._excluded is not None and self._excluded(subject):
             return
-        if self._recent is not None and self._recent.seen(stamp_of(headers)):
-            self.duplicates += 1
-            return
+        if self._recent is not None:
+            message_id = stamp_of(headers)
+            if self._recent.seen(message_id):
+                self.duplicates += 1
+                return
+            if self._log is not None:
+                self._log.append((subject, message_id, b"" if message_id else payload))
         if self.sampler is not None:
             self.sampler(payload, headers)
         self._deliver(Message(subject[4:], payload, headers, self.decode))

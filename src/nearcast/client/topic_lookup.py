@@ -18,26 +18,31 @@ if TYPE_CHECKING:
     from nearcast.domain.topic import TopicSpec
     from nearcast.nats.connection import Connection
 
-__all__ = ["look_up_topics"]
+__all__ = ["look_up", "look_up_topics"]
 
 _AGENT_LIMIT = 10.0
 _BARE_SERVER = re.compile("N[A-Z2-7]{55}")  # the key a nats-server is named after when nobody named it
 
 
 async def look_up_topics(current: Callable[[], Connection], pattern: str) -> list[TopicSpec]:
-    """What is configured for the topics within a pattern. On a NATS server that is no site's broker: nothing.
+    """What is configured for the topics within a pattern."""
+    return (await look_up(current, pattern)).topics
+
+
+async def look_up(current: Callable[[], Connection], pattern: str) -> TopicsAnswer:
+    """What the home's agent says about the topics within a pattern. On a server that is no site's broker: nothing.
 
     current: gives the connection to ask through; it may change while this waits.
     """
 
-    async def ask() -> list[TopicSpec]:
+    async def ask() -> TopicsAnswer:
         home = current().server_name
         try:
             subject = subjects.topics_lookup(home or "none")
-            return (await call(current(), subject, TopicsRequest(pattern), TopicsAnswer, timeout=1.0)).topics
+            return await call(current(), subject, TopicsRequest(pattern), TopicsAnswer, timeout=1.0)
         except NoAnswerError as error:
             if error.nobody_listens and _BARE_SERVER.fullmatch(home):
-                return []
+                return TopicsAnswer()
             raise
 
     try:

@@ -154,6 +154,8 @@ class Connection(Client):
     async def _connect_to_server(self, s: Any) -> None:
         if self.is_closed:  # a reconnection that did not hear of it would open the connection again
             raise asyncio.CancelledError
+        if self._transport is not None:  # of an attempt that was not answered; nats-py would forget it
+            self._transport.close()  # type: ignore[no-untyped-call]
         await super()._connect_to_server(s)
 
     async def _read_loop(self) -> None:

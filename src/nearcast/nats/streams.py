@@ -220,9 +220,18 @@ class StreamReader:
             request["next_by_subj"] = subject
         return await self._direct.fetch(stream, self._prefix, request)
 
-    async def read(self, stream: str, subject: str, start: int, limit: int, *, since_us: int | None = None) -> Batch:
-        """Up to `limit` messages of a subject, from a sequence or a time on."""
-        request: dict[str, object] = {"batch": limit, "next_by_subj": subject, "max_bytes": _BATCH_BYTES}
+    async def read(
+        self,
+        stream: str,
+        subject: str,
+        start: int,
+        limit: int,
+        *,
+        since_us: int | None = None,
+        max_bytes: int = _BATCH_BYTES,
+    ) -> Batch:
+        """Up to `limit` messages of a subject, and about so many bytes, from a sequence or a time on."""
+        request: dict[str, object] = {"batch": limit, "next_by_subj": subject, "max_bytes": max_bytes}
         if since_us is None:
             request["seq"] = start
         else:

@@ -119,7 +119,7 @@ def advertisement(site: str) -> str:
 
 
 def history(site: str, verb: str) -> str:
-    """Request to the history service of a site: `ping`, `find` or `read`."""
+    """Request to the history service of a site: `ping`, `find`, `read` or `tail`."""
     return f"api.history.{site}.{verb}"
 
 

@@ -19,6 +19,7 @@ __all__ = [
     "RenewRequest",
     "StoredMessage",
     "StoresAnswer",
+    "TailRequest",
     "Tip",
     "TopicsAnswer",
     "TopicsRequest",
@@ -32,9 +33,10 @@ class TopicsRequest(msgspec.Struct, frozen=True):
 
 
 class TopicsAnswer(msgspec.Struct, frozen=True):
-    """The configured topics that overlap the pattern."""
+    """The configured topics that overlap the pattern. synced: sites whose stores write through to their disks."""
 
     topics: list[TopicSpec] = []
+    synced: list[str] = []
 
 
 class StoresAnswer(msgspec.Struct, frozen=True):
@@ -87,6 +89,20 @@ class HistoryRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     cursor: int | None = None
     before: int | None = None
     results: bool = False
+
+
+class TailRequest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a store appended lately, in the order in which it did, page by page; answered by a HistoryPage.
+
+    topic, notifications, results: as in a HistoryRequest. within_us: by the store's own clock, so that the asker's does
+    not matter. cursor: where the page before ended.
+    """
+
+    topic: str
+    within_us: int
+    notifications: bool = False
+    results: bool = False
+    cursor: int | None = None
 
 
 class StoredMessage(msgspec.Struct, frozen=True, array_like=True):

@@ -18,6 +18,7 @@ from nearcast.site.agent.catch_up import CatchUp
 from nearcast.site.agent.channel_subscriptions import ChannelSubscriptions
 from nearcast.site.agent.history_service import HistoryService
 from nearcast.site.agent.replica_streams import ReplicaStreams
+from nearcast.site.agent.tail_service import TailService
 from nearcast.site.agent.topic_directory import TopicDirectory
 
 if TYPE_CHECKING:
@@ -39,7 +40,8 @@ class ClientServices:
         self, deployment: Deployment, site: SiteSpec, connection: Connection, coordinates: CoordinateAgent
     ) -> None:
         self._site, self._connection, self._coordinates = site, connection, coordinates
-        self.directory = TopicDirectory(site.name, deployment.topics)
+        synced = [one.name for one in deployment.sites if one.store is not None and one.store.sync_always]
+        self.directory = TopicDirectory(site.name, deployment.topics, synced)
         self._advertisements = Advertisements(site.name, connection, self.directory, self._readable)
         self._channels: ChannelSubscriptions | None = None
         with contextlib.suppress(InputError):  # without a cloud there are no channels
@@ -65,6 +67,7 @@ class ClientServices:
                 self.catch_up = CatchUp(self._site.name, self._connection, self._store, self._stored)
                 stack.push_async_callback(self.catch_up.stop)
                 await self.catch_up.start()
+                endpoints.append(TailService(self.directory, self._site.name, self._store).endpoint)
             if self._channels is not None:
                 endpoints += self._channels.endpoints
             server = Server(self._connection, endpoints, "nearcast-agent")

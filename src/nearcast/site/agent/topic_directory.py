@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from nearcast.domain.topic import TopicSpec, overlaps
 from nearcast.nats import subjects
 from nearcast.nats.rpc import Endpoint
@@ -13,8 +15,9 @@ __all__ = ["TopicDirectory"]
 class TopicDirectory:
     """The topics of `nearcast.toml`, later those of the registry: `topics` is set when they change."""
 
-    def __init__(self, site: str, topics: tuple[TopicSpec, ...]) -> None:
-        self._site, self.topics = site, topics
+    def __init__(self, site: str, topics: tuple[TopicSpec, ...], synced: Sequence[str] = ()) -> None:
+        """synced: the sites whose stores write each message through to the disk."""
+        self._site, self.topics, self._synced = site, topics, list(synced)
         self.endpoint = Endpoint("topics", subjects.topics_lookup(site), TopicsRequest, self._lookup)
 
     def within(self, pattern: str) -> list[TopicSpec]:
@@ -26,4 +29,4 @@ class TopicDirectory:
         return [spec for spec in self.topics if self._site in spec.replicas]
 
     async def _lookup(self, request: TopicsRequest) -> TopicsAnswer:
-        return TopicsAnswer(self.within(request.pattern))
+        return TopicsAnswer(self.within(request.pattern), self._synced)

@@ -1,0 +1,85 @@
+"""The ids that a subscription has delivered: each message once, however it comes.
+
+Recent ids are remembered one by one. Of those that are forgotten a high-water mark per source stays, because a source's
+times only grow: a message of a source that is not newer than a forgotten one was delivered, too.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from nearcast.nats.stamp import parse_stamp
+
+__all__ = ["DeliveredIds"]
+
+_REMEMBERED = 65_536
+_REMEMBERED_WHILE_FILLING = 524_288
+_SOURCES = 65_536
+
+
+class DeliveredIds:
+    """Two generations of ids, and the newest forgotten time of each source.
+
+    `seen` is one set operation; `note_times` is called now and then with the ids that `seen` took.
+    """
+
+    __slots__ = ("_forgotten", "_newest", "_newest_older", "_normal_size", "_older", "_size", "_younger")
+
+    def __init__(self, size: int = _REMEMBERED) -> None:
+        self._size = self._normal_size = size
+        self._younger: set[bytes] = set()
+        self._older: set[bytes] = set()
+        self._newest: dict[str, int] = {}  # source -> microseconds, of the younger generation
+        self._newest_older: dict[str, int] = {}
+        self._forgotten: OrderedDict[str, int] = OrderedDict()
+
+    def seen(self, message_id: bytes) -> bool:
+        """Whether this id came before; it is remembered either way. No id is never the same as another."""
+        if not message_id:
+            return False
+        if message_id in self._younger or message_id in self._older:
+            return True
+        if len(self._younger) >= self._size:
+            self._rotate()
+        self._younger.add(message_id)
+        return False
+
+    def __contains__(self, message_id: bytes) -> bool:
+        """Whether it was delivered, or surely before what is remembered."""
+        if message_id in self._younger or message_id in self._older:
+            return True
+        stamp = parse_stamp(message_id)
+        return 0 < stamp.published_us <= self._forgotten.get(stamp.source, 0)
+
+    def note_time(self, source: str, published_us: int) -> None:
+        """A message of this source and time was delivered lately."""
+        if published_us > self._newest.get(source, 0):
+            self._newest[source] = published_us
+
+    def filling(self, under_way: bool) -> None:
+        """Remember more while a gap is filled: what one store lacks is read from the next, after all of the first."""
+        self._size = _REMEMBERED_WHILE_FILLING if under_way else self._normal_size
+
+    def recent(self) -> list[bytes]:
+        """All ids that are remembered one by one."""
+        return [*self._older, *self._younger]
+
+    def high_water(self) -> dict[str, int]:
+        """The newest forgotten time of each source."""
+        return dict(self._forgotten)
+
+    def restore(self, recent: list[bytes], high_water: dict[str, int]) -> None:
+        """Take over what an earlier subscription had delivered."""
+        for message_id in recent:
+            self.seen(message_id)
+        self._forgotten.update(high_water)
+
+    def _rotate(self) -> None:
+        for source, us in self._newest_older.items():
+            if us > self._forgotten.get(source, 0):
+                self._forgotten[source] = us
+            self._forgotten.move_to_end(source)
+        while len(self._forgotten) > _SOURCES:
+            self._forgotten.popitem(last=False)
+        self._older, self._younger = self._younger, set()
+        self._newest_older, self._newest = self._newest, {}

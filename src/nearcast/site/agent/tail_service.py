@@ -1,0 +1,63 @@
+"""What a site's store appended lately, for subscribers that fill a gap: in the order of the store, whatever the times
+of the messages are. A page names where the next one begins; nothing is kept between requests."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from nearcast.domain.topic import covers
+from nearcast.errors import NearcastError
+from nearcast.nats import subjects
+from nearcast.nats.rpc import Endpoint
+from nearcast.nats.streams import StreamReader
+from nearcast.protocol.services import HistoryPage, StoredMessage, TailRequest
+
+if TYPE_CHECKING:
+    from nearcast.nats.connection import Connection
+    from nearcast.site.agent.topic_directory import TopicDirectory
+
+__all__ = ["TailService"]
+
+_PARALLEL_READS = 4
+_BATCH = 1000
+_PAGE_BYTES = 256 << 10
+
+
+class TailService:
+    """Answers `tail` requests for the topics that this site's store keeps."""
+
+    def __init__(self, directory: TopicDirectory, site: str, store: Connection) -> None:
+        self._directory, self._site = directory, site
+        self._reader = StreamReader(store)
+        self._slots = asyncio.Semaphore(_PARALLEL_READS)
+        self.endpoint = Endpoint("history-tail", subjects.history(site, "tail"), TailRequest, self._tail, "msgpack")
+
+    async def _tail(self, request: TailRequest) -> HistoryPage:
+        stream, subject = self._stream_and_subject(request)
+        since = time.time_ns() // 1000 - request.within_us if request.cursor is None else None
+        async with self._slots:
+            batch = await self._reader.read(
+                stream, subject, request.cursor or 1, _BATCH, since_us=since, max_bytes=_PAGE_BYTES
+            )
+        found: list[StoredMessage] = []
+        size = 0
+        for entry in batch.entries:
+            size += len(entry.payload) + 64
+            if found and size > _PAGE_BYTES:  # with it, the page might be more than the broker takes
+                return HistoryPage(found, entry.sequence, entry.sequence - 1)
+            found.append(StoredMessage(subjects.topic_of(entry.subject), entry.id, entry.payload, entry.stored_us))
+        if batch.exhausted or not batch.entries:
+            return HistoryPage(found, None, batch.last_sequence)
+        return HistoryPage(found, batch.entries[-1].sequence + 1, batch.entries[-1].sequence)
+
+    def _stream_and_subject(self, request: TailRequest) -> tuple[str, str]:
+        if request.results:
+            channel, _, key = request.topic.partition(".")
+            return subjects.channel_stream(channel), subjects.channel_results(channel, key)
+        for spec in self._directory.stored_here():
+            if covers(spec.name, request.topic):
+                kind = subjects.notifications if request.notifications else subjects.publications
+                return subjects.stream_name(spec.name), kind(request.topic)
+        raise NearcastError(f"topic {request.topic!r} is not one that the store of {self._site} keeps")
