@@ -100,6 +100,9 @@ def test_messages_without_an_id_are_counted_by_content() -> None:
     machine.marks(5, Marks(1, "w", {TOPIC: TopicMarks({}, [content, content])}), 0.0)  # one before it is read
     machine.publication(6, 0.0, TOPIC, "", 0, content)
     assert machine.waiting == 0
+    machine.marks(7, Marks(1, "w", {TOPIC: TopicMarks({}, [content])}), 100.0)
+    machine.publication(8, 0.0, TOPIC, "", 0, content, 200.0)  # stored after the mark was made: it is another one
+    assert machine.waiting == 1
 
 
 def test_a_stale_owner_cannot_mark_but_late_marks_of_its_time_count() -> None:
@@ -108,6 +111,16 @@ def test_a_stale_owner_cannot_mark_but_late_marks_of_its_time_count() -> None:
     assert not machine.marks(5, marks(2, epoch=1), 111.0)
     assert machine.marks(6, marks(3, epoch=1), 99.0)  # made before; repaired afterwards
     assert sequences(machine.due(200.0, 10)) == [2]
+
+
+def test_epochs_that_began_anew_do_not_fence_for_ever() -> None:
+    """A coordinator that lost its state counts from 1 again."""
+    machine = machine_with(3)
+    machine.marks(4, marks(1, epoch=7), 100.0)
+    assert not machine.marks(5, marks(2, epoch=1), 150.0)
+    assert machine.marks(6, marks(2, epoch=1), 161.0)
+    assert machine.marks(7, marks(3, epoch=1), 300.0)
+    assert machine.waiting == 0
 
 
 def test_a_restart_goes_on_before_the_first_without_a_mark() -> None:

@@ -108,7 +108,7 @@ class CatchUp:
 
     def lags(self) -> dict[str, Lag]:
         """How far the owners of topics are behind, as this store sees it; topics without a lag are left out."""
-        now = time.time()
+        now = time.monotonic()
         found = {name: followed.machine.lag(now) for name, followed in self._followed.items()}
         return {name: lag for name, lag in found.items() if lag.waiting}
 
@@ -216,7 +216,7 @@ class CatchUp:
 
     async def _redeliver(self, followed: _TopicProgress) -> None:
         machine = followed.machine
-        due = {one.sequence: one for one in machine.due(time.time(), int(_RATE * _PERIOD))}
+        due = {one.sequence: one for one in machine.due(time.monotonic(), int(_RATE * _PERIOD))}
         if not due:
             return
         found = await self._find(followed, sorted(due))
@@ -274,16 +274,17 @@ class CatchUp:
         if followed is None:
             return
         if payload == Redelivered.TAKEN:
-            followed.machine.taken(int(sequence), time.time())
+            followed.machine.taken(int(sequence), time.monotonic())
         elif payload == Redelivered.KNOWN:
-            followed.machine.known(int(sequence), time.time())
+            followed.machine.known(int(sequence), time.monotonic())
 
 
 def take_publication(machine: CatchUpMachine, entry: StoredEntry) -> None:
     """Tell a machine of a stored publication."""
     key, stored = source_and_number(entry.id), entry.stored_us / 1e6
+    since = time.monotonic() - max(0.0, time.time() - stored)
     topic = subjects.topic_of(entry.subject)
     if key is not None:
-        machine.publication(entry.sequence, stored, topic, *key)
+        machine.publication(entry.sequence, since, topic, *key)
     else:
-        machine.publication(entry.sequence, stored, topic, "", 0, id_hash(entry.id, entry.payload))
+        machine.publication(entry.sequence, since, topic, "", 0, id_hash(entry.id, entry.payload), stored)

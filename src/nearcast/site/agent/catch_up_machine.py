@@ -4,13 +4,14 @@ A store's agent reads publications and marks in the order the store has them. A 
 than its settling time is redelivered until a mark comes: often as long as no worker answers, after growing pauses once
 one has taken it, and after `max_attempts` it becomes a dead letter. One machine for a topic or a family of topics.
 
-Decisions only: the shell feeds what it read, and does what `due` says. Times are seconds.
+Decisions only: the shell feeds what it read, and does what `due` says. Times are seconds of the monotonic clock, so
+that a clock that is set does not stop it; when a message was stored, or a mark was made, are seconds since 1970.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections import Counter, OrderedDict, deque
+from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -35,7 +36,9 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 2.0, 30.0
 _EPOCH_GRACE = 10.0  # members of a topic do not all learn of a new epoch at the same moment
 _SOURCES = 50_000
 _SAVED_SOURCES = 5_000
+_EPOCH_SILENCE = 60.0  # an epoch without a mark for so long fences nobody: epochs may have begun anew
 _EARLY_MARKS = 10_000  # of publications without a source that were marked before they were read here
+_CLOCK_NOISE = 5.0  # between sites
 
 
 class SourceCheckpoint(msgspec.Struct, frozen=True, array_like=True):
@@ -92,7 +95,7 @@ class _Unmarked:
     """A publication without a mark. other: its hash, when it is not known by source and number."""
 
     sequence: int
-    stored: float
+    since: float
     key: tuple[str, str]
     number: int
     other: int = 0
@@ -114,6 +117,7 @@ class CatchUpMachine:
         saved = checkpoint or Checkpoint()
         self.read_publications, self.read_marks = saved.publications, saved.marks  # the last sequences
         self.epoch, self._epoch_since = saved.epoch, saved.epoch_since
+        self._epoch_last = saved.epoch_since
         self._sources: OrderedDict[tuple[str, str], _Source] = OrderedDict()
         for one in saved.sources:
             self._sources[one.topic, one.source] = _Source(NumberRanges(one.marked))
@@ -123,18 +127,23 @@ class CatchUpMachine:
         self._outstanding = 0
         self._answering = False
         self._others: dict[tuple[str, int], deque[int]] = {}  # sequences by topic and hash
-        self._early: Counter[tuple[str, int]] = Counter()
+        self._early: OrderedDict[tuple[str, int], deque[float]] = OrderedDict()  # when the marks were made
         self.given_up = self.redelivered = 0
 
     # What was read
 
-    def publication(self, sequence: int, stored: float, topic: str, source: str, number: int, other: int = 0) -> None:
-        """A publication. other: its hash, instead of source and number, when its id does not tell them."""
+    def publication(
+        self, sequence: int, since: float, topic: str, source: str, number: int, other: int = 0, stored: float = 0.0
+    ) -> None:
+        """A publication that has been in the store since a time.
+
+        other: its hash, instead of source and number, when its id does not tell them; then a mark counts that was made
+        after it was stored, though it was read before.
+        """
         self.read_publications = max(self.read_publications, sequence)
         key = (topic, source)
         if other:
-            if self._early[topic, other] > 0:
-                self._early[topic, other] -= 1
+            if self._was_marked(topic, other, stored):
                 return
             self._others.setdefault((topic, other), deque()).append(sequence)
         else:
@@ -142,20 +151,22 @@ class CatchUpMachine:
             if number in known.marked or number in known.waiting:
                 return
             known.waiting[number] = sequence
-        self._waiting[sequence] = self._fresh[sequence] = _Unmarked(sequence, stored, key, number, other)
+        self._waiting[sequence] = self._fresh[sequence] = _Unmarked(sequence, since, key, number, other)
 
     def marks(self, sequence: int, marks: Marks, when: float) -> bool:
         """A mark, and when it was made; whether it counts. One of an older epoch does not, after the newer began."""
         self.read_marks = max(self.read_marks, sequence)
-        if marks.epoch > self.epoch:
-            self.epoch, self._epoch_since = marks.epoch, when
+        if marks.epoch > self.epoch or (marks.epoch < self.epoch and when > self._epoch_last + _EPOCH_SILENCE):
+            self.epoch, self._epoch_since, self._epoch_last = marks.epoch, when, when
         elif marks.epoch < self.epoch and when > self._epoch_since + _EPOCH_GRACE:
             return False
+        elif marks.epoch == self.epoch:
+            self._epoch_last = max(self._epoch_last, when)
         for topic, said in marks.topics.items():
-            self._mark_topic(topic, said)
+            self._mark_topic(topic, said, when)
         return True
 
-    def _mark_topic(self, topic: str, said: TopicMarks) -> None:
+    def _mark_topic(self, topic: str, said: TopicMarks, when: float) -> None:
         for source, flat in said.sources.items():
             key = (topic, source)
             known = self._sources.get(key) or self._add_source(key)
@@ -168,8 +179,10 @@ class CatchUpMachine:
             sequences = self._others.get((topic, other))
             if sequences:
                 self._remove(sequences[0])
-            elif len(self._early) < _EARLY_MARKS:
-                self._early[topic, other] += 1
+                continue
+            self._early.setdefault((topic, other), deque(maxlen=100)).append(when)
+            if len(self._early) > _EARLY_MARKS:
+                self._early.popitem(last=False)
 
     def read_again(self, sequences: int) -> None:
         """The store was away, and may have lost its last messages and given their sequences to others."""
@@ -177,6 +190,17 @@ class CatchUpMachine:
         self.read_marks = max(0, self.read_marks - sequences)
         for sequence in list(self._waiting):
             self._remove(sequence)
+
+    def _was_marked(self, topic: str, other: int, stored: float) -> bool:
+        """Whether a mark that was read before is of this publication: it was made after it."""
+        early = self._early.get((topic, other))
+        while early and early[0] < stored - _CLOCK_NOISE:
+            early.popleft()
+        if not early:
+            self._early.pop((topic, other), None)
+            return False
+        early.popleft()
+        return True
 
     def gone(self, sequence: int) -> None:
         """The store has removed a publication, by the topic's limits."""
@@ -239,8 +263,8 @@ class CatchUpMachine:
         """How far the topic's owner is behind, as this store sees it."""
         if not self._waiting:
             return Lag()
-        overdue = sum(entry.stored + self.settle <= now for entry in self._waiting.values())
-        oldest = min(entry.stored for entry in self._waiting.values())
+        overdue = sum(entry.since + self.settle <= now for entry in self._waiting.values())
+        oldest = min(entry.since for entry in self._waiting.values())
         return Lag(overdue, max(0.0, now - oldest)) if overdue else Lag()
 
     @property
@@ -266,7 +290,7 @@ class CatchUpMachine:
         for entry in reversed(self._fresh.values()) if self.newest_first else self._fresh.values():
             if found >= limit:
                 return
-            if entry.stored + self.settle <= now:
+            if entry.since + self.settle <= now:
                 found += 1
                 yield entry
 
