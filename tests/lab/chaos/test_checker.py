@@ -203,6 +203,27 @@ def test_a_process_that_took_over_may_get_the_last_messages_again(run, judged) -
     assert judged(run).kept
 
 
+def test_what_a_spool_kept_is_owed(run, judged) -> None:
+    run.remove("receipt", 50)
+    run.remove("delivered", 50)
+    assert judged(run).kept
+    run.add("kept", 149, publisher="p", n=50)
+    assert judged(run).broken == {judge.NOT_DELIVERED: 1}
+
+
+def test_a_killed_subscriber_is_owed_what_comes_after_it_is_back(run, judged) -> None:
+    run.add("gone", FAULT, subscriber="s")
+    run.remove("delivered", *range(n_at(FAULT - 9), n_at(HEALED)))
+    run.add("subscribed", HEALED - 3.5, subscriber="s", process=2, topic="alerts")
+    run.change("phase", touches=["dev-east"])
+    assert judged(run).kept
+    run.remove("delivered", n_at(HEALED))
+    assert judged(run).broken == {judge.NOT_DELIVERED: 1}
+    run.deliver(n_at(HEALED), HEALED + 0.01)
+    run.remove("delivered", n_at(FAULT - 11))
+    assert judged(run).broken == {judge.NOT_DELIVERED: 1}
+
+
 def test_stored_twice(run, judged) -> None:
     who = {"publisher": "p", "n": 50, "topic": "alerts"}
     run.add("stored", 210, **who, site="cloud", kind="notification", part=0, sequence=500)

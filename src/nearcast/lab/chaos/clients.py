@@ -37,12 +37,16 @@ _TWICE = 10  # every so many publications one asks for two notifications
 
 
 class ClientsJob(msgspec.Struct, frozen=True):
-    """The clients of a node, and the folder of the ledger. clock_offset: seconds by which their clock is wrong."""
+    """The clients of a node, and the folder of the ledger. spools: where publishers keep what was not acknowledged.
+
+    clock_offset: seconds by which their clock is wrong.
+    """
 
     node: str
     publishers: list[PublisherJob]
     subscribers: list[SubscriberJob]
     folder: str
+    spools: str
     clock_offset: float = 0.0
 
 
@@ -79,6 +83,8 @@ class Publishing:
         except Exception as error:  # whatever it is: the ledger says that this one has no receipt
             self._failed(n, error)
             return
+        if job.spool:
+            self._ledger.note("kept", publisher=self._name, n=n)
         task = asyncio.create_task(self._note_receipt(n, receipt))
         self._receipts.add(task)
         task.add_done_callback(self._receipts.discard)
@@ -162,7 +168,8 @@ async def run(job: ClientsJob) -> None:
 
         async def prepare(each: PublisherJob) -> Publishing:
             kind = Feeding if each.topic == CHANNEL_TOPIC else Publishing
-            return kind(await stack.enter_async_context(_client(each)), each, ledger)
+            spool = Path(job.spools) / f"{each.name}.spool" if each.spool else None
+            return kind(await stack.enter_async_context(_client(each, spool)), each, ledger)
 
         await asyncio.gather(*map(subscribe, job.subscribers))
         publishers = await asyncio.gather(*map(prepare, job.publishers))
@@ -176,12 +183,12 @@ async def run(job: ClientsJob) -> None:
     ledger.close()
 
 
-def _client(job: PublisherJob | SubscriberJob) -> Client:
+def _client(job: PublisherJob | SubscriberJob, spool: Path | None = None) -> Client:
     from nearcast.client import connect  # after the clock was set: modules may keep its functions
 
     if job.coordinated:
-        return connect(coordinator=job.urls, name=job.name, mobile=job.mobile, timeout=_CONNECT_LIMIT)
-    return connect(job.urls, name=job.name, timeout=_CONNECT_LIMIT)
+        return connect(coordinator=job.urls, name=job.name, mobile=job.mobile, timeout=_CONNECT_LIMIT, spool=spool)
+    return connect(job.urls, name=job.name, timeout=_CONNECT_LIMIT, spool=spool)
 
 
 def set_clock(offset: float) -> None:

@@ -76,7 +76,7 @@ TOPICS = (
 
 
 class PublisherJob(msgspec.Struct, frozen=True):
-    """A client that publishes. urls: of its home, or with `coordinated` of any broker."""
+    """A client that publishes. urls: of its home, or with `coordinated` of any broker. spool: it has one."""
 
     name: str
     urls: list[str]
@@ -84,6 +84,7 @@ class PublisherJob(msgspec.Struct, frozen=True):
     rate: float
     coordinated: bool = False
     mobile: bool = False
+    spool: bool = False
 
 
 class SubscriberJob(msgspec.Struct, frozen=True):
@@ -175,13 +176,13 @@ def client_jobs(url: Callable[[str], str]) -> dict[str, tuple[list[PublisherJob]
             [SubscriberJob("sub-north", everywhere, "alerts.>", coordinated=True)],
         ),
         devices_node("east"): (
-            [PublisherJob("pub-east", [url("east")], "alerts.east", 20.0)],
+            [PublisherJob("pub-east", [url("east")], "alerts.east", 20.0, spool=True)],
             [SubscriberJob("sub-east", [url("east")], "alerts.>"), SubscriberJob("sub-log", [url("east")], "log.city")],
         ),
         devices_node("south"): (
             [
                 PublisherJob("pub-both", [url("south"), url(CLOUD)], "alerts.both", 20.0),
-                PublisherJob("pub-log", [url("south"), url(CLOUD)], "log.city", 10.0),
+                PublisherJob("pub-log", [url("south"), url(CLOUD)], "log.city", 10.0, spool=True),
             ],
             [
                 SubscriberJob("sub-meter", everywhere, "meter.*", coordinated=True),

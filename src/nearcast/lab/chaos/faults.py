@@ -27,7 +27,11 @@ _DOWN = 3.0  # everything stays down for so long when all is restarted
 
 
 class FaultInjector:
-    """Harms a deployment. false_clock: runs a client whose clock is off by so many seconds, inside a block."""
+    """Harms a deployment.
+
+    false_clock: runs a client whose clock is off by so many seconds, inside a block. devices_off: starts the clients of
+    a node again when the block ends, in which they were killed.
+    """
 
     def __init__(
         self,
@@ -35,8 +39,10 @@ class FaultInjector:
         services: Mapping[str, NodeService],
         small_disk: Path,
         false_clock: Callable[[float], contextlib.AbstractAsyncContextManager[None]],
+        devices_off: Callable[[str], contextlib.AbstractAsyncContextManager[None]],
     ) -> None:
-        self._area, self._services, self._small_disk, self._false_clock = area, services, small_disk, false_clock
+        self._area, self._services, self._small_disk = area, services, small_disk
+        self._false_clock, self._devices_off = false_clock, devices_off
 
     @contextlib.asynccontextmanager
     async def during(self, fault: Fault) -> AsyncIterator[None]:
@@ -47,6 +53,9 @@ class FaultInjector:
                 await stack.enter_async_context(self._all_down(kill=verb == "kill"))
             elif fault.kind == "kill site":
                 await stack.enter_async_context(self._site_down(fault.target[0]))
+            elif fault.kind == "kill devices":
+                await stack.enter_async_context(self._devices_off(fault.target[0]))
+                self._kill(fault.target[0], "clients")
             elif verb == "kill":
                 await stack.enter_async_context(self._repeated(lambda: self._kill(fault.target[0], role)))
             elif verb == "stop":

@@ -91,7 +91,7 @@ async def _run(plan: ChaosPlan, folder: Path, ledger: Path, logs: Path, tick: Ca
         ):
             run = _Run(plan, area, processes, folder, ledger)
             async with run.deployed():
-                return await run.play(FaultInjector(area, run.services, disk, run.false_clock), tick)
+                return await run.play(FaultInjector(area, run.services, disk, run.false_clock, run.devices_off), tick)
 
 
 def _keep_logs(folder: Path, logs: Path) -> None:
@@ -107,7 +107,8 @@ class _Run:
         self._plan, self._area, self._processes, self._folder, self._ledger = plan, area, processes, folder, ledger
         ledger.mkdir(parents=True)
         self._notes = LedgerFile(ledger / "runner.jsonl")
-        self._clients: list[NodeProcess] = []
+        self._clients: dict[str, NodeProcess] = {}
+        self._jobs: dict[str, ClientsJob] = {}
         self._passive: list[NodeProcess] = []  # those that stopped publishing before the end
         self.services: dict[str, NodeService] = {}
 
@@ -178,11 +179,12 @@ class _Run:
             publishers, subscribers = jobs[city.devices_node("south")]
             feeders, listeners = city.cluster_jobs(self._url)
             jobs[city.devices_node("south")] = ([*publishers, *feeders], [*subscribers, *listeners])
-        starting = [self._start_node(ClientsJob(node, *job, str(self._ledger))) for node, job in jobs.items()]
+        self._jobs = {node: ClientsJob(node, *job, str(self._ledger), str(self._folder)) for node, job in jobs.items()}
+        starting = [self._start_node(job) for job in self._jobs.values()]
         node, address = city.devices_node(city.MQTT_SITE), self._area.address(city.MQTT_SITE)
         devices = DevicesJob(node, ["m1", "m2"], city.MQTT_SITE, address, city.MQTT_PORT, 5.0, str(self._ledger))
         starting.append(self._start_process("nearcast.lab.chaos.mqtt_devices", f"mqtt-{node}", node, devices))
-        self._clients += await asyncio.gather(*starting)
+        self._clients = dict(zip([*jobs, "mqtt"], await asyncio.gather(*starting), strict=True))
 
     async def _start_node(self, job: ClientsJob) -> NodeProcess:
         name = job.node if not job.clock_offset else f"clock{job.clock_offset:+.0f}"
@@ -199,11 +201,22 @@ class _Run:
         """A client whose clock is wrong: publishes inside the block, and stays subscribed after it."""
         publishers, subscribers = city.false_clock_jobs(self._url)
         node = city.devices_node("west")
-        process = await self._start_node(ClientsJob(node, publishers, subscribers, str(self._ledger), offset))
+        process = await self._start_node(
+            ClientsJob(node, publishers, subscribers, str(self._ledger), str(self._folder), offset)
+        )
         self._passive.append(process)
         yield
         await process.tell(b"stop")
         await process.said(STOPPED, _STOP_LIMIT)
+
+    @contextlib.asynccontextmanager
+    async def devices_off(self, node: str) -> AsyncIterator[None]:
+        """The clients of a node, which are killed inside the block, are started again after it."""
+        for subscriber in self._jobs[node].subscribers:
+            self._notes.note("gone", subscriber=subscriber.name)
+        yield
+        await self._clients[node].has_ended()
+        self._clients[node] = await self._start_node(self._jobs[node])
 
     async def play(self, injector: FaultInjector, tick: Callable[[float], None]) -> Verdict:
         """All phases, then the judgement."""
@@ -224,10 +237,11 @@ class _Run:
                 await self._wait_for_services()
                 await asyncio.sleep(phases.recovery)
             self._notes.note("phase", phase="drain")
-            await asyncio.gather(*(process.tell(b"stop") for process in self._clients))
-            await asyncio.gather(*(process.said(STOPPED, _STOP_LIMIT) for process in self._clients))
+            publishing = self._clients.values()
+            await asyncio.gather(*(process.tell(b"stop") for process in publishing))
+            await asyncio.gather(*(process.said(STOPPED, _STOP_LIMIT) for process in publishing))
             verdict = await self._judge(time.monotonic() + phases.drain)
-            everybody = [*self._clients, *self._passive]
+            everybody = [*publishing, *self._passive]
             await asyncio.gather(*(process.tell(b"end") for process in everybody))
             await asyncio.gather(*(process.finished(_STOP_LIMIT) for process in everybody))
             return verdict

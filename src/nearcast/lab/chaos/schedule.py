@@ -97,6 +97,7 @@ KINDS: dict[str, Maker] = {
     "cut link": _between("cut link", _PAIRS),
     "cut one way": _between("cut one way", _PAIRS),
     "cut devices": _between("cut devices", _ACCESS),
+    "kill devices": _at_site("kill devices", _DEVICES[1:], store=False),
     "delay": _between("delay", _PAIRS),
     "loss": _at_site("loss", SITES),
     "full disk": _at_site("full disk", (SMALL_DISK,), touches=False),

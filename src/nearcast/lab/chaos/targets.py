@@ -24,6 +24,7 @@ _WORDS = {
     "agent": ("site", "run"),
     "coordinator": ("coordinator", "run"),
     "driver": ("cluster", "run"),
+    "clients": ("nearcast.lab.chaos.clients",),
 }
 
 

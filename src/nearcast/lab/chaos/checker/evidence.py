@@ -13,6 +13,7 @@ __all__ = ["GUARD", "Event", "Key", "Ledger", "Publication", "matches", "read_le
 
 Event = dict[str, Any]
 Key = tuple[str, int]  # a publication: its publisher and number
+SOON = 10.0  # s before a subscriber without a cursor was killed: what was on its way is gone with it
 GUARD = 3.0  # s after a subscription began: interest has not spread everywhere yet
 
 
@@ -27,6 +28,7 @@ class Publication:
     path: str
     home: str
     fields: dict[str, Any]
+    kept: bool = False
     receipt: float | None = None
     failed: bool = False
     processed: list[Event] = field(default_factory=list)
@@ -44,6 +46,7 @@ class Ledger:
     nodes: dict[str, str] = field(default_factory=dict)
     publications: dict[Key, Publication] = field(default_factory=dict)
     subscriptions: list[Event] = field(default_factory=list)
+    gone: list[Event] = field(default_factory=list)
     deliveries: list[Event] = field(default_factory=list)
     stored: list[Event] = field(default_factory=list)
     stores_read: set[str] = field(default_factory=set)
@@ -72,18 +75,25 @@ class Ledger:
         return bool(self.topic(publication.topic).get("quorum"))
 
     def judged(self) -> Iterator[Publication]:
-        """What was acknowledged for durable topics, after the warm-up."""
+        """What was acknowledged for durable topics, or kept by a publisher's spool, after the warm-up."""
         start = next((phase["at"] for phase in self.phases if phase["phase"] == "steady"), 0.0)
         for publication in self.publications.values():
-            if publication.receipt is not None and publication.at >= start and self.durable(publication):
+            owed = publication.receipt is not None or publication.kept
+            if owed and publication.at >= start and self.durable(publication):
                 yield publication
 
     def subscribers(self, publication: Publication) -> set[str]:
-        """Who must get it: those that had subscribed before it was published."""
+        """Who must get it: those that had subscribed before it was published, and were not killed soon after."""
         return {
             subscription["subscriber"]
             for subscription in self.subscriptions
-            if subscription["at"] + GUARD <= publication.at and _wanted(subscription, publication)
+            if subscription["at"] + GUARD <= publication.at
+            and _wanted(subscription, publication)
+            and not any(
+                gone["subscriber"] == subscription["subscriber"]
+                and subscription["at"] < gone["at"] < publication.at + SOON
+                for gone in self.gone
+            )
         }
 
 
@@ -136,7 +146,13 @@ def read_ledger(folder: Path) -> Ledger:
 
 def _take(ledger: Ledger, event: Event) -> None:
     kind = event["event"]
-    lists = {"topic": ledger.topics, "phase": ledger.phases, "subscribed": ledger.subscriptions, "mark": ledger.marks}
+    lists = {
+        "gone": ledger.gone,
+        "topic": ledger.topics,
+        "phase": ledger.phases,
+        "subscribed": ledger.subscriptions,
+        "mark": ledger.marks,
+    }
     if kind in lists:
         lists[kind].append(event)
     elif kind == "client":
@@ -161,6 +177,8 @@ def _take_about(ledger: Ledger, publication: Publication, event: Event) -> None:
     kind = event["event"]
     if kind == "receipt":
         publication.receipt = event["at"]
+    elif kind == "kept":
+        publication.kept = True
     elif kind == "failed":
         publication.failed = True
     elif kind == "processed":
