@@ -26,9 +26,16 @@ class NumberRanges:
     @classmethod
     def of(cls, numbers: Iterable[int]) -> NumberRanges:
         """The ranges of these numbers."""
-        ranges = cls()
-        for number in sorted(numbers):
-            ranges.add(number, number)
+        ranges, expected = cls(), None
+        firsts, lasts = ranges._firsts, ranges._lasts
+        for number in sorted(set(numbers)):
+            if number != expected:
+                if expected is not None:
+                    lasts.append(expected - 1)
+                firsts.append(number)
+            expected = number + 1
+        if expected is not None:
+            lasts.append(expected - 1)
         return ranges
 
     def add(self, first: int, last: int) -> None:

@@ -141,10 +141,12 @@ def message_time(message_id: bytes) -> int:
 
 def source_and_number(message_id: bytes) -> tuple[str, int] | None:
     """What tells a publication from the others of its topic; nothing for an id that Nearcast did not make."""
-    parts = message_id.split(b":")
-    if len(parts) != 4 or not (parts[2].isdigit() and parts[3].isdigit()):
+    if message_id.count(b":") != 3:
         return None
-    return parts[0].decode("utf-8", "replace"), int(parts[3])
+    number = message_id[message_id.rindex(b":") + 1 :]
+    if not number.isdigit():
+        return None
+    return message_id[: message_id.index(b":")].decode("utf-8", "replace"), int(number)
 
 
 def parse_stamp(message_id: bytes) -> Stamp:

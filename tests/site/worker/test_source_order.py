@@ -104,3 +104,10 @@ def test_a_gap_in_a_fast_flow_costs_no_more_per_message_than_a_small_one() -> No
         assert not order.arrive("gps", "car", Number(number), number, 0.0)
     assert looked < 30_000
     assert len(list(order.arrive("gps", "car", 2, 2, 0.0))) == 10_001
+
+
+def test_what_comes_between_two_that_another_member_has_done_is_processed() -> None:
+    intake = Intake()
+    intake.order.done_elsewhere("gps", "car", 1, 1)
+    intake.order.done_elsewhere("gps", "car", 3, 3)
+    assert intake.arrive(2, 4) == [2, 4]

@@ -44,7 +44,8 @@ class DurableIntake:
             return
         topic.record.in_flight.add(message_id)  # it may be held before it is in the queue
         item = (topic, message_id, payload, now, attempt)
-        self._put(topic.family.order.arrive(topic.name, *key, item, now, late=attempt > 0))
+        for released in topic.family.order.arrive(topic.name, key[0], key[1], item, now, late=attempt > 0):
+            self._queue.put(*released)
 
     def redelivered(self, topic: HostedTopic, message_id: bytes, payload: bytes, attempt: int, now: float) -> bytes:
         """A store gives a publication that nobody has marked; what to answer."""

@@ -105,8 +105,12 @@ def topic_marks(processed: Iterable[tuple[bytes, int]]) -> TopicMarks:
         key = None if other else source_and_number(message_id)
         if key is None:
             others.append(other or id_hash(message_id, b""))
+            continue
+        source, number = key
+        if source in numbers:
+            numbers[source].append(number)
         else:
-            numbers.setdefault(key[0], []).append(key[1])
+            numbers[source] = [number]
     return TopicMarks({source: NumberRanges.of(found).flat() for source, found in numbers.items()}, others)
 
 

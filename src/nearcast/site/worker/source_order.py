@@ -55,8 +55,8 @@ class SourceOrder(Generic[T]):
             unknown = self._ordered and number > 1
             sequence = self._add(key, 0 if unknown else number)
         if number == sequence.next and not sequence.held:  # nearly always
-            sequence.next += 1
-            return self._advance(sequence) if sequence.done else (item,)
+            sequence.next = number + 1
+            return (item, *self._advance(sequence)) if sequence.done else (item,)
         if not sequence.next:
             return self._arrive_unknown(sequence, number, item, now, late=late)
         if number < sequence.next:  # it was not waited for any longer
