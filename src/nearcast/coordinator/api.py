@@ -106,7 +106,7 @@ class CoordinatorApi:
 
     async def _assignments(self, request: AssignmentsRequest) -> Assignments:
         records, revision, more = self._registry.changes_after(request.revision, _PAGE)
-        return Assignments(self._term.number(), revision, records, more)
+        return Assignments(self._term.number(), revision, records, more, state=self._registry.identity)
 
     async def _register_client(self, info: ClientRecord) -> HomeAnswer:
         registry, monitor = self._registry, self._monitor

@@ -74,6 +74,12 @@ class Leader:
                 await self._connection.unsubscribe_raw(reports)
                 await service.stop()
 
+    def copy_candidates(self, site: str) -> list[str]:
+        """The sites whose stores may hold a copy of the state that the store of `site` has."""
+        now = asyncio.get_running_loop().time()
+        away = self.monitor.lost(now) | self.monitor.stores_down.keys() | {site}
+        return sorted(name for name, info in self.registry.sites.items() if info.store and name not in away)
+
     def _shows_a_late_topic(self, report: SiteReport) -> bool:
         topics = self.registry.topics
         return any(
@@ -105,5 +111,8 @@ class Leader:
         if reply:
             with contextlib.suppress(DeposedError):
                 lease_s = self.monitor.leases.grant(report.site) if known else 0.0
-                answer = ReportAnswer(self._term.number(), self.registry.revision, known, lease_s)
+                if report.term > self._term.number():  # the state was lost since
+                    self._term.exceed(report.term)
+                registry = self.registry
+                answer = ReportAnswer(self._term.number(), registry.revision, known, lease_s, registry.identity)
                 self._connection.send(reply, b"", msgspec.msgpack.encode(answer))

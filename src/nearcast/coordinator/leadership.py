@@ -12,9 +12,9 @@ from nearcast.coordinator.goals import GOALS
 from nearcast.coordinator.leader import Leader
 from nearcast.coordinator.registry import Registry
 from nearcast.coordinator.state import CoordinatorState
+from nearcast.coordinator.state_copy import StateCopy, open_state
 from nearcast.coordinator.term import DeposedError, Term
-from nearcast.nats import subjects
-from nearcast.nats.kv import Bucket, BucketError, ConflictError
+from nearcast.nats.kv import Bucket, BucketError, BucketNotFoundError, ConflictError
 from nearcast.nats.lease import LeaseKeeper, LeaseMachine
 from nearcast.nats.tasks import cancel_and_wait, gather_or_cancel
 
@@ -40,18 +40,23 @@ class Coordinator:
         self.term = Term(self.lease)
         self.leading = asyncio.Event()  # set while this coordinator answers and plans
         self.leader: Leader | None = None  # of the present or last term
+        self.copy: StateCopy | None = None  # of the present or last term
         self._elected = asyncio.Event()
 
     async def run(self) -> None:
         """Take part in the election until cancelled; then give the lease back, so that another need not wait."""
-        bucket = await Bucket(self._connection, self._site, subjects.STATE_BUCKET).create(within=30.0)
-        keeper = LeaseKeeper(bucket, self.lease)
-        try:
-            # No TaskGroup: it cancels a task once, and nats-py may take that for its own time-out.
-            await gather_or_cancel(keeper.keep(self._lease_changed), self._lead_whenever_elected(bucket))
-        finally:
-            with contextlib.suppress(BucketError, ConflictError, TimeoutError):
-                await keeper.release()
+        while True:
+            bucket, term = await open_state(self._connection, self._site)
+            self.lease.exceed(max(term, self.lease.term))
+            keeper = LeaseKeeper(bucket, self.lease)
+            try:
+                # No TaskGroup: it cancels a task once, and nats-py may take that for its own time-out.
+                await gather_or_cancel(keeper.keep(self._lease_changed), self._lead_whenever_elected(bucket))
+            except BucketNotFoundError as error:
+                _log.warning("%s: %s", self.name, error)
+            finally:
+                with contextlib.suppress(BucketError, ConflictError, TimeoutError):
+                    await keeper.release()
 
     def _lease_changed(self, leads: bool) -> None:
         _log.info("%s %s (term %d)", self.name, "leads" if leads else "does not lead", self.lease.term)
@@ -77,10 +82,14 @@ class Coordinator:
                 raise error
 
     async def _lead(self, bucket: Bucket) -> None:
-        registry = Registry(CoordinatorState(bucket))
+        self.copy = StateCopy(self._connection, bucket)
+        registry = Registry(CoordinatorState(bucket, self.copy.note))
         await registry.load()
-        self.leader = Leader(self.name, self._connection, registry, self.term, self.settings, self._goals)
-        await self.leader.run(self.leading)
+        self.leader = leader = Leader(self.name, self._connection, registry, self.term, self.settings, self._goals)
+        await gather_or_cancel(
+            leader.run(self.leading),
+            self.copy.run(lambda: leader.copy_candidates(self._site), self.term.number),
+        )
 
     async def _wait_until_deposed(self) -> None:
         while self._elected.is_set():  # noqa: ASYNC110 - a second event would have to be kept in step

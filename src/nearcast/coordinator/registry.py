@@ -34,6 +34,7 @@ class Registry:
         self.moves: dict[str, Move] = {}
         self._changes: dict[str, tuple[int, TopicRecord]] = {}  # all records, removed ones too, with their revisions
         self.revision = 0  # of the latest change of a topic
+        self.identity = ""  # of the state: another one after it was lost and restored
         self.clients_version = 0
 
     async def load(self) -> None:
@@ -41,6 +42,8 @@ class Registry:
         for key, entry in (await self._state.read_all()).items():
             value = entry.payload
             match key.partition(".")[0]:
+                case "identity":
+                    self.identity = value.decode()
                 case "site":
                     site = msgspec.json.decode(value, type=SiteInfo)
                     self.sites[site.name] = site
@@ -74,12 +77,13 @@ class Registry:
         return self.sites[name]
 
     async def put_site(self, site: SiteInfo, topics: Iterable[TopicRecord] = ()) -> None:
-        """Register a site, and those topics of its configuration that are not registered yet."""
+        """Register a site, and the topics that are not registered yet, or in an older epoch: the state was lost."""
         if self.sites.get(site.name) != site:
             await self._state.write(f"site.{site.name}", site)
             self.sites[site.name] = site
         for record in topics:
-            if record.spec.name not in self.topics:
+            known = self._changes.get(record.spec.name)
+            if known is None or known[1].epoch < record.epoch:
                 await self.put_topic(record)
 
     async def put_topic(self, record: TopicRecord) -> None:

@@ -10,6 +10,8 @@ from nearcast.nats import subjects
 from nearcast.nats.kv import Bucket
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from nearcast.nats.connection import Connection
     from nearcast.nats.streams import StoredEntry
 
@@ -17,10 +19,13 @@ __all__ = ["CoordinatorState"]
 
 
 class CoordinatorState:
-    """The bucket and the revisions last seen: a write fails if another coordinator has written the key since."""
+    """The bucket and the revisions last seen: a write fails if another coordinator has written the key since.
 
-    def __init__(self, bucket: Bucket) -> None:
-        self._bucket = bucket
+    changed: called with each key written here and its value, none for one that was erased.
+    """
+
+    def __init__(self, bucket: Bucket, changed: Callable[[str, bytes | None], None] = lambda key, value: None) -> None:
+        self._bucket, self._changed = bucket, changed
         self._revisions: dict[str, int] = {}
 
     @classmethod
@@ -49,8 +54,10 @@ class CoordinatorState:
 
     async def write(self, key: str, value: msgspec.Struct) -> int:
         """Write a key; ConflictError if another coordinator has written it since. Returns the new revision."""
-        revision = await self._bucket.put(key, msgspec.json.encode(value), expected=self._revisions.get(key, 0))
+        encoded = msgspec.json.encode(value)
+        revision = await self._bucket.put(key, encoded, expected=self._revisions.get(key, 0))
         self._revisions[key] = revision
+        self._changed(key, encoded)
         return revision
 
     async def erase(self, key: str) -> None:
@@ -61,3 +68,4 @@ class CoordinatorState:
         await self._bucket.erase(key, known)
         if self._revisions.get(key) == known:
             del self._revisions[key]
+            self._changed(key, None)

@@ -31,6 +31,10 @@ class Term:
             raise DeposedError(f"{self._lease.name} does not lead any more")
         return self._lease.term
 
+    def exceed(self, term: int) -> None:
+        """A site has seen this term: the lease goes on with a higher one."""
+        self._lease.exceed(term)
+
     def next_move_id(self) -> str:
         """An id that no other move has or had. A coordinator may lead twice in one term, so numbers go on."""
         return f"{self._lease.term}-{next(self._numbers)}"

@@ -94,7 +94,8 @@ class Bucket:
             raise self._error(error) from error
         return True
 
-    async def _require(self) -> None:
+    async def require(self) -> None:
+        """Raise BucketNotFoundError if it is not there."""
         if not await self.exists():
             raise BucketNotFoundError(f"site {self._site} has no bucket {self.name}")
 
@@ -123,7 +124,7 @@ class Bucket:
             try:
                 batch = await self._reader.read(bucket_stream(self.name), f"{self._subject}>", after + 1, _PAGE)
             except StreamError as error:
-                await self._require()
+                await self.require()
                 raise self._error(error) from error
             found += [(entry.subject.removeprefix(self._subject), entry) for entry in batch.entries]
             exhausted = batch.exhausted
@@ -135,7 +136,7 @@ class Bucket:
         try:
             entry = await self._reader.last(bucket_stream(self.name), self._subject + key)
         except StreamError as error:
-            await self._require()
+            await self.require()
             raise self._error(error) from error
         return entry if entry is not None and entry.payload else None
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from nearcast.nats.kv import BucketError, ConflictError
+from nearcast.nats.kv import BucketError, BucketNotFoundError, ConflictError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,6 +49,11 @@ class LeaseMachine:
         self.lease: Lease | None = None
         self._first_seen = self._valid_until = self._renew_at = float("-inf")
         self._seen_any = False
+        self._highest = 0
+
+    def exceed(self, term: int) -> None:
+        """Somebody has seen this term, even if the bucket knows nothing of it any more: the own one must be higher."""
+        self._highest = max(self._highest, term)
 
     def seen(self, lease: Lease | None, now: float) -> None:
         """The lease as it stands."""
@@ -63,12 +68,14 @@ class LeaseMachine:
         if not self._seen_any:
             return None
         if self.lease is None:
-            return Write(Lease(self.name, 1))
+            return Write(Lease(self.name, self._highest + 1))
         if self.lease.holder == self.name:
+            if self.lease.term <= self._highest:
+                return Write(Lease(self.name, self._highest + 1))
             renewed = msgspec.structs.replace(self.lease, count=self.lease.count + 1)
             return Write(renewed) if now >= self._renew_at else None
         if not self.lease.holder or now - self._first_seen >= self.period:
-            return Write(Lease(self.name, self.lease.term + 1))
+            return Write(Lease(self.name, max(self.lease.term, self._highest) + 1))
         return None
 
     def written(self, lease: Lease, began: float) -> None:
@@ -99,6 +106,10 @@ class LeaseKeeper:
         while True:
             try:
                 await self.step()
+            except BucketNotFoundError:  # the store has lost it
+                if led:
+                    changed(False)
+                raise
             except (BucketError, TimeoutError) as error:
                 _log.warning("the lease cannot be kept: %s", error or "timed out")
             leads = self.machine.leads(asyncio.get_running_loop().time())
@@ -136,8 +147,12 @@ class LeaseKeeper:
 
     async def look(self) -> None:
         """Read the lease as it stands."""
-        async with asyncio.timeout(self.machine.period / 2):
-            entry = await self._bucket.get(self._key)
+        try:
+            async with asyncio.timeout(self.machine.period / 2):
+                entry = await self._bucket.get(self._key)
+        except TimeoutError:  # a bucket that is not there answers no reads
+            await self._bucket.require()
+            raise
         self._revision = entry.sequence if entry is not None else 0
         lease = msgspec.json.decode(entry.payload, type=Lease) if entry is not None else None
         self.machine.seen(lease, asyncio.get_running_loop().time())

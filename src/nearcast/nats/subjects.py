@@ -8,7 +8,9 @@ __all__ = [
     "ADVERTISEMENTS",
     "PROCESSORS",
     "REPORTS",
+    "SITE_DISCOVERY",
     "STATE_BUCKET",
+    "STATE_COPY_BUCKET",
     "advertisement",
     "channel_results",
     "channel_stream",
@@ -48,6 +50,12 @@ PROCESSORS = "processors"
 
 STATE_BUCKET = "nearcast"
 """The key-value bucket of the cloud's store in which coordinators keep what they know."""
+
+STATE_COPY_BUCKET = "nearcast-copy"
+"""The copy of that bucket in the store of another site."""
+
+SITE_DISCOVERY = "api.sites.discover"
+"""Request that every site answers."""
 
 ADVERTISEMENTS = "adv.store.*"
 REPORTS = "mon.site.*"

@@ -39,12 +39,14 @@ class ReportAnswer(msgspec.Struct, frozen=True):
     """The coordinator's answer to a report. registered: whether it knows the site. revision: of its records.
 
     lease_s: how long after it sent the report the site may own durable topics; 0: not yet.
+    state: the registry's identity. One that was lost and restored has another, and its revisions begin anew.
     """
 
     term: int
     revision: int
     registered: bool
     lease_s: float = 0.0
+    state: str = ""
 
 
 class AssignmentsRequest(msgspec.Struct, frozen=True):
@@ -56,7 +58,7 @@ class AssignmentsRequest(msgspec.Struct, frozen=True):
 class Assignments(msgspec.Struct, frozen=True):
     """Records that changed, in the order they did, up to a revision; `more` when there are others behind it.
 
-    lease_s: as in the answer to a report; of a registration only.
+    lease_s, state: as in the answer to a report; the lease with a registration only.
     """
 
     term: int
@@ -64,6 +66,7 @@ class Assignments(msgspec.Struct, frozen=True):
     records: list[TopicRecord] = []
     more: bool = False
     lease_s: float = 0.0
+    state: str = ""
 
 
 class StartTopic(msgspec.Struct, frozen=True):

@@ -16,6 +16,7 @@ __all__ = [
     "SiteCoordinate",
     "SiteCoordinates",
     "SiteInfo",
+    "SiteStanding",
 ]
 
 
@@ -33,8 +34,19 @@ class SiteInfo(msgspec.Struct, frozen=True):
     max_connections: int = 65_536
 
 
+class SiteStanding(msgspec.Struct, frozen=True):
+    """A site's answer to a discovery: the sites of its configuration, and the highest term it has seen."""
+
+    site: str
+    sites: list[str]
+    term: int = 0
+
+
 class RegisterSite(msgspec.Struct, frozen=True):
-    """A site, and the topics of its configuration: those the registry does not know yet are taken over."""
+    """A site, and the topics it follows: those of its configuration, or the records of a registry.
+
+    Records that the registry does not know yet, or only in an older epoch, are taken over.
+    """
 
     info: SiteInfo
     topics: list[TopicRecord] = []

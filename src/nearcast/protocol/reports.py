@@ -144,7 +144,7 @@ class SiteReport(msgspec.Struct, frozen=True):
 
     revision: the registry's, of the assignments the site follows. arrived, gone: clients since the last report.
     seconds: the time it covers. round_trips: measured, to other sites. ready: it has measured its peers.
-    urgent: a client has moved, come or gone just now. lags: of topics that its store keeps.
+    urgent: a client has moved, come or gone just now. lags: of topics that its store keeps. term: the highest one seen.
     """
 
     site: str
@@ -161,3 +161,4 @@ class SiteReport(msgspec.Struct, frozen=True):
     ready: bool = True
     urgent: bool = False
     lags: list[TopicLag] = []
+    term: int = 0

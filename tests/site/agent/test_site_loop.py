@@ -30,6 +30,7 @@ class FakeConnection:
 
 class FakeHost:
     revision = 7
+    term = 3
     records: tuple[()] = ()
 
 
@@ -52,4 +53,4 @@ async def test_a_failed_measurement_does_not_end_the_reports() -> None:
         while not connection.reports:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     await loop.stop()
-    assert connection.reports[0] == SiteReport("west", 7)
+    assert connection.reports[0] == SiteReport("west", 7, term=3)

@@ -151,6 +151,7 @@ class Executor:
             )
         except StaleTermError as error:
             if error.term > self._term():
+                self._leader_term.exceed(error.term)  # if no other leads, this one goes on with a higher one
                 raise DeposedError(str(error)) from error
             return str(error)
         except NearcastError as error:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nearcast.nats import subjects
 from nearcast.nats.coordinator_rpc import CoordinatorError
+from nearcast.nats.rpc import Endpoint, Server
 from nearcast.nats.tasks import retry
+from nearcast.protocol.registration import SiteStanding
 from nearcast.site.agent.assignments import configured_records
 from nearcast.site.agent.client_services import ClientServices
 from nearcast.site.agent.coordinate_agent import CoordinateAgent
@@ -56,6 +59,9 @@ class Agent:
         self.measurement = SiteMeasurement(
             site, connection, self._client_reports, self.workers, self.coordinates, self.client_services.lags
         )
+        self._discovery = Server(connection, [Endpoint("discover", subjects.SITE_DISCOVERY, None, self._describe)])
+        self._sites = [peer.name for peer in deployment.sites]
+        self._name = site.name
         self._loop = SiteLoop(site, connection, period, configured, self.topic_host, self.measurement, self.lease)
 
     async def start(self) -> None:
@@ -64,16 +70,21 @@ class Agent:
         assignments = None
         if self.topic_host.has_saved_assignments:  # what was assigned here before may have gone elsewhere
             self.lease.require()
+            self.topic_host.load_saved()
             assignments = await self._registered()
         await self.topic_host.start(assignments)
+        await self._discovery.start()
         await self.coordinates.start()
         await self._client_reports.start()
         await self._loop.start()
 
     async def stop(self) -> None:
         """Stop in reverse order."""
-        for part in (self._loop, self.coordinates, self.topic_host, self.client_services):
+        for part in (self._loop, self.coordinates, self._discovery, self.topic_host, self.client_services):
             await part.stop()
+
+    async def _describe(self, request: None) -> SiteStanding:
+        return SiteStanding(self._name, self._sites, self.topic_host.term)
 
     async def _registered(self) -> Assignments | None:
         """The registry's assignments, if a coordinator answers soon; the broker may still be joining the others."""

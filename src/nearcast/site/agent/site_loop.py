@@ -73,7 +73,8 @@ class SiteLoop:
             spec.name, spec.url, spec.host, spec.port, spec.kind, spec.workers, spec.store is not None, spec.position,
             spec.limits.max_connections,
         )  # fmt: skip
-        request = RegisterSite(info, self._configured)
+        host = self._topic_host
+        request = RegisterSite(info, host.records if host.revision >= 0 else self._configured)
         self._registered = lease_clock()
         answer = await call_coordinator(self._connection, "site", "register", request, Assignments, timeout)
         return await self._remaining_pages(answer, timeout)
@@ -116,7 +117,7 @@ class SiteLoop:
         """The answer is not awaited: there is none while no coordinator leads, and a site must not fall silent."""
         host = self._topic_host
         report = await self._measurement.report(host.revision, host.records, self._reported_clients)
-        self._last = msgspec.structs.replace(report, urgent=urgent)
+        self._last = msgspec.structs.replace(report, urgent=urgent, term=host.term)
         self._number += 1
         self._sent, self._answered = lease_clock(), False
         body = msgspec.msgpack.encode(self._last)
@@ -139,7 +140,7 @@ class SiteLoop:
         host = self._topic_host
         try:
             lease_s = answer.lease_s
-            if not answer.registered:
+            if not answer.registered or answer.state != host.state:
                 assignments = await self.register()
                 sent, lease_s = self._registered, assignments.lease_s
                 released = await host.apply(assignments)
@@ -170,4 +171,4 @@ class SiteLoop:
         while answer.more:
             answer = await self._page(answer.revision, timeout)
             records += answer.records
-        return Assignments(answer.term, answer.revision, records, lease_s=lease_s)
+        return Assignments(answer.term, answer.revision, records, lease_s=lease_s, state=answer.state)

@@ -64,6 +64,7 @@ class TopicHost:
         self.settle, self._on_records = settle, on_records
         self.term = 0
         self.revision = -1
+        self.state = ""  # the identity of the registry that the revision is of
         self.running: dict[str, RunningTopic] = {}
         self._removed: set[str] = set()
         self._released: dict[str, int] = {}  # the epoch in which a topic was released: older records are out of date
@@ -86,13 +87,20 @@ class TopicHost:
         """All topics, as far as this site knows."""
         return list(self._records.values())
 
+    def load_saved(self) -> None:
+        """Know the assignments that were saved, if any: a registry that has lost its state asks for them."""
+        if self.has_saved_assignments:
+            self._records = {}
+            self._apply_records(msgspec.json.decode(self._file.read_bytes(), type=Assignments))
+
     async def start(self, assignments: Assignments | None) -> None:
         """Start the given assignments of the registry; else the saved ones; else those of the configuration."""
-        if assignments is None and self.has_saved_assignments:
-            assignments = msgspec.json.decode(self._file.read_bytes(), type=Assignments)
-        if assignments is not None:
+        if assignments is None:
+            self.load_saved()
+        else:
             self._records = {}
             self._apply_records(assignments)
+        if self.revision >= 0:
             self._on_records(self.records)
         for record in self.records:
             worker = worker_of(record, self._site)
@@ -112,10 +120,12 @@ class TopicHost:
         """Run the topics that the registry assigns to this site. Whether all that it takes away were stopped."""
         if assignments.term < self.term:
             return False
-        if self.revision < 0:
-            self._records = {}  # the registry replaces the configuration
+        if self.revision < 0 or assignments.state != self.state:
+            self._records = {}  # the registry replaces the configuration, or another registry that was lost
         self._apply_records(assignments)
-        self._file.write_bytes(msgspec.json.encode(Assignments(self.term, self.revision, self.records)))
+        self._file.write_bytes(
+            msgspec.json.encode(Assignments(self.term, self.revision, self.records, state=self.state))
+        )
         self._on_records(self.records)
         return await self.reconcile()
 
@@ -162,6 +172,7 @@ class TopicHost:
 
     def _apply_records(self, assignments: Assignments) -> None:
         self.term, self.revision = max(self.term, assignments.term), assignments.revision
+        self.state = assignments.state
         for record in assignments.records:
             if record.removed:
                 self._records.pop(record.spec.name, None)
