@@ -42,6 +42,7 @@ class World:
         self.workers: dict[str, list[WorkerFigures]] = {}
         self.stores: set[str] = set()
         self.stores_down: set[str] = set()
+        self.processors: dict[str, list[str]] = {}  # of sites that have told
         self.rate = 10.0
         self.settings = SETTINGS
 
@@ -93,6 +94,7 @@ class World:
             report = SiteReport(
                 site, 1, at(x), self.broker.get(site, BrokerFigures()), site not in self.stores_down,
                 self.workers.get(site, []), aggregate(said, list(self.topics), managing),
+                processors=self.processors.get(site),
             )  # fmt: skip
             monitor.take(report, then)
             if site not in self.lost:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -201,14 +201,27 @@ class CoordinatorApi:
         (finish,) = await self._executor.run([move])
         return {"client": client.name, "to": target, "error": finish.reason}
 
+    def _topic_row(self, record: TopicRecord) -> dict[str, Any]:
+        spec = record.spec
+        lacking = [site for site in spec.managed_by if not self._monitor.can_process(site, spec.name)]
+        return {
+            "topic": spec.name,
+            "members": [str(name) for name in record.members],
+            "replicas": list(spec.replicas),
+            "quorum": spec.quorum,
+            "bound_ms": spec.bound_ms,
+            "epoch": record.epoch,
+            "problem": f"no processor at {', '.join(lacking)}" if lacking else "",
+        }
+
     async def _topics(self, request: NameRequest) -> list[dict[str, Any]]:
         loop, topics = self._control_loop, self._registry.topics
-        return [_topic_row(topics[name]) | loop.topic_lag(name) for name in sorted(topics)]
+        return [self._topic_row(topics[name]) | loop.topic_lag(name) for name in sorted(topics)]
 
     async def _topic(self, request: NameRequest) -> dict[str, Any]:
         record = self._registry.topic(request.name)
         lag = self._control_loop.topic_lag(request.name)
-        return _topic_row(record) | lag | {"figures": self._control_loop.topic_figures(request.name)}
+        return self._topic_row(record) | lag | {"figures": self._control_loop.topic_figures(request.name)}
 
     async def _add_topic(self, request: AddTopicRequest) -> dict[str, Any]:
         spec = request.spec
@@ -223,8 +236,19 @@ class CoordinatorApi:
                 raise InputError(f"site {site} has no store")
         if not 0 <= spec.quorum <= len(spec.replicas):
             raise InputError(f"quorum is {spec.quorum}; allowed: 0 to {len(spec.replicas)}, the replicas")
+        self._refuse_without_processor(spec.name, spec.managed_by)
         await self._registry.add_topic(spec, tuple(WorkerId(site, "worker-0") for site in spec.managed_by))
-        return _topic_row(self._registry.topic(spec.name))
+        return self._topic_row(self._registry.topic(spec.name))
+
+    def _refuse_without_processor(self, topic: str, sites: Iterable[str]) -> None:
+        """A site that manages a topic without a processor for it would swallow its publications."""
+        for site in sites:
+            if not self._monitor.can_process(site, topic):
+                patterns = ", ".join(self._monitor.reports[site].processors or ()) or "none"
+                raise InputError(
+                    f"site {site} has no processor for topic {topic!r}; its modules have: {patterns}. "
+                    "Add one to the modules of nearcast.toml, or choose another site"
+                )
 
     async def _remove_topic(self, request: NameRequest) -> None:
         await self._registry.remove_topic(request.name)
@@ -235,6 +259,7 @@ class CoordinatorApi:
             raise InputError(f"topic {request.name!r} has no processor, so it runs at no site")
         for site in request.to:
             self._registry.site(site)
+        self._refuse_without_processor(request.name, request.to)
         present = dict(record.members)
         after = tuple(WorkerId(site, present.get(site, "worker-0")) for site in request.to)
         if set(after) == set(record.members):
@@ -281,18 +306,6 @@ class CoordinatorApi:
             "moves_under_way": len(registry.moves),
             "last_pass": self._control_loop.last_pass,
         }
-
-
-def _topic_row(record: TopicRecord) -> dict[str, Any]:
-    spec = record.spec
-    return {
-        "topic": spec.name,
-        "members": [str(name) for name in record.members],
-        "replicas": list(spec.replicas),
-        "quorum": spec.quorum,
-        "bound_ms": spec.bound_ms,
-        "epoch": record.epoch,
-    }
 
 
 def _listed(members: tuple[WorkerId, ...]) -> str:

@@ -33,7 +33,7 @@ class Anomaly:
 
 def detect(model: Model, settings: CoordinatorSettings, known_sites: frozenset[str]) -> list[Anomaly]:
     """All anomalies. known_sites: the sites that were alive at the last pass."""
-    found = [*_sites(model, settings, known_sites), *_topics(model), *_workers(model, settings)]
+    found = [*_sites(model, settings, known_sites), *_topics(model), *_unprocessed(model), *_workers(model, settings)]
     loads = site_loads(model)[model.sites.alive]
     if len(loads) and cov(loads) > settings.cov and loads.mean() > settings.mean_load:
         difference = f"{cov(loads):.0%} of their mean of {loads.mean():.0f} messages/s"
@@ -86,6 +86,20 @@ def _topics(model: Model) -> list[Anomaly]:
             f"topic {topics.names[row]} takes {_took(model, row)}, its bound is {topics.bound[row]:.0f} ms",
         )
         for row in late[:_LISTED].tolist()
+    ]
+
+
+def _unprocessed(model: Model) -> list[Anomaly]:
+    """Topics that are managed by a site that cannot process them: their publications would vanish there."""
+    topics, sites = model.topics, model.sites
+    found = np.argwhere(topics.managing & ~topics.can_run & sites.alive[None, :])
+    return [
+        Anomaly(
+            "no processor",
+            topics.names[row],
+            f"topic {topics.names[row]} is managed by {sites.names[site]}, which has no processor for it",
+        )
+        for row, site in found[:_LISTED].tolist()
     ]
 
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from nearcast.coordinator.site_leases import SiteLeases
+from nearcast.domain.topic import covers
 from nearcast.protocol.reports import TopicLag, is_channel
 
 if TYPE_CHECKING:
     from nearcast.protocol.reports import SiteReport
 
-__all__ = ["DIMENSIONS", "FIGURES", "Monitor", "ReportColumns"]
+__all__ = ["DIMENSIONS", "FIGURES", "Monitor", "ReportColumns", "has_processor"]
 
 DIMENSIONS = 8  # of coordinates
 FIGURES = (
@@ -48,6 +50,12 @@ class ReportColumns:
             self.way_topic.append(np.fromiter((n for n, _ in ways), np.int64, len(ways)))
             self.way_site.append(np.fromiter((number[way.site] for _, way in ways), np.int64, len(ways)))
             self.way_worst.append(np.fromiter((way.worst for _, way in ways), float, len(ways)))
+
+
+@lru_cache(maxsize=1 << 17)
+def has_processor(patterns: tuple[str, ...], topic: str) -> bool:
+    """Whether exactly one of the processors handles a topic or a whole family of topics."""
+    return sum(covers(pattern, topic) for pattern in patterns) == 1
 
 
 @dataclass
@@ -105,6 +113,11 @@ class Monitor:
     def lost_stores(self, now: float) -> set[str]:
         """The stores that have been down for too long at sites that report. A store that restarts is not lost."""
         return {site for site, since in self.stores_down.items() if now - since > self.lost_after}
+
+    def can_process(self, site: str, topic: str) -> bool:
+        """Whether a site has a processor for a topic, as far as is known."""
+        report = self.reports.get(site)
+        return report is None or report.processors is None or has_processor(tuple(report.processors), topic)
 
     def take_departed(self, now: float, after: float) -> list[str]:
         """The clients that departed longer than `after` ago; they are not returned again."""

@@ -145,6 +145,7 @@ class SiteReport(msgspec.Struct, frozen=True):
     revision: the registry's, of the assignments the site follows. arrived, gone: clients since the last report.
     seconds: the time it covers. round_trips: measured, to other sites. ready: it has measured its peers.
     urgent: a client has moved, come or gone just now. lags: of topics that its store keeps. term: the highest one seen.
+    processors: the patterns of the topics that its modules can process; none while that is not known.
     """
 
     site: str
@@ -162,3 +163,4 @@ class SiteReport(msgspec.Struct, frozen=True):
     urgent: bool = False
     lags: list[TopicLag] = []
     term: int = 0
+    processors: list[str] | None = None

@@ -36,6 +36,7 @@ class WorkerAssignment(msgspec.Struct, frozen=True):
     search_path: list[str]
     topics: list[TopicSpec]
     epochs: dict[str, int] = {}
+    configured: bool = False  # the topics are those of `nearcast.toml`: one without a processor is refused
 
 
 class HostTopic(msgspec.Struct, frozen=True):
@@ -130,6 +131,7 @@ class WorkerStats(msgspec.Struct):
     late: taken from a store, because nobody had marked them. unowned: not taken, because the site had no lease.
     deferred: of durable topics, without room in the queue; a store gives them again.
     dropped: lost here: what could not be sent, or was handed over for a topic that is not here.
+    processors: the patterns of the topics that its modules can process.
     leaving, held: topics on their way out, and handed-over messages that wait, at this moment.
     """
 
@@ -149,4 +151,5 @@ class WorkerStats(msgspec.Struct):
     restarts: int = 0
     leaving: int = 0
     held: int = 0
+    processors: list[str] = []
     topics: dict[str, TopicWork] = {}

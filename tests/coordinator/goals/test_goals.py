@@ -312,6 +312,22 @@ def test_clients_of_late_shared_topics_get_better_homes() -> None:
     assert len(plan.accepted) == 4
 
 
+def test_a_topic_at_a_site_without_its_processor_is_noticed_and_none_moves_there() -> None:
+    world = World(west=0.0, east=100.0)
+    world.topic("gps", "west", bound=30.0)
+    world.topic("air.*", "west")
+    for n in range(4):
+        world.client(f"car{n}", 100.0, "east", publishes="gps", subscribes="gps")
+    assert any("-> east/worker-0" in move for move in moves(plan_of(world)))  # nobody has told of processors
+    world.processors = {"west": ["gps"], "east": ["air.>"]}
+    (found,) = (anomaly for anomaly in detect(world.model(), SETTINGS, frozenset({"west", "east"}))
+                if anomaly.kind == "no processor")  # fmt: skip
+    assert found.sentence == "topic air.* is managed by west, which has no processor for it"
+    plan = plan_of(world)
+    assert not [one for one in plan.accepted if isinstance(one.proposal, TopicProposal)]
+    assert "site east has no processor for topic gps" in {one.reason for one in plan.refused}
+
+
 def test_a_site_that_joins_is_noticed() -> None:
     world = World(west=0.0, east=1.0)
     found = detect(world.model(), SETTINGS, frozenset({"west"}))

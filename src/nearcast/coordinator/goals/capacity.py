@@ -62,6 +62,8 @@ class SiteCapacityGoal(Goal):
         for row, rate in added:
             if not sites.alive[row]:
                 return f"site {sites.names[row]} is lost"
+            if isinstance(proposal, TopicProposal) and not draft.model.topics.can_run[proposal.topic, row]:
+                return f"site {sites.names[row]} has no processor for topic {draft.model.topics.names[proposal.topic]}"
             before = draft.rate_out[row]
             if before + rate > sites.rate_limit[row]:
                 return f"site {sites.names[row]} would send more than its {sites.rate_limit[row]:.0f} messages/s"

@@ -11,7 +11,7 @@ import numpy as np
 from nearcast.coordinator.model.client_columns import coordinate_columns
 from nearcast.coordinator.model.model import Model, SiteColumns, TopicColumns, WorkerColumns
 from nearcast.coordinator.model.topic_ways import site_round_trips, topic_ways
-from nearcast.coordinator.monitor import DIMENSIONS, FIGURES
+from nearcast.coordinator.monitor import DIMENSIONS, FIGURES, has_processor
 from nearcast.domain.worker_id import WorkerId
 from nearcast.protocol.reports import BrokerFigures, channel_row
 
@@ -154,7 +154,23 @@ def _topics(
         expected=ways[0] + ways[1] + in_worker[:, None],
         held=np.array([f"topic {record.spec.name}" in held for record in records], dtype=bool),
         just_late=np.array([record.spec.name in just_late for record in records], dtype=bool),
+        can_run=_can_run(records, sites, monitor),
     )
+
+
+def _can_run(records: Sequence[TopicRecord], sites: SiteColumns, monitor: Monitor) -> Flags:
+    """Sites mostly have the same modules: each set of patterns is compared once."""
+    found = np.ones((len(records), len(sites.names)), dtype=bool)
+    known: dict[tuple[str, ...], Flags] = {}
+    for column, site in enumerate(sites.names):
+        report = monitor.reports.get(site)
+        if report is None or report.processors is None:
+            continue
+        patterns = tuple(report.processors)
+        if patterns not in known:
+            known[patterns] = np.array([has_processor(patterns, record.spec.name) for record in records], dtype=bool)
+        found[:, column] = known[patterns]
+    return found
 
 
 def _reported(number: Mapping[str, int], monitor: Monitor) -> tuple[Ints, Floats, Floats]:

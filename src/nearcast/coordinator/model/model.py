@@ -67,6 +67,7 @@ class TopicColumns:
     expected: Floats
     held: Flags
     just_late: Flags
+    can_run: Flags  # topics × sites: the site has a processor for it, as far as is known
 
     @property
     def processed(self) -> Flags:

@@ -122,7 +122,14 @@ class SiteMeasurement:
             round_trips,
             self._coordinates.ready,
             lags=self._lags(),
+            processors=self._processors(stats),
         )
+
+    def _processors(self, stats: Sequence[WorkerStats]) -> list[str] | None:
+        """The patterns that the site's modules can process; none when no worker has told yet."""
+        if not self._workers.has_processors:
+            return []
+        return sorted({pattern for worker in stats for pattern in worker.processors}) if stats else None
 
     def _serving(self, record: TopicRecord, known: Mapping[str, Coordinate]) -> Coordinate | None:
         """Where a client of this site is served: here if this site manages the topic, else at the first that does."""

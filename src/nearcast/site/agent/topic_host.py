@@ -107,7 +107,7 @@ class TopicHost:
             if worker:
                 self.running[record.spec.name] = RunningTopic(record.spec, worker, record.epoch)
         for worker in sorted({running.worker for running in self.running.values()}):
-            await self._workers.ensure(worker, self._topics_of(worker))
+            await self._workers.ensure(worker, self._topics_of(worker), configured=self.revision < 0)
         await self._server.start()
         await self._connection.flush()
 

@@ -58,8 +58,8 @@ class WorkerProcesses:
         """Whether there is user code to run."""
         return bool(self._modules)
 
-    async def ensure(self, worker: str, topics: Iterable[RunningTopic]) -> None:
-        """Start a worker with these topics unless it runs."""
+    async def ensure(self, worker: str, topics: Iterable[RunningTopic], *, configured: bool = False) -> None:
+        """Start a worker with these topics unless it runs. configured: they must have processors."""
         async with self._starting:
             if worker in self.processes:
                 return
@@ -68,7 +68,7 @@ class WorkerProcesses:
                 [sys.executable, "-m", "nearcast.site.worker"],
                 self._folder / f"{worker}.log",
                 ready=lambda: self._wait_ready(worker),
-                stdin=self._assignment(worker, topics),
+                stdin=self._assignment(worker, topics, configured),
                 answers=lambda: self._answers(worker),
             )
             self.processes[worker] = process
@@ -108,7 +108,7 @@ class WorkerProcesses:
         await asyncio.gather(*(process.stop() for process in self.processes.values()))
         self.processes.clear()
 
-    def _assignment(self, worker: str, topics: Iterable[RunningTopic]) -> bytes:
+    def _assignment(self, worker: str, topics: Iterable[RunningTopic], configured: bool = False) -> bytes:
         running = list(topics)
         assignment = WorkerAssignment(
             site=self._site.name,
@@ -119,6 +119,7 @@ class WorkerProcesses:
             search_path=self._search_path,
             topics=[topic.spec for topic in running],
             epochs={topic.spec.name: topic.epoch for topic in running},
+            configured=configured,
         )
         return msgspec.json.encode(assignment)
 

@@ -32,7 +32,7 @@ from nearcast.nats.stamp import (
     stamp_of,
 )
 from nearcast.nats.tasks import TaskSet
-from nearcast.processors import find_processor
+from nearcast.processors import ProcessorError, find_processor
 from nearcast.protocol.marks import Redelivered
 from nearcast.protocol.worker import (
     HostTopic,
@@ -104,7 +104,12 @@ class Worker:
                 tasks.create_task(self._intake.run(self._table))
                 await started.wait()
                 for spec in assignment.topics:
-                    await self._handle_command(HostTopic(spec, assignment.epochs.get(spec.name, 0)))
+                    try:
+                        await self._handle_command(HostTopic(spec, assignment.epochs.get(spec.name, 0)))
+                    except ProcessorError as error:  # the other topics go on; the coordinator shows it
+                        if assignment.configured:
+                            raise
+                        _log.error("%s", error)
                 await self._connection.subscribe_raw(subjects.handover(site, name, ">"), self._handed_over)
                 await server.start()
                 await self._connection.flush()
@@ -394,6 +399,7 @@ class Worker:
     async def _answer_stats(self, request: None) -> WorkerStats:
         self._stats.processor_pid = self._process.pid or 0
         self._stats.restarts = self._process.restarts
+        self._stats.processors = [spec.pattern for spec in self._process.processors]
         families = self._table.families
         self._stats.leaving = sum(not family.machine.is_hosted for family in families.values())
         self._stats.held = sum(family.machine.held for family in families.values())
