@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from nearcast.nats.digest import add_digests, content_hash, id_hash
 
-MESSAGES = st.lists(st.tuples(st.binary(max_size=4), st.binary(max_size=4), st.binary(max_size=4)), max_size=8)
+NAMES = st.text("ab.", max_size=4).map(str.encode)
+MESSAGES = st.lists(st.tuples(NAMES, NAMES, st.binary(max_size=4)), max_size=8)
 
 
 def digest(messages: list[tuple[bytes, bytes, bytes]]) -> int:

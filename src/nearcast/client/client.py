@@ -245,8 +245,9 @@ class Client:
     ) -> History:
         """Past messages of a durable topic, from the nearest store that keeps it: `async for message in …`.
 
-        Only messages that pass the whole filter cross the network. Times are those at which the store received a
-        message. A processed topic gives its notifications, unless its `publications` are asked for.
+        Only messages that pass the whole filter cross the network. They come in the order of their times, the same at
+        every store: `message.published`; for a message without one (MQTT) when the store received it. A processed topic
+        gives its notifications, unless its `publications` are asked for.
         """
         request = history_request(topic, since, until, last, where)
 

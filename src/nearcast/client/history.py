@@ -45,6 +45,7 @@ _ADVERTISED_WITHIN = 5.0
 # Stores that answer pings and give no page are asked again for this long.
 _UNAVAILABLE_LIMIT = 15.0
 _UNAVAILABLE_PAUSE = 0.2
+_OVERLAP_US = 5_000_000
 # Round trips this close are equal: the paper lets requests be shared among stores at the same distance.
 _EQUAL_SECONDS, _EQUAL_SHARE = 0.0005, 0.2
 
@@ -89,7 +90,7 @@ class StoreFinder:
         self._current, self._choice = current, choice
 
     async def find(self, topic: str) -> list[str]:
-        """The stores that advertise a topic and answer, nearest first."""
+        """The stores that advertise a topic and answer, nearest first; those that lack something last."""
         answer = await self._ask_home(topic)
         clock = asyncio.get_running_loop().time
         deadline = clock() + _ADVERTISED_WITHIN
@@ -101,7 +102,7 @@ class StoreFinder:
             raise HistoryError(f"topic {topic}: no store advertises it; {hint}")
         trips = await asyncio.gather(*(self._round_trip(site) for site in answer.stores))
         near = {site: trip for site, trip in zip(answer.stores, trips, strict=True) if trip is not None}
-        return rank_stores(near, self._choice)
+        return sorted(rank_stores(near, self._choice), key=lambda site: site in answer.behind)
 
     async def _ask_home(self, topic: str) -> StoresAnswer:
         connection = self._current()
@@ -126,11 +127,19 @@ class StoreFinder:
         return best
 
 
+class _End(msgspec.Struct, frozen=True):
+    """Where a round of pages ended: the store, its last sequence when the first page was read, the last time seen."""
+
+    store: str = ""
+    sequence: int = 0
+    last_us: int = 0
+
+
 class HistoryQuery:
-    """Past messages in the order they were stored. Iterate it; pages are fetched one ahead of the reader.
+    """Past messages in the order of their times. Iterate it; pages are fetched one ahead of the reader.
 
     current: gives the connection to ask through; it changes when the client moves. store: the site that answered last.
-    bytes_received: what crossed the network for it. end: the store's last sequence that was looked at.
+    bytes_received: what crossed the network for it. incomplete: only a store answered that was still catching up.
     """
 
     def __init__(
@@ -145,13 +154,19 @@ class HistoryQuery:
         self._decode, self._limit = decode, limit
         self.store = self._refusal = ""
         self.bytes_received = 0
-        self.end = 0
+        self.incomplete = False
+        self._end, self._after = _End(), ""  # after: the store whose sequence the request has
+        self._first_us = 0
 
     def continue_after_end(self) -> None:
-        """Have the next round of pages begin where the last one found the end."""
-        self._request = msgspec.structs.replace(
-            self._request, cursor=self.end + 1, since_us=None, last=None, before=None
-        )
+        """Have the next round of pages give what was stored since the first page of the last one was read."""
+        end = self._end
+        if end.store:
+            self._request = msgspec.structs.replace(
+                self._request, cursor=None, since_us=None, last=None, before=None, stored_after=end.sequence
+            )
+            self._end = _End("", 0, end.last_us)
+            self._after = end.store
 
     async def __aiter__(self) -> AsyncGenerator[Message, None]:
         left = self._limit
@@ -165,25 +180,39 @@ class HistoryQuery:
 
     async def pages(self) -> AsyncGenerator[HistoryPage, None]:
         """Page after page, from the nearest store that answers; another one goes on where it stopped."""
-        request, recent, last_us = self._request, RecentIds(1 << 16), None
+        request, recent = self._request, RecentIds(1 << 16)
         clock = asyncio.get_running_loop().time
         stores, give_up_at = await self._finder.find(request.topic), clock() + _UNAVAILABLE_LIMIT
+        refused: set[str] = set()
         while True:
-            if not stores or clock() > give_up_at:
-                why = f"; the last one asked: {self._refusal}" if self._refusal else ""
-                raise HistoryError(f"topic {request.topic}: no store that advertises it answers{why}")
-            self.store = stores[0]
+            left = [site for site in stores if site not in refused]
+            store = self._after if self._after in left else next(iter(left), "")
+            if not store and not request.incomplete:  # better some of it than nothing
+                request, refused = msgspec.structs.replace(request, incomplete=True), set()
+                continue
+            if not store:
+                if not stores or clock() > give_up_at:
+                    why = f"; the last one asked: {self._refusal}" if self._refusal else ""
+                    raise HistoryError(f"topic {request.topic}: no store that advertises it answers{why}")
+                await asyncio.sleep(_UNAVAILABLE_PAUSE)
+                stores, refused = await self._finder.find(request.topic), set()
+                continue
+            self.store = store
+            request = self._for_store(request, store)
             ahead: asyncio.Task[HistoryPage | None] | None = None
             try:
-                page = await self._fetch(self.store, request)
+                page = await self._fetch(store, request)
                 while page is not None:
                     following = _next(request, page)
                     if following is not None:
-                        ahead = asyncio.create_task(self._fetch(self.store, following))
-                    self.end = max(self.end, page.end)
+                        ahead = asyncio.create_task(self._fetch(store, following))
+                    if not self._end.store:
+                        self._end = _End(store, page.end, self._end.last_us)
+                    self.incomplete |= page.incomplete
                     fresh = [m for m in page.messages if not recent.seen(m.id)]
                     if fresh:
-                        last_us = fresh[-1].stored_us
+                        self._end = msgspec.structs.replace(self._end, last_us=fresh[-1].time_us)
+                        self._first_us = self._first_us or fresh[0].time_us
                     yield msgspec.structs.replace(page, messages=fresh)
                     if following is None or ahead is None:
                         return
@@ -191,16 +220,15 @@ class HistoryQuery:
                     give_up_at = clock() + _UNAVAILABLE_LIMIT
             finally:
                 await cancel_and_wait(ahead)
-            _log.warning("history of %s: the store of %s does not answer; trying the next", request.topic, self.store)
-            await asyncio.sleep(_UNAVAILABLE_PAUSE)
-            stores = [site for site in await self._finder.find(request.topic) if site != self.store]
-            request = self._elsewhere(request, last_us)
+            _log.warning("history of %s: the store of %s does not answer: %s", request.topic, store, self._refusal)
+            refused.add(store)
 
-    def _elsewhere(self, request: HistoryRequest, last_us: int | None) -> HistoryRequest:
-        """Sequences mean nothing at another store; start a little before the last time we saw, ids drop the overlap."""
-        if last_us is None:
-            return self._request
-        return msgspec.structs.replace(request, cursor=None, before=None, last=None, since_us=last_us - 5_000_000)
+    def _for_store(self, request: HistoryRequest, store: str) -> HistoryRequest:
+        """Sequences mean nothing at another store: there, go on a little before the last time that was seen."""
+        if not request.stored_after or store == self._after:
+            return request
+        since = max(self._end.last_us - _OVERLAP_US, self._first_us)
+        return msgspec.structs.replace(request, stored_after=0, since_us=since, cursor=None)
 
     async def _fetch(self, store: str, request: HistoryRequest) -> HistoryPage | None:
         """A page, or nothing when this store cannot answer; InputError when no store could."""
@@ -225,6 +253,11 @@ class History:
     def store(self) -> str:
         """The site whose store answered."""
         return self._query.store if self._query else ""
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether messages may be missing, because only a store answered that is still catching up with the others."""
+        return self._query.incomplete if self._query else False
 
     @property
     def bytes_received(self) -> int:

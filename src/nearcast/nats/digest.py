@@ -11,9 +11,8 @@ _MASK = (1 << DIGEST_BITS) - 1
 
 
 def content_hash(subject: bytes, message_id: bytes, payload: bytes) -> int:
-    """64 bits of all that two replicas must agree on; the lengths keep the parts apart."""
-    parts = b"%d %d %b%b%b" % (len(subject), len(message_id), subject, message_id, payload)
-    return int.from_bytes(blake2b(parts, digest_size=8).digest(), "little")
+    """64 bits of all that two replicas must agree on. No subject or id has the line break between the parts."""
+    return int.from_bytes(blake2b(b"\n".join((subject, message_id, payload)), digest_size=8).digest(), "little")
 
 
 def id_hash(message_id: bytes, payload: bytes) -> int:

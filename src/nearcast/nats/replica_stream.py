@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nats.js.api import ExternalStream, RetentionPolicy, StorageType, StreamConfig, StreamSource, SubjectTransform
+from nats.js.api import RetentionPolicy, StorageType, StreamConfig, SubjectTransform
 
 from nearcast.nats import subjects
 
@@ -15,7 +15,6 @@ __all__ = ["copying_config", "is_copying", "is_retired", "keeps", "retired_confi
 
 _COPYING = "nearcast-copying"  # in the metadata of a stream whose past is not complete
 _DUPLICATE_WINDOW = 120.0
-_COPYING_WINDOW = 3600.0  # longer while the past is copied: what came live comes again with the past, much later
 
 
 def stream_config(topic: TopicSpec, site: str) -> StreamConfig:
@@ -42,22 +41,14 @@ def stream_config(topic: TopicSpec, site: str) -> StreamConfig:
     )
 
 
-def copying_config(config: StreamConfig, source: str = "") -> StreamConfig:
-    """The stream until its past is complete; without a source as long as no other store answers.
-
-    (A server whose source is lost looks for it again after pauses that grow to two minutes.)
-    """
-    past = StreamSource(name=str(config.name), external=ExternalStream(api=subjects.store_api(source)))
-    return config.evolve(
-        metadata={_COPYING: "yes"},
-        sources=[past] if source else None,
-        duplicate_window=min(_COPYING_WINDOW, config.max_age or _COPYING_WINDOW),
-    )
+def copying_config(config: StreamConfig) -> StreamConfig:
+    """The stream until repair has given it its past."""
+    return config.evolve(metadata={_COPYING: "yes"})
 
 
 def retired_config(config: StreamConfig) -> StreamConfig:
     """The stream keeps what it has and takes nothing more."""
-    return config.evolve(subjects=[_retired_subject(config)], sources=None, subject_transform=None)
+    return config.evolve(subjects=[_retired_subject(config)], subject_transform=None)
 
 
 def is_copying(config: StreamConfig) -> bool:

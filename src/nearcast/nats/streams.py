@@ -17,7 +17,7 @@ from nats.errors import Error as NatsError
 from nats.js.errors import NotFoundError
 
 from nearcast.errors import NearcastError
-from nearcast.nats.stamp import parse_stamp, stamp_of
+from nearcast.nats.stamp import message_time, stamp_of
 
 if TYPE_CHECKING:
     from nearcast.nats.connection import Connection
@@ -55,8 +55,7 @@ class StreamBounds(NamedTuple):
     last: int
 
 
-@dataclass(frozen=True, slots=True)
-class StoredEntry:
+class StoredEntry(NamedTuple):
     """A stored message."""
 
     sequence: int
@@ -68,7 +67,7 @@ class StoredEntry:
     @property
     def time_us(self) -> int:
         """The message's time: from its id, the same at every store; the stored time when it has none."""
-        return parse_stamp(self.id).published_us or self.stored_us
+        return message_time(self.id) or self.stored_us
 
 
 @dataclass
@@ -261,16 +260,12 @@ class StreamReader:
 def parse_entry(payload: bytes, headers: bytes) -> StoredEntry:
     """A stored message from one answer of a direct get."""
     message_id = stamp_of(headers)
-    stored_us = _microseconds(header_field(headers, b"Nats-Time-Stamp:"))
+    # What the store adds stands behind the message's own headers, in this order.
+    _, subject, sequence, stored, _ = headers[headers.index(b"Nats-Stream:") :].split(b"\r\n", 4)
+    stored_us = _microseconds(stored[16:])
     if not message_id and (first_stored := header_field(headers, FIRST_STORED)).isdigit():
         stored_us = int(first_stored[:16])  # it came from another replica, which had it first
-    return StoredEntry(
-        int(header_field(headers, b"Nats-Sequence:")),
-        header_field(headers, b"Nats-Subject:").decode(),
-        stored_us,
-        message_id,
-        payload,
-    )
+    return StoredEntry(int(sequence[14:]), subject[14:].decode(), stored_us, message_id, payload)
 
 
 def original_headers(headers: bytes) -> bytes:
@@ -287,7 +282,7 @@ def header_field(headers: bytes, name: bytes) -> bytes:
 
 def _microseconds(text: bytes) -> int:
     """From 2026-11-15T20:00:00.123456789Z; the server leaves out trailing zeros of the fraction."""
-    whole, _, fraction = text.rstrip(b"Z").partition(b".")
+    whole, _, fraction = text.strip(b" Z").partition(b".")
     return _seconds(whole) * 1_000_000 + int((fraction + b"000000")[:6])
 
 

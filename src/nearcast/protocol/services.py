@@ -40,18 +40,26 @@ class TopicsAnswer(msgspec.Struct, frozen=True):
 
 
 class StoresAnswer(msgspec.Struct, frozen=True):
-    """The sites whose stores advertise a topic, and whether the configuration says that some should."""
+    """The sites whose stores advertise a topic, and whether the configuration says that some should.
+
+    behind: those of them that lack something, or cannot know that they do not.
+    """
 
     stores: list[str] = []
     configured: bool = False
+    behind: list[str] = []
 
 
 class Advertisement(msgspec.Struct, frozen=True):
-    """A store tells what it holds. `fresh`: it has just come up and asks the others to tell, too."""
+    """A store tells what it holds. `fresh`: it has just come up and asks the others to tell, too.
+
+    behind: topics of which it lacks something, or cannot know that it does not.
+    """
 
     site: str
     topics: list[str]
     fresh: bool = False
+    behind: list[str] = []
 
 
 class Tip(msgspec.Struct, frozen=True, array_like=True):
@@ -71,13 +79,19 @@ class Tip(msgspec.Struct, frozen=True, array_like=True):
     late: list[bytes] = []
 
 
+Position = tuple[int, bytes]
+"""A place in a topic's history: time in microseconds, and id. The same at every store."""
+
+
 class HistoryRequest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One page of past messages, please.
+    """One page of past messages, please. Their order is that of (time, id), the same at every store.
 
     results: of a channel, with `<channel>.<key>` for the topic. cursor: where the page before ended.
     notifications: what subscribers were told, instead of what was published.
     before: where the backward search for the `last` messages had got to.
-    Times are microseconds since 1970, by the clock of the store.
+    stored_after: only what this store got after that sequence; of use at one store only.
+    incomplete: a store that is behind may answer, too.
+    Times are those of messages, in microseconds since 1970.
     """
 
     topic: str
@@ -86,9 +100,11 @@ class HistoryRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     until_us: int | None = None
     last: int | None = None
     where: list[object] | None = None
-    cursor: int | None = None
-    before: int | None = None
+    cursor: Position | None = None
+    before: Position | None = None
     results: bool = False
+    stored_after: int = 0
+    incomplete: bool = False
 
 
 class TailRequest(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -111,22 +127,24 @@ class StoredMessage(msgspec.Struct, frozen=True, array_like=True):
     topic: str
     id: bytes
     payload: bytes
-    stored_us: int
+    time_us: int
 
 
 class HistoryPage(msgspec.Struct, frozen=True, omit_defaults=True):
     """Matches in order, and where to go on; no cursor means that the end was reached.
 
-    end: the store's last sequence that this page has looked at; a later request may start behind it.
+    end: the store's last sequence when this page was read; a later request may ask for what came after it.
     before, remaining: the backward search is not over; ask again with these.
+    incomplete: the store is behind.
     Error 400: the request is wrong wherever it is asked. Any other error: this store cannot answer, another one may.
     """
 
     messages: list[StoredMessage] = []
-    cursor: int | None = None
+    cursor: Position | None = None
     end: int = 0
-    before: int | None = None
+    before: Position | None = None
     remaining: int = 0
+    incomplete: bool = False
 
 
 class ChannelRequest(msgspec.Struct, frozen=True):

@@ -29,13 +29,20 @@ _EXPIRE_AFTER = 3 * _PERIOD
 
 
 class Advertisements:
-    """Advertises one site's store, and answers which stores keep a topic. readable: topics that can be read here."""
+    """Advertises one site's store, and answers which stores keep a topic.
+
+    readable: gives the topics that can be read here, and those of them that are behind.
+    """
 
     def __init__(
-        self, site: str, connection: Connection, directory: TopicDirectory, readable: Callable[[], list[str]]
+        self,
+        site: str,
+        connection: Connection,
+        directory: TopicDirectory,
+        readable: Callable[[], tuple[list[str], list[str]]],
     ) -> None:
         self._site, self._connection, self._directory, self._readable = site, connection, directory, readable
-        self._received: dict[str, tuple[float, list[str]]] = {}  # by site: when, and its topics
+        self._received: dict[str, tuple[float, Advertisement]] = {}  # by site: when, and what
         self.endpoint = Endpoint("stores", subjects.history(site, "find"), TopicsRequest, self._find_stores)
         self._subscription: Any = None
         self._task: asyncio.Task[None] | None = None
@@ -54,17 +61,24 @@ class Advertisements:
 
     def publish(self, *, fresh: bool = False) -> None:
         """Advertise what can be read here now. fresh: the other sites are to do the same at once."""
-        message = Advertisement(self._site, self._readable(), fresh)
+        topics, behind = self._readable()
+        message = Advertisement(self._site, topics, fresh, behind)
         self._connection.send(subjects.advertisement(self._site), b"", msgspec.json.encode(message))
+
+    def stores_of(self, topic: str) -> set[str]:
+        """The sites whose stores were heard of lately and keep this topic."""
+        oldest = asyncio.get_running_loop().time() - _EXPIRE_AFTER
+        return {site for site, (came, message) in self._received.items() if came > oldest and topic in message.topics}
 
     async def _find_stores(self, request: TopicsRequest) -> StoresAnswer:
         oldest = asyncio.get_running_loop().time() - _EXPIRE_AFTER
-        stores = [
-            site
-            for site, (received, topics) in self._received.items()
-            if received > oldest and any(overlaps(topic, request.pattern) for topic in topics)
-        ]
-        return StoresAnswer(stores, any(topic.replicas for topic in self._directory.within(request.pattern)))
+        stores, behind = [], []
+        for site, (received, message) in self._received.items():
+            if received > oldest and any(overlaps(topic, request.pattern) for topic in message.topics):
+                stores.append(site)
+                if any(overlaps(topic, request.pattern) for topic in message.behind):
+                    behind.append(site)
+        return StoresAnswer(stores, any(topic.replicas for topic in self._directory.within(request.pattern)), behind)
 
     def _receive(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
         try:
@@ -72,7 +86,7 @@ class Advertisements:
         except msgspec.DecodeError as error:
             _log.warning("advertisement on %s is unreadable: %s", subject, error)
             return
-        self._received[advertisement.site] = (asyncio.get_running_loop().time(), advertisement.topics)
+        self._received[advertisement.site] = (asyncio.get_running_loop().time(), advertisement)
         if advertisement.fresh:
             self.publish()
 

@@ -41,7 +41,7 @@ class Agent:
     ) -> None:
         configured, period = configured_records(deployment), deployment.report_seconds
         self.coordinates = CoordinateAgent(site, deployment.peers(site.name), connection)
-        self.client_services = ClientServices(deployment, site, connection, self.coordinates)
+        self.client_services = ClientServices(deployment, site, connection, self.coordinates, folder)
         self.lease = SiteLeaseMachine()
         self.workers = WorkerProcesses(site, connection, folder, deployment.modules, search_path, self.lease)
         self.topic_host = TopicHost(

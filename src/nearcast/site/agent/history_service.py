@@ -7,39 +7,42 @@ nothing, and a client may continue at another store.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from nearcast.codec import JSON
-from nearcast.domain.topic import covers, overlaps
+from nearcast.domain.topic import TopicSpec, covers, overlaps
 from nearcast.errors import InputError, NearcastError
 from nearcast.filters import compile_condition
 from nearcast.nats import subjects
 from nearcast.nats.rpc import Endpoint
-from nearcast.nats.streams import StoredEntry, StreamReader
 from nearcast.protocol.services import HistoryPage, HistoryRequest, StoredMessage
+from nearcast.site.agent.time_order import BEGINNING, TimeOrder, following, position_of
 
 if TYPE_CHECKING:
-    from nearcast.nats.connection import Connection
+    from nearcast.nats.streams import StoredEntry
+    from nearcast.protocol.services import Position
+    from nearcast.site.agent.store_tail import StoreTail
     from nearcast.site.agent.topic_directory import TopicDirectory
 
 __all__ = ["HistoryService"]
 
 _PARALLEL_READS = 4
-_BATCH = 1000
 _PAGE_BYTES = 256 << 10
 _PAGE_SCANS = 20_000
-_FIRST_WINDOW = 256
+_FOREVER_US = 1 << 53
+_INDEX_LIMIT = 5.0
 
 
 class HistoryService:
-    """Answers `read` and `ping` requests for the topics that this site's store keeps."""
+    """Answers `read` and `ping` requests for the topics that this site's store keeps. behind: whether it lacks some."""
 
-    def __init__(self, directory: TopicDirectory, site: str, store: Connection) -> None:
-        self._directory, self._site = directory, site
-        self._reader = StreamReader(store)
+    def __init__(self, directory: TopicDirectory, site: str, tail: StoreTail, behind: Callable[[str], bool]) -> None:
+        self._directory, self._site, self._tail, self._behind = directory, site, tail, behind
         self._slots = asyncio.Semaphore(_PARALLEL_READS)
         self.endpoints = [
             Endpoint("history-ping", subjects.history(site, "ping"), None, self._ping),
@@ -47,89 +50,89 @@ class HistoryService:
         ]
 
     async def _ping(self, request: None) -> None:
-        if not self._reader.is_connected:
+        if not self._tail.reader.is_connected:
             raise NearcastError(f"the store of {self._site} is not connected")
 
     async def _read(self, request: HistoryRequest) -> HistoryPage:
         """A page. InputError: wrong wherever it is asked; any other error: this store cannot answer, another may."""
         async with self._slots:
-            return await self._page(request)
-
-    async def _page(self, request: HistoryRequest) -> HistoryPage:
-        if request.results:
-            channel, _, key = request.topic.partition(".")
-            stream, subject = subjects.channel_stream(channel), subjects.channel_results(channel, key)
-        else:
-            stream = self._stream_of(request.topic)
+            if request.results:
+                channel, _, key = request.topic.partition(".")
+                stream, subject = subjects.channel_stream(channel), subjects.channel_results(channel, key)
+                return await self._page(request, stream, subject, BEGINNING)
+            spec = self._spec_of(request.topic)
+            behind = self._behind(spec.name)
+            if behind and not request.incomplete:
+                raise NearcastError(f"the store of {self._site} is catching up with topic {spec.name}")
             kind = subjects.notifications if request.notifications else subjects.publications
-            subject = kind(request.topic)
+            # A message that came by repair is stored for longer: its time decides, as at the other stores.
+            oldest = (int((time.time() - spec.keep_seconds) * 1e6), b"") if spec.keep_seconds else BEGINNING
+            page = await self._page(request, subjects.stream_name(spec.name), kind(request.topic), oldest)
+            return msgspec.structs.replace(page, incomplete=behind)
+
+    async def _page(self, request: HistoryRequest, stream: str, subject: str, oldest: Position) -> HistoryPage:
+        index = await self._tail.current_index(stream, _INDEX_LIMIT)
+        order = TimeOrder(self._tail.reader, index, subject, request.stored_after)
         accepts = _filter(request)
         if request.last is not None and request.cursor is None:
-            return await self._find_last(request, stream, subject, accepts)
+            page = await self._find_last(request, order, oldest, accepts)
+            return msgspec.structs.replace(page, end=order.end)
+        start = max(oldest, request.cursor or (request.since_us or 0, b""))
+        until = _FOREVER_US if request.until_us is None else request.until_us
         found: list[StoredMessage] = []
         size = scanned = 0
-        position = request.cursor
-        since = request.since_us if position is None else None
-        while scanned < _PAGE_SCANS and size < _PAGE_BYTES:
-            batch = await self._reader.read(stream, subject, position or 1, _BATCH, since_us=since)
-            for entry in batch.entries:
-                scanned += 1
-                position = entry.sequence + 1
-                if request.until_us is not None and entry.stored_us >= request.until_us:
-                    return HistoryPage(found, None, entry.sequence)
-                if accepts(entry):
-                    found.append(
-                        StoredMessage(subjects.topic_of(entry.subject), entry.id, entry.payload, entry.stored_us)
-                    )
-                    size += len(entry.payload) + 64
-                    if size >= _PAGE_BYTES:
-                        break
-            else:
-                if batch.exhausted:
-                    return HistoryPage(found, None, max(batch.last_sequence, (position or 1) - 1))
-            since = None
-        return HistoryPage(found, position, (position or 1) - 1)
+        async with contextlib.aclosing(order.forwards(start, until)) as lists:
+            async for entries in lists:
+                for entry in entries:
+                    scanned += 1
+                    if accepts(entry):
+                        found.append(
+                            StoredMessage(subjects.topic_of(entry.subject), entry.id, entry.payload, entry.time_us)
+                        )
+                        size += len(entry.payload) + 64
+                    if size >= _PAGE_BYTES or scanned >= _PAGE_SCANS:
+                        return HistoryPage(found, following(position_of(entry)), order.end)
+        return HistoryPage(found, None, order.end)
 
     async def _find_last(
-        self, request: HistoryRequest, stream: str, subject: str, accepts: Callable[[StoredEntry], bool]
+        self, request: HistoryRequest, order: TimeOrder, oldest: Position, accepts: Callable[[StoredEntry], bool]
     ) -> HistoryPage:
-        """Search backwards in growing windows for the start of the `last` matches; the client then reads from there."""
-        first, last = await self._reader.bounds(stream)
-        wanted, window = request.last or 0, _FIRST_WINDOW
-        start = high = last + 1 if request.before is None else request.before
-        while high > first and wanted > 0:
-            if start - high > 5 * _PAGE_SCANS:
-                return HistoryPage(before=high, remaining=wanted)
-            low = max(first, high - window)
-            matching = [e.sequence for e in await self._reader.read_range(stream, subject, low, high) if accepts(e)]
-            if len(matching) >= wanted:
-                return HistoryPage([], matching[-wanted], last)
-            wanted -= len(matching)
-            high, window = low, min(2 * window, _PAGE_SCANS)
-        return HistoryPage([], high, last)
+        """Search backwards for the start of the `last` matches; the client then reads from there."""
+        wanted, scanned = request.last or 0, 0
+        until = _FOREVER_US if request.until_us is None else request.until_us
+        before = request.before or (until, b"")
+        start = max(oldest, (request.since_us or 0, b""))
+        async with contextlib.aclosing(order.backwards(before)) as lists:
+            async for entries in lists:
+                for entry in entries:
+                    scanned += 1
+                    before = position_of(entry)
+                    if before < start:
+                        return HistoryPage([], start)
+                    wanted -= accepts(entry)
+                    if wanted <= 0:
+                        return HistoryPage([], before)
+                if scanned > 5 * _PAGE_SCANS:
+                    return HistoryPage(before=before, remaining=wanted)
+        return HistoryPage([], start)
 
-    def _stream_of(self, topic: str) -> str:
+    def _spec_of(self, topic: str) -> TopicSpec:
         stored = self._directory.stored_here()
         for spec in stored:
             if covers(spec.name, topic):
-                return subjects.stream_name(spec.name)
+                return spec
         # A topic whose replicas have moved is requested here until all clients know of it: not the request's fault.
         kind = InputError if any(overlaps(spec.name, topic) for spec in stored) else NearcastError
         raise kind(f"topic {topic!r} is not one that the store of {self._site} keeps")
 
 
 def _filter(request: HistoryRequest) -> Callable[[StoredEntry], bool]:
-    """Time range and condition; the ends of the range also limit what is read."""
-    condition = None if request.where is None else compile_condition(request.where)
-    since, until = request.since_us, request.until_us
+    """The condition; times limit what is read."""
+    if request.where is None:
+        return lambda entry: True
+    condition = compile_condition(request.where)
 
     def accepts(entry: StoredEntry) -> bool:
-        if since is not None and entry.stored_us < since:
-            return False
-        if until is not None and entry.stored_us >= until:
-            return False
-        if condition is None:
-            return True
         try:
             return condition(JSON.decode(entry.payload))
         except msgspec.DecodeError:

@@ -62,8 +62,8 @@ _READ_GAP = 32  # sequences that are read in vain rather than asked for with a r
 class Repair:
     """The repair of one store's topics.
 
-    topics: those that are stored here. heard: the sites whose stores are heard from. changed: called when a topic is no
-    longer behind, with its name.
+    topics: those that are stored here. heard: the sites whose stores say that they keep a topic. complete: called when
+    a topic is no longer behind.
     """
 
     def __init__(
@@ -73,15 +73,16 @@ class Repair:
         store: Connection,
         tail: StoreTail,
         topics: Callable[[], Iterable[TopicSpec]],
-        heard: Callable[[], set[str]],
-        changed: Callable[[str], None],
+        heard: Callable[[str], set[str]],
+        complete: Callable[[TopicSpec], None],
     ) -> None:
         self._site, self._connection, self._tail = site, connection, tail
-        self._topics, self._heard, self._changed = topics, heard, changed
+        self._topics, self._heard, self._complete = topics, heard, complete
         self._publisher = StreamPublisher(store, _TIMEOUT)
         self._readers: dict[str, StreamReader] = {}
         self._machines: dict[str, RepairMachine] = {}
         self._rounds: dict[str, asyncio.Task[None]] = {}
+        self._told_complete: set[str] = set()
         self._tasks, self._slots = TaskSet(), asyncio.Semaphore(_PARALLEL_ROUNDS)
         self._reconnects = connection.stats["reconnects"]
         self._free_at = 0.0
@@ -113,6 +114,10 @@ class Repair:
         """Whether the store lacks messages of a topic, as far as is known."""
         machine = self._machines.get(topic)
         return machine is None or machine.behind or self._tail.index(subjects.stream_name(topic)) is None
+
+    def repairing(self, topic: str) -> bool:
+        """Whether the store lacks messages of a topic, and there is another one to get them from."""
+        return self.behind(topic) and bool(self._heard(topic) - {self._site})
 
     @property
     def fetched(self) -> dict[str, int]:
@@ -152,22 +157,28 @@ class Repair:
                     self._reconnects = self._connection.stats["reconnects"]
                     self.store_returned()
                 self._update()
-                heard, now = self._heard() if self._connection.is_connected else set(), self._clock()
-                for topic, machine in self._machines.items():
-                    machine.heard(heard, now)
-                    under_way = self._rounds.get(topic)
-                    if under_way is None or under_way.done():
-                        self._rounds.pop(topic, None)
-                        if self._tail.index(subjects.stream_name(topic)) is not None and machine.is_due(now):
-                            self._rounds[topic] = self._tasks.spawn(self._round(topic, machine), f"repair of {topic}")
+                for topic in self._topics():
+                    self._start_if_due(topic)
             except Exception:
                 _log.exception("%s: repair", self._site)
             await asyncio.sleep(_PERIOD)
 
+    def _start_if_due(self, topic: TopicSpec) -> None:
+        machine, under_way, now = self._machines[topic.name], self._rounds.get(topic.name), self._clock()
+        machine.heard(self._heard(topic.name) if self._connection.is_connected else (), now)
+        if under_way is not None and not under_way.done():
+            return
+        if not machine.behind and topic.name not in self._told_complete:
+            self._told_complete.add(topic.name)
+            self._complete(topic)
+        if machine.behind:
+            self._told_complete.discard(topic.name)
+        self._rounds.pop(topic.name, None)
+        if self._tail.index(subjects.stream_name(topic.name)) is not None and machine.is_due(now):
+            self._rounds[topic.name] = self._tasks.spawn(self._round(topic.name, machine), f"repair of {topic.name}")
+
     async def _round(self, topic: str, machine: RepairMachine) -> None:
-        """Rounds until none is due: one that fetched something is followed by the next at once."""
         async with self._slots:
-            was_behind = machine.behind
             before = machine.fetched
             instruction = machine.start_round(self._clock())
             while instruction is not None:
@@ -180,8 +191,6 @@ class Repair:
             if machine.fetched > before:
                 count = machine.fetched - before
                 _log.info("%s: fetched %d messages of topic %s", self._site, count, topic)
-            if was_behind and not machine.behind:
-                self._changed(topic)
 
     async def _do(self, topic: str, instruction: Instruction) -> Event:
         match instruction:

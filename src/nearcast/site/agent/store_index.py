@@ -161,6 +161,7 @@ class StreamIndex:
         self._database, self.name, self.id = database, name, number
         row = database.execute("SELECT position, anchor, first, floor FROM streams WHERE id = ?", (number,)).fetchone()
         self.position, self.anchor, self.first, self.floor = row[0], _unsigned(row[1]), row[2], row[3]
+        self.replaced = False  # by another index of the stream
         self._buckets: dict[int, _Bucket] = {}  # those that changed since the last flush
         self._dirty = False
 

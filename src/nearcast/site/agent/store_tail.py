@@ -52,9 +52,10 @@ class _Followed:
 
 
 class StoreTail:
-    """Follows the streams of one store that somebody wants. wanted: their names, given those that exist.
+    """Follows the streams of one store that somebody wants.
 
-    listener: called with each batch of messages that were stored since the stream was complete.
+    wanted: gives their names, of those that exist. stored: called with each batch that came since the index of a stream
+    was complete. rescanned: called when a stream was read again from its beginning.
     """
 
     def __init__(
@@ -62,10 +63,11 @@ class StoreTail:
         store: Connection,
         index: StoreIndex,
         wanted: Callable[[Iterable[str]], set[str]],
-        listener: Callable[[str, list[StoredEntry]], None],
+        stored: Callable[[str, list[StoredEntry]], None],
+        rescanned: Callable[[str], None],
     ) -> None:
         self.reader = StreamReader(store)
-        self._index, self._wanted, self._listener = index, wanted, listener
+        self._index, self._wanted, self._stored, self._rescanned = index, wanted, stored, rescanned
         self._followed: dict[str, _Followed] = {}
         self._wake, self._read = asyncio.Event(), asyncio.Condition()
         self._task: asyncio.Task[None] | None = None
@@ -169,7 +171,7 @@ class StoreTail:
         if index.position < bounds.last:
             entries = await self._read_batch(index, bounds.first, bounds.last)
             if followed.complete:
-                self._listener(name, entries)
+                self._stored(name, entries)
         followed.complete = followed.complete or index.position >= bounds.last
         index.flush()
         return index.position < bounds.last
@@ -201,9 +203,8 @@ class StoreTail:
         _log.warning(
             "stream %s is not the one that was indexed up to %d; reading it again", name, followed.index.position
         )
-        fresh = self._index.rebuilt(name)
-        self._index.replace(fresh)
-        followed.index, followed.rescan, followed.complete = fresh, None, False
+        self._replace(followed, self._index.rebuilt(name))
+        followed.complete = False
 
     async def _advance_rescan(self, name: str, followed: _Followed, bounds: StreamBounds) -> bool:
         now = time.monotonic()
@@ -218,6 +219,12 @@ class StoreTail:
             await self._read_batch(fresh, bounds.first, followed.index.position)
             fresh.flush()
             return True
-        self._index.replace(fresh)
-        followed.index, followed.rescan, followed.rescanned_at = fresh, None, now
+        self._replace(followed, fresh)
+        followed.rescanned_at = now
+        self._rescanned(name)
         return False
+
+    def _replace(self, followed: _Followed, fresh: StreamIndex) -> None:
+        self._index.replace(fresh)
+        followed.index.replaced = True
+        followed.index, followed.rescan = fresh, None
