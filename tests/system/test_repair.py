@@ -6,9 +6,12 @@ import asyncio
 import os
 import shutil
 import signal
-from collections.abc import AsyncIterator
+import subprocess
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+
+import pytest
 
 import nearcast
 from nearcast.domain.topic import TopicSpec
@@ -159,3 +162,40 @@ async def test_a_store_that_is_alone_says_that_its_history_may_be_incomplete(cit
         query = client.history("log")
         assert len([message async for message in query]) == 100
         assert not query.incomplete
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """Tokyo's store directory on a file system of 64 MiB."""
+    folder = tmp_path / "stores" / "tokyo"
+    folder.mkdir(parents=True)
+    mounting = ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(folder)]
+    if subprocess.run(mounting, check=False, capture_output=True).returncode:
+        pytest.skip("a file system cannot be mounted here")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+async def test_a_store_whose_disk_was_full_works_again_when_there_is_room(city, small_disk: Path) -> None:
+    async with city(LOG) as c, nearcast.connect(c.url("cloud"), name="writer") as client:
+        ballast = small_disk / "ballast"
+        fill_disk(ballast, 58 << 20)
+        for n in range(100):
+            await client.publish("log", {"n": n, "text": "x" * 100_000}, timeout=60)
+        tokyo = c.sites["tokyo"]
+        assert len(await stored_at(c, "tokyo", client._sessions.connection())) < 100
+        restarts = tokyo.store.restarts
+        await asyncio.sleep(2)
+        assert tokyo.store.restarts == restarts, "not while a restart would not help"
+        free_disk(ballast)
+        await until(lambda: tokyo.store.restarts > restarts, 60)
+        await client.publish("log", {"n": 100}, timeout=60)
+        await agree(c, client, 101)
+
+
+def fill_disk(ballast: Path, size: int) -> None:
+    ballast.write_bytes(bytes(size))
+
+
+def free_disk(ballast: Path) -> None:
+    ballast.unlink()

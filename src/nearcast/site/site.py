@@ -12,6 +12,7 @@ from nearcast.nats.tasks import gather_or_cancel, retry
 from nearcast.site.agent.agent import Agent
 from nearcast.site.ports import port_problem
 from nearcast.site.servers import broker_config, fetch_monitoring, server_binary, server_is_ready, store_config
+from nearcast.site.store_writes import StoreWrites
 from nearcast.site.supervisor import SupervisedProcess
 
 if TYPE_CHECKING:
@@ -80,7 +81,8 @@ class Site:
         """Store, agent and workers."""
         spec, folder = self.spec, self.run_directory
         if spec.store is not None:
-            self.store = self._server("store", store_config(spec, folder), spec.store_port)
+            writes = StoreWrites(folder / "store.log", spec.store.directory)
+            self.store = self._server("store", store_config(spec, folder), spec.store_port, writes)
             await self.store.start()
         self._connection = await open_connection([spec.url], name=f"{spec.name}/agent", timeout=_START_LIMIT)
         self.agent = Agent(self.deployment, spec, self._connection, folder, self._search_path)
@@ -105,7 +107,7 @@ class Site:
         """What each worker has done since it started."""
         return await self.agent.workers.stats() if self.agent is not None else []
 
-    def _server(self, role: str, config: str, port: int) -> SupervisedProcess:
+    def _server(self, role: str, config: str, port: int, writes: StoreWrites | None = None) -> SupervisedProcess:
         name, host = f"{self.spec.name}/{role}", self.spec.host
         file = self.run_directory / f"{role}.conf"
         file.write_text(config)
@@ -116,11 +118,16 @@ class Site:
                 await retry(lambda: server_is_ready(host, port), within=_START_LIMIT, on=on, pause=0.02)
             except on:
                 raise NearcastError(f"{name} did not answer on port {port} within {_START_LIMIT:g} s") from None
+            if writes is not None:
+                writes.restarted()
+
+        async def answers() -> None:
+            await server_is_ready(host, port)
+            if writes is not None:
+                writes.check()
 
         command = [server_binary(), "-c", str(file)]
-        return SupervisedProcess(
-            name, command, self.run_directory / f"{role}.log", ready, answers=lambda: server_is_ready(host, port)
-        )
+        return SupervisedProcess(name, command, self.run_directory / f"{role}.log", ready, answers=answers)
 
 
 def refuse_ports_in_use(site: Site) -> None:

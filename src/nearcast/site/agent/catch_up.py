@@ -182,24 +182,22 @@ class CatchUp:
         machine, stream = followed.machine, followed.stream
         subject = subjects.marks(followed.spec.name)
         while machine.read_marks < bounds.last:
-            entries = await self._batch(stream, subject, max(machine.read_marks + 1, bounds.first))
-            for entry in entries:
+            batch = await self._reader.read(stream, subject, max(machine.read_marks + 1, bounds.first), _BATCH)
+            for entry in batch.entries:
                 self._take_mark(machine, entry)
-            if len(entries) < _BATCH:
+            if batch.exhausted:
                 machine.read_marks = max(machine.read_marks, bounds.last)
         upto, followed.seen = followed.seen, bounds.last
         subject = subjects.publications(followed.spec.name)
         while machine.read_publications < upto and not machine.full:
-            entries = await self._batch(stream, subject, max(machine.read_publications + 1, bounds.first))
-            for entry in entries:
+            start = max(machine.read_publications + 1, bounds.first)
+            batch = await self._reader.read(stream, subject, start, _BATCH)
+            for entry in batch.entries:
                 if entry.sequence > upto:
                     break
                 take_publication(machine, entry)
-            if len(entries) < _BATCH or entries[-1].sequence > upto:
+            if batch.exhausted or batch.entries[-1].sequence > upto:
                 machine.read_publications = max(machine.read_publications, upto)
-
-    async def _batch(self, stream: str, subject: str, start: int) -> list[StoredEntry]:
-        return (await self._reader.read(stream, subject, start, _BATCH)).entries
 
     def _take_mark(self, machine: CatchUpMachine, entry: StoredEntry) -> None:
         try:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from nearcast.domain.deployment import Deployment
     from nearcast.domain.site import SiteSpec
-    from nearcast.domain.topic import TopicSpec
     from nearcast.nats.connection import Connection
     from nearcast.protocol.control import TopicRecord
     from nearcast.site.agent.coordinate_agent import CoordinateAgent
@@ -62,7 +61,13 @@ class ClientServices:
                     )
                 )
                 endpoints += self.store.endpoints
-                self.catch_up = CatchUp(self._site.name, self._connection, self.store.connection, self._stored)
+                self.catch_up = CatchUp(
+                    self._site.name,
+                    self._connection,
+                    self.store.connection,
+                    self.directory.stored_here,
+                    self.store.repair.repairing,
+                )
                 stack.push_async_callback(self.catch_up.stop)
                 await self.catch_up.start()
                 endpoints.append(TailService(self.directory, self._site.name, self.store.connection).endpoint)
@@ -93,8 +98,3 @@ class ClientServices:
     def _readable(self) -> tuple[list[str], list[str]]:
         """The topics whose past can be read here now, and those of them that lack something."""
         return self.store.readable() if self.store is not None else ([], [])
-
-    def _stored(self) -> list[TopicSpec]:
-        """The topics of this store that do not just get their past, and marks of it, from another one."""
-        repairing = self.store.repair.repairing if self.store is not None else lambda topic: False
-        return [topic for topic in self.directory.stored_here() if not repairing(topic.name)]
