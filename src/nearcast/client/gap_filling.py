@@ -29,7 +29,7 @@ from nearcast.nats.connection import ConnectionLostError
 from nearcast.nats.digest import id_hash
 from nearcast.nats.rpc import call
 from nearcast.nats.stamp import late_block, parse_stamp
-from nearcast.protocol.services import HistoryPage, StoredMessage, TailRequest, Tip
+from nearcast.protocol.services import StoredMessage, TailPage, TailRequest, Tip
 
 if TYPE_CHECKING:
     from nearcast.client.session import Sessions
@@ -238,12 +238,12 @@ class GapFiller:
             if self._held is not None and self._clock() - self._holding_since > _HOLD_LIMIT:
                 self._release()
 
-    async def _page(self, site: str, request: TailRequest) -> HistoryPage:
+    async def _page(self, site: str, request: TailRequest) -> TailPage:
         connection = self._sessions.connection()
         if not connection.is_connected:
             raise ConnectionLostError("no broker answers")
         subject = subjects.history(site, "tail")
-        return await call(connection, subject, request, HistoryPage, timeout=_PAGE_TIMEOUT, encoding="msgpack")
+        return await call(connection, subject, request, TailPage, timeout=_PAGE_TIMEOUT, encoding="msgpack")
 
     def _is_missing(self, stored: StoredMessage, known: Counter[bytes]) -> bool:
         """Whether a stored message did not come; known: contents of messages without ids that did."""
@@ -297,7 +297,7 @@ class GapFiller:
 def _time_of(stored: StoredMessage) -> tuple[int, int]:
     """Of a stored message: its own time, and its place among the notifications of a publication."""
     stamp = parse_stamp(stored.id)
-    return (stamp.published_us or stored.stored_us, _notification_number(stamp.id))
+    return (stamp.published_us or stored.time_us, _notification_number(stamp.id))
 
 
 def _message_time(message: Message) -> tuple[int, int]:

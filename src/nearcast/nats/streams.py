@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 FIRST_STORED = b"Nearcast-First-Stored:"
-"""Header field of a message without an id that one replica gave another: when it was stored first, in microseconds."""
+"""Header field of a message that one replica gave another: when it was stored first, in microseconds."""
 
 _TIMEOUT = 5.0
 # Messages of one request: enough to keep the connection busy, few enough for the server's send buffer.
@@ -56,7 +56,7 @@ class StreamBounds(NamedTuple):
 
 
 class StoredEntry(NamedTuple):
-    """A stored message."""
+    """A stored message. stored_us: when a store first had it, if it came from another replica."""
 
     sequence: int
     subject: str
@@ -259,12 +259,14 @@ class StreamReader:
 
 def parse_entry(payload: bytes, headers: bytes) -> StoredEntry:
     """A stored message from one answer of a direct get."""
-    message_id = stamp_of(headers)
+    message_id, own = stamp_of(headers), headers.index(b"Nats-Stream:")
     # What the store adds stands behind the message's own headers, in this order.
-    _, subject, sequence, stored, _ = headers[headers.index(b"Nats-Stream:") :].split(b"\r\n", 4)
-    stored_us = _microseconds(stored[16:])
-    if not message_id and (first_stored := header_field(headers, FIRST_STORED)).isdigit():
-        stored_us = int(first_stored[:16])  # it came from another replica, which had it first
+    _, subject, sequence, stored, _ = headers[own:].split(b"\r\n", 4)
+    stored_us = 0
+    if FIRST_STORED in headers[:own]:
+        first_stored = header_field(headers, FIRST_STORED)
+        stored_us = int(first_stored) if first_stored.isdigit() and len(first_stored) <= 16 else 0
+    stored_us = stored_us or _microseconds(stored[16:])
     return StoredEntry(int(sequence[14:]), subject[14:].decode(), stored_us, message_id, payload)
 
 

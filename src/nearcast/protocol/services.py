@@ -19,6 +19,7 @@ __all__ = [
     "RenewRequest",
     "StoredMessage",
     "StoresAnswer",
+    "TailPage",
     "TailRequest",
     "Tip",
     "TopicsAnswer",
@@ -108,7 +109,7 @@ class HistoryRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TailRequest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a store appended lately, in the order in which it did, page by page; answered by a HistoryPage.
+    """What a store appended lately, in the order in which it did, page by page; answered by a TailPage.
 
     topic, notifications, results: as in a HistoryRequest. within_us: by the store's own clock, so that the asker's does
     not matter. cursor: where the page before ended.
@@ -145,6 +146,13 @@ class HistoryPage(msgspec.Struct, frozen=True, omit_defaults=True):
     before: Position | None = None
     remaining: int = 0
     incomplete: bool = False
+
+
+class TailPage(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Messages in the order of the store, and the sequence where to go on; no cursor means that the end was reached."""
+
+    messages: list[StoredMessage] = []
+    cursor: int | None = None
 
 
 class ChannelRequest(msgspec.Struct, frozen=True):

@@ -263,9 +263,7 @@ class Repair:
                     entry = parse_entry(payload, headers)
                     start = entry.sequence + 1
                     if entry.sequence <= last and wanted(entry) and (entry.id or entry.time_us < newest_us):
-                        block = original_headers(headers)
-                        if not entry.id:
-                            block = _with_time(block, entry.stored_us)
+                        block = _with_first_stored(original_headers(headers), entry.stored_us)
                         messages.append((subjects.repair(self._site, stream, entry.subject), block, payload))
                 if messages:
                     await self._publisher.publish_blocks(messages)
@@ -284,8 +282,8 @@ class Repair:
         await asyncio.sleep(self._free_at - now)
 
 
-def _with_time(block: bytes, stored_us: int) -> bytes:
-    """A header block that says when another replica stored the message; none if it says so already."""
+def _with_first_stored(block: bytes, stored_us: int) -> bytes:
+    """A header block that says when a replica first stored the message, if it does not say so already."""
     if FIRST_STORED in block:
         return block
     return b"%b%b %d\r\n\r\n" % (block[:-2] if block else b"NATS/1.0\r\n", FIRST_STORED, stored_us)

@@ -12,7 +12,7 @@ from nearcast.errors import NearcastError
 from nearcast.nats import subjects
 from nearcast.nats.rpc import Endpoint
 from nearcast.nats.streams import StreamReader
-from nearcast.protocol.services import HistoryPage, StoredMessage, TailRequest
+from nearcast.protocol.services import StoredMessage, TailPage, TailRequest
 
 if TYPE_CHECKING:
     from nearcast.nats.connection import Connection
@@ -23,6 +23,7 @@ __all__ = ["TailService"]
 _PARALLEL_READS = 4
 _BATCH = 1000
 _PAGE_BYTES = 256 << 10
+_CLOCKS_APART_US = 60_000_000  # of stores, at most
 
 
 class TailService:
@@ -34,23 +35,27 @@ class TailService:
         self._slots = asyncio.Semaphore(_PARALLEL_READS)
         self.endpoint = Endpoint("history-tail", subjects.history(site, "tail"), TailRequest, self._tail, "msgpack")
 
-    async def _tail(self, request: TailRequest) -> HistoryPage:
+    async def _tail(self, request: TailRequest) -> TailPage:
         stream, subject = self._stream_and_subject(request)
         since = time.time_ns() // 1000 - request.within_us if request.cursor is None else None
         async with self._slots:
             batch = await self._reader.read(
                 stream, subject, request.cursor or 1, _BATCH, since_us=since, max_bytes=_PAGE_BYTES
             )
+        # What repair fetched was stored elsewhere long ago: subscribers had it then, or did not exist.
+        oldest = time.time_ns() // 1000 - request.within_us - _CLOCKS_APART_US
         found: list[StoredMessage] = []
         size = 0
         for entry in batch.entries:
+            if entry.stored_us < oldest:
+                continue
             size += len(entry.payload) + 64
             if found and size > _PAGE_BYTES:  # with it, the page might be more than the broker takes
-                return HistoryPage(found, entry.sequence, entry.sequence - 1)
-            found.append(StoredMessage(subjects.topic_of(entry.subject), entry.id, entry.payload, entry.stored_us))
+                return TailPage(found, entry.sequence)
+            found.append(StoredMessage(subjects.topic_of(entry.subject), entry.id, entry.payload, entry.time_us))
         if batch.exhausted or not batch.entries:
-            return HistoryPage(found, None, batch.last_sequence)
-        return HistoryPage(found, batch.entries[-1].sequence + 1, batch.entries[-1].sequence)
+            return TailPage(found, None)
+        return TailPage(found, batch.entries[-1].sequence + 1)
 
     def _stream_and_subject(self, request: TailRequest) -> tuple[str, str]:
         if request.results:
