@@ -71,16 +71,20 @@ def damage(site: Site, *payloads: bytes) -> None:
 
 
 async def agree(c: RunningSites, client: nearcast.Client, count: int) -> None:
-    """All stores have the same messages and none is behind."""
+    """No store is behind in the end, and all have the same messages."""
+    await until(lambda: not any(behind(c, site) for site in LOG.replicas), 120)
     connection = client._sessions.connection()
+    found: list[list[tuple[int, bytes, bytes]]] = []
 
     async def same() -> bool:
-        found = [await stored_at(c, site, connection) for site in LOG.replicas]
-        return all(len(one) == count and one == found[0] for one in found) and not any(
-            behind(c, site) for site in LOG.replicas
-        )
+        found[:] = [await stored_at(c, site, connection) for site in LOG.replicas]
+        await asyncio.sleep(0.5)
+        return all(len(one) == count and one == found[0] for one in found)
 
-    await until(same, 90)
+    try:
+        await until(same, 120)
+    except AssertionError:
+        raise AssertionError([len(one) for one in found]) from None
 
 
 async def test_a_store_that_was_away_has_what_it_missed_and_gives_the_same_history(city) -> None:
