@@ -108,6 +108,18 @@ def test_a_good_file_becomes_a_deployment(tmp_path: Path) -> None:
             ("[[topic]]", '[[topic]]\nname = "gps.car"\n[[topic]]'),
             "topic[1].name is 'gps.*'; allowed: topics that do not overlap",
         ),
+        (
+            ("port = 4310", 'port = 4310\n[site.store]\ndirectory = "./tokyo"'),
+            "/tokyo'; allowed: a directory that no other site has; tokyo has it",
+        ),
+        (
+            ("quorum = 1", "quorum = 1\nkeep_seconds = inf"),
+            "topic[0].keep_seconds is inf; allowed: above 0 to 9000000000",
+        ),
+        (
+            ("quorum = 1", "quorum = 1\nkeep_seconds = 1e30"),
+            "topic[0].keep_seconds is 1e+30; allowed: above 0 to 90000",
+        ),
         (("[[site]]", "[[site"), "is not TOML"),
         ((GOOD, ""), "the key `site` is missing"),
         ((GOOD, "site = []"), "site is []; allowed: at least one [[site]] table"),

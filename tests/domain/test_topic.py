@@ -61,3 +61,8 @@ def test_good_topics(topic: str) -> None:
 def test_bad_topics_say_why(topic: str, why: str) -> None:
     with pytest.raises(TopicError, match=why):
         check_topic(topic)
+
+
+def test_a_pattern_says_where_its_wildcard_belongs() -> None:
+    with pytest.raises(TopicError, match=r"^topic pattern 'a\.>\.b': `>` may only be the last level$"):
+        check_pattern("a.>.b")

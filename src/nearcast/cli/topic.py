@@ -8,6 +8,8 @@ import typer
 
 from nearcast.cli.coordinator_call import DEFAULT_URL, UrlOption, call_leader
 from nearcast.cli.output import JsonOption, print_fields, print_rows
+from nearcast.config.validation import to_struct
+from nearcast.domain.topic import TopicSpec
 from nearcast.errors import NearcastError
 
 app = typer.Typer()
@@ -47,6 +49,7 @@ def add(
     spec = {
         "name": name, "managed_by": managed_by or [], "replicas": replica or [], "quorum": quorum, "bound_ms": bound_ms,
     }  # fmt: skip
+    to_struct(spec, TopicSpec)  # before it is sent: JSON has no NaN
     print_fields(call_leader(url, "topic", "add", spec=spec), as_json)
 
 

@@ -68,11 +68,16 @@ def _require(holds: bool, key: str, value: Any, allowed: str) -> None:
 def _check_sites(sites: tuple[SiteSpec, ...]) -> None:
     """Names and ports that are unique, and settings that need each other."""
     taken: dict[tuple[str, int], str] = {}
+    directories: dict[tuple[str, Path], str] = {}
     for n, site in enumerate(sites):
         at, limits = f"site[{n}]", site.limits
         _require(site.name not in {other.name for other in sites[:n]}, f"{at}.name", site.name, "each site once")
         with_store = "sites with a [site.store] (MQTT keeps sessions)"
         _require(site.mqtt_port is None or site.store is not None, f"{at}.mqtt_port", site.mqtt_port, with_store)
+        if site.store is not None:  # sites of other machines may have a directory of that name, too
+            first = directories.setdefault((site.host, site.store.directory), site.name)
+            own = f"a directory that no other site has; {first} has it"
+            _require(first == site.name, f"{at}.store.directory", str(site.store.directory), own)
         least = f"{limits.max_payload} (max_payload) or more"
         _require(limits.max_pending >= limits.max_payload, f"{at}.limits.max_pending", limits.max_pending, least)
         for what, port in site.ports().items():

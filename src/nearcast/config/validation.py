@@ -13,7 +13,7 @@ from msgspec import inspect
 
 from nearcast.errors import InputError
 
-__all__ = ["read_toml"]
+__all__ = ["read_toml", "to_struct"]
 
 T = TypeVar("T")
 
@@ -29,9 +29,17 @@ def read_toml(path: Path, kind: type[T], dec_hook: Callable[[type, Any], Any] | 
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: is not TOML: {error}") from None
     try:
+        return to_struct(raw, kind, dec_hook)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def to_struct(raw: dict[str, Any], kind: type[T], dec_hook: Callable[[type, Any], Any] | None = None) -> T:
+    """What a user wrote as a struct of this type."""
+    try:
         return msgspec.convert(raw, kind, dec_hook=dec_hook)
     except msgspec.ValidationError as error:
-        raise InputError(f"{path}: {_explain(str(error), raw, kind)}") from None
+        raise InputError(_explain(str(error), raw, kind)) from None
 
 
 def _explain(text: str, raw: Any, kind: type) -> str:

@@ -14,6 +14,8 @@ __all__ = ["TopicError", "TopicSpec", "check_pattern", "check_topic", "covers", 
 
 _LEVEL = re.compile(r"[^\s.*>+#/$\x00-\x1f][^\s.*>+#/\x00-\x1f]*")
 _LONGEST = 200
+_LONGEST_KEPT = 9_000_000_000  # a store counts nanoseconds in 63 bits
+_KEPT = f"above 0 to {_LONGEST_KEPT} seconds; leave it out to keep everything"
 
 
 class TopicError(InputError):
@@ -35,8 +37,12 @@ def check_pattern(pattern: str) -> str:
         if level == "*" or (level == ">" and position == len(levels) - 1):
             continue
         if not _LEVEL.fullmatch(level):
-            raise TopicError(f"topic pattern {pattern!r}: {_fault(level)}; `>` may only be the last level")
+            raise TopicError(f"topic pattern {pattern!r}: {_pattern_fault(level)}")
     return pattern
+
+
+def _pattern_fault(level: str) -> str:
+    return "`>` may only be the last level" if level == ">" else _fault(level)
 
 
 def matches(pattern: str, topic: str) -> bool:
@@ -82,7 +88,7 @@ class TopicSpec(msgspec.Struct, frozen=True):
     replicas: tuple[str, ...] = ()
     quorum: Annotated[int, Meta(ge=0)] = 0
     bound_ms: Annotated[float, Meta(gt=0)] | None = None
-    keep_seconds: Annotated[float, Meta(gt=0)] | None = None
+    keep_seconds: Annotated[float, Meta(gt=0, le=_LONGEST_KEPT, description=_KEPT)] | None = None
     keep_bytes: Annotated[int, Meta(gt=0)] | None = None
     catch_up: Literal["oldest", "newest"] = "oldest"
     ordered: bool = False

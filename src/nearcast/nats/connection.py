@@ -11,11 +11,12 @@ import asyncio
 import contextlib
 import logging
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
-from nearcast.errors import NearcastError
+from nearcast.errors import InputError, NearcastError
 from nearcast.nats.tasks import cancel_and_wait
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ __all__ = [
 ]
 
 _log = logging.getLogger(__name__)
+_SCHEMES = ("nats", "tls", "ws", "wss")
 
 # What a message gains on its way (its stamp, the frame of a history page) must fit under the broker's limit, too.
 # Brokers are configured to take this much more than what clients may send.
@@ -208,6 +210,8 @@ async def open_connection(
     on_error: Callable[[Exception], Awaitable[None]] | None = None,
 ) -> Connection:
     """Connect to the first broker that answers; afterwards reconnect for as long as it takes."""
+    for url in urls:
+        _check_url(url)
     connection = Connection()
     options: dict[str, Any] = {
         "disconnected_cb": on_disconnect,
@@ -237,6 +241,16 @@ async def open_connection(
         reason = str(error) or f"no answer within {timeout:g} s"
         raise ConnectionLostError(f"cannot connect to {', '.join(urls)}: {reason}") from error
     return connection
+
+
+def _check_url(url: str) -> None:
+    try:
+        parts = urlsplit(url if "://" in url else f"nats://{url}")
+        valid = parts.scheme in _SCHEMES and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # the port is no number, or none of a port
+        valid = False
+    if not valid:
+        raise InputError(f"the broker's address is {url!r}; allowed: an address such as nats://127.0.0.1:4222")
 
 
 async def _ignore(error: Exception) -> None:

@@ -63,6 +63,27 @@ def host(tmp_path: Path, workers: FakeWorkers) -> TopicHost:
     return made
 
 
+class WorkersWithoutSpools(FakeWorkers):
+    """Workers whose peers have nothing of a topic to copy."""
+
+    async def command(self, worker: str, command: object) -> None:
+        if isinstance(command, HostTopic) and command.source is not None:
+            raise NearcastError(f"{command.source} sends no spool of topic gps: it does not have the topic")
+        await super().command(worker, command)
+
+
+@pytest.mark.parametrize(("site", "starts"), [("west", True), ("east", False)])
+async def test_of_members_that_start_together_the_first_waits_for_nobody(
+    tmp_path: Path, site: str, starts: bool
+) -> None:
+    workers = WorkersWithoutSpools()
+    host = TopicHost(site, None, workers, [], tmp_path, lambda: 1.0, lambda records: None)  # type: ignore[arg-type]
+    spec = TopicSpec("gps", ("west", "east"))
+    added = TopicRecord(spec, 1, (WorkerId("west", "worker-0"), WorkerId("east", "worker-0")))
+    await host.apply(Assignments(1, 1, [added]))
+    assert ("gps" in host.running) is starts
+
+
 async def test_a_worker_that_did_not_answer_leaves_later(host: TopicHost, workers: FakeWorkers) -> None:
     await host._host(record(2, "worker-1"), "worker-1", WorkerId("west", "worker-0"))
     workers.silent = {"worker-0"}

@@ -145,7 +145,7 @@ class TopicHost:
                     case Release(topic, worker, epoch, towards):
                         await self._release(topic, worker, epoch, towards)
                     case Host(record, worker, source):
-                        await self._host(record, worker, source)
+                        await self._host_assigned(record, worker, source)
                     case UpdateMembers(topic, worker, epoch, members):
                         await self._update_members(topic, worker, epoch, members)
             except NearcastError as error:
@@ -188,6 +188,15 @@ class TopicHost:
             if here is not None and here.epoch <= record.epoch and worker_of(record, self._site) == here.worker:
                 for worker in [worker for topic, worker in self._superseded if topic == name]:
                     yield Release(name, worker, record.epoch, WorkerId(self._site, here.worker))
+
+    async def _host_assigned(self, record: TopicRecord, worker: str, source: WorkerId | None) -> None:
+        """The first member starts without another's spool if need be: members that start together have none to copy."""
+        try:
+            await self._host(record, worker, source)
+        except NearcastError:
+            if source is None or record.members[0].site != self._site:
+                raise
+            await self._host(record, worker, None)
 
     async def _host(self, record: TopicRecord, worker: str, source: WorkerId | None) -> None:
         spec, epoch = record.spec, record.epoch
