@@ -27,6 +27,9 @@ def echo(message, spool):
         case "exit": os._exit(7)
         case "kill": os.kill(os.getpid(), signal.SIGKILL)
         case "nothing": return
+        case "shout":
+            yield b"x" * data["bytes"]
+            return
         case "past":
             yield {"n": data["n"], "past": [m.data["n"] for m in spool]}
             return

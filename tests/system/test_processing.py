@@ -106,6 +106,23 @@ async def test_a_bad_message_costs_itself_only(city) -> None:
         assert reasons[4].startswith("PayloadError: ")
 
 
+async def test_a_notification_larger_than_allowed_is_a_dead_letter_and_nothing_behind_it_is_lost(city) -> None:
+    async with (
+        city(TopicSpec("gps.*", ("tokyo",))) as c,
+        nearcast.connect(c.url("tokyo")) as client,
+        client.subscribe("gps.*") as subscription,
+        client.dead_letters("gps.*") as dead,
+    ):
+        await client.publish("gps.car", {"n": 0, "do": "shout", "bytes": 2_000_000})
+        await client.publish("gps.car", {"n": 1})
+        await client.publish("gps.car", {"n": 2, "do": "shout", "bytes": 1 << 20})  # as large as a publication may be
+        assert (await anext(subscription)).data["n"] == 1
+        assert len((await anext(subscription)).payload) == 1 << 20
+        letter = await anext(dead)
+        assert letter.data["n"] == 0
+        assert letter.reason == "the processor made a notification of 2000000 bytes; at most 1048576 are allowed"
+
+
 async def test_the_spool_is_there_after_the_processor_died(city) -> None:
     async with city(TopicSpec("gps.*", ("tokyo",))) as c:
         async with nearcast.connect(c.url("tokyo")) as client, client.subscribe("gps.*") as subscription:

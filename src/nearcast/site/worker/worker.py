@@ -20,7 +20,7 @@ from nats.errors import Error as NatsError
 from nearcast.domain.latency_histogram import bucket, empty
 from nearcast.errors import NearcastError
 from nearcast.nats import subjects
-from nearcast.nats.connection import Connection, ConnectionLostError, open_connection
+from nearcast.nats.connection import RESERVED_BYTES, Connection, ConnectionLostError, open_connection
 from nearcast.nats.rpc import Endpoint, Server, call
 from nearcast.nats.stamp import (
     ANONYMOUS,
@@ -88,6 +88,7 @@ class Worker:
         self._tasks = TaskSet()
         self._lease_end: asyncio.TimerHandle | None = None
         self._connection: Connection | None = None
+        self._largest_payload = 0
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -95,6 +96,7 @@ class Worker:
         site, name = assignment.site, assignment.worker
         self._folder.mkdir(parents=True, exist_ok=True)
         self._connection = await open_connection([assignment.url], name=f"{site}/{name}", echo=False, timeout=30)
+        self._largest_payload = self._connection.max_payload - RESERVED_BYTES
         server = Server(self._connection, self._endpoints(), "nearcast-worker")
         started = asyncio.Event()
         try:
@@ -194,6 +196,11 @@ class Worker:
         _log.error("dropped a handed-over message: topic %s is not hosted here", publication.topic)
 
     def _done(self, ticket: Ticket, notifications: list[bytes]) -> None:
+        for payload in notifications:
+            if len(payload) > self._largest_payload:  # the broker would cut the worker off
+                limit = f"at most {self._largest_payload} are allowed"
+                self._failed(ticket, f"the processor made a notification of {len(payload)} bytes; {limit}")
+                return
         topic, stats = self._table.by_number[ticket.topic], self._stats
         origin, publication = topic.spool.read(ticket.number)
         stats.processed += 1
