@@ -26,6 +26,7 @@ COMMANDS = {
     "coordinates": _group("coordinates", "Network coordinates from measured round trips."),
     "coordinator": _group("coordinator", "Run a coordinator, or show the state of the leader."),
     "dataset": _group("dataset", "Datasets of the data cluster: list, add, load, remove."),
+    "dead-letters": _group("dead_letters", "Publications that were given up: list, show, retry, drop."),
     "lab": _group("lab", "A wide area on one machine: network namespaces with delays between them."),
     "model": _group("model", "Train a model of the latency of topics that share a worker."),
     "plan": _group("plan", "Plan the placement of clients, topics, replicas and subscribers from tables."),

@@ -221,7 +221,8 @@ class CoordinatorApi:
     async def _topic(self, request: NameRequest) -> dict[str, Any]:
         record = self._registry.topic(request.name)
         lag = self._control_loop.topic_lag(request.name)
-        return self._topic_row(record) | lag | {"figures": self._control_loop.topic_figures(request.name)}
+        losses = self._control_loop.topic_losses(request.name)
+        return self._topic_row(record) | lag | losses | {"figures": self._control_loop.topic_figures(request.name)}
 
     async def _add_topic(self, request: AddTopicRequest) -> dict[str, Any]:
         spec = request.spec

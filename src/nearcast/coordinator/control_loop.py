@@ -129,6 +129,11 @@ class ControlLoop:
         lag = self._monitor.lag(topic)
         return {"waiting": lag.waiting, "oldest_s": round(lag.oldest_s, 1)}
 
+    def topic_losses(self, topic: str) -> dict[str, Any]:
+        """How many publications the present workers of a topic gave up, or left to the stores for later."""
+        dead_letters, deferred = self._monitor.given_up(topic)
+        return {"dead_letters": dead_letters, "deferred": deferred}
+
     def topic_figures(self, topic: str) -> dict[str, Any]:
         """The figures of a topic in the present model."""
         model = self._model()

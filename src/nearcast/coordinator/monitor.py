@@ -97,6 +97,12 @@ class Monitor:
         found = [lag for report in self.reports.values() for lag in report.lags if lag.topic == topic]
         return max(found, key=lambda lag: lag.waiting, default=TopicLag(topic, 0, 0.0))
 
+    def given_up(self, topic: str) -> tuple[int, int]:
+        """How many publications became dead letters, and how many had no room, in the workers that have the topic."""
+        workers = [worker for report in self.reports.values() for worker in report.workers]
+        found = [one for worker in workers for one in worker.topics if one.topic == topic]
+        return sum(one.dead_letters for one in found), sum(one.deferred for one in found)
+
     def lags(self) -> list[TopicLag]:
         """Of each topic that is not all processed."""
         names = {lag.topic for report in self.reports.values() for lag in report.lags}

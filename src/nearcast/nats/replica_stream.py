@@ -24,7 +24,7 @@ def stream_config(topic: TopicSpec, site: str) -> StreamConfig:
     """
     kinds = [subjects.publications]
     if topic.processed:
-        kinds += [subjects.notifications, subjects.marks, subjects.dead_letters]
+        kinds += [subjects.notifications, subjects.marks, subjects.dead_letters, subjects.settlements]
     name = subjects.stream_name(topic.name)
     repaired = subjects.repair(site, name, ">")
     return StreamConfig(

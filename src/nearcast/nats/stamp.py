@@ -22,6 +22,7 @@ __all__ = [
     "Stamp",
     "attempt_of",
     "dead_letter_block",
+    "dead_letter_id",
     "dead_letter_origin",
     "header_block",
     "late_block",
@@ -31,6 +32,8 @@ __all__ = [
     "parse_stamp",
     "reason_of",
     "retry_block",
+    "settled_letter",
+    "settlement_block",
     "source_and_number",
     "stamp_of",
 ]
@@ -42,6 +45,7 @@ _FIELD = b"Nats-Msg-Id:"
 _START = b"NATS/1.0\r\nNats-Msg-Id: "
 _REASON = b"Nearcast-Reason: "
 _LATE = b"Nearcast-Late: "
+_SETTLED = b";settled"
 _END = b"\r\n\r\n"
 _LATEST_US = 1 << 53  # year 2255; what claims to be later has no time
 _INCARNATION_LETTERS = string.digits + string.ascii_lowercase
@@ -85,12 +89,27 @@ def dead_letter_block(message_id: bytes, reason: str, attempts: int = 1) -> byte
     Stores keep it beside the publication, under an id of its own: each attempt that fails makes another dead letter.
     """
     line = " ".join(reason.split())[:500]
-    return b"%b%b;d%d\r\n%b%b%b" % (_START, message_id, attempts, _REASON, line.encode(), _END)
+    return b"%b%b\r\n%b%b%b" % (_START, dead_letter_id(message_id, attempts), _REASON, line.encode(), _END)
 
 
 def retry_block(message_id: bytes, reason: str, attempt: int) -> bytes:
     """The header block of a publication that was given up, for another attempt. The reason tells it from a late one."""
     return b"%b%b\r\n%b%d\r\n%b%b%b" % (_START, message_id, _LATE, attempt, _REASON, reason.encode(), _END)
+
+
+def dead_letter_id(message_id: bytes, attempts: int) -> bytes:
+    """The id of the dead letter that a publication became after so many attempts."""
+    return b"%b;d%d" % (message_id, attempts)
+
+
+def settlement_block(letter_id: bytes) -> bytes:
+    """The header block of the message by which a dead letter is settled: retried, or dropped."""
+    return header_block(letter_id + _SETTLED)
+
+
+def settled_letter(settlement_id: bytes) -> bytes:
+    """The id of the dead letter that a settlement is about."""
+    return settlement_id.removesuffix(_SETTLED)
 
 
 def dead_letter_origin(letter_id: bytes) -> tuple[bytes, int]:

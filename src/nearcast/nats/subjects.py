@@ -34,6 +34,7 @@ __all__ = [
     "repair",
     "replica",
     "report",
+    "settlements",
     "site_command",
     "site_coordinates",
     "store_api",
@@ -79,6 +80,11 @@ def notifications(topic: str) -> str:
 def dead_letters(topic: str) -> str:
     """Where publications go that a processor could not handle."""
     return f"dlq.{topic}"
+
+
+def settlements(topic: str) -> str:
+    """Where it is said which dead letters of a topic were retried or dropped."""
+    return f"stl.{topic}"
 
 
 def marks(topic: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["Marks", "Redelivered", "TopicMarks"]
+__all__ = ["Marks", "Redelivered", "Settlement", "TopicMarks"]
 
 
 class Redelivered:
@@ -12,6 +12,13 @@ class Redelivered:
 
     TAKEN = b"taken"
     KNOWN = b"known"
+
+
+class Settlement:
+    """Why a dead letter is not one any more: the payload of a settlement."""
+
+    RETRIED = b"retried"
+    DROPPED = b"dropped"
 
 
 class TopicMarks(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):

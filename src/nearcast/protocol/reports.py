@@ -100,13 +100,18 @@ class TopicReport(msgspec.Struct, frozen=True, array_like=True):
 
 
 class WorkerTopic(msgspec.Struct, frozen=True, array_like=True):
-    """A topic in a worker: rate, milliseconds of processing per message, p90 from arrival at the worker to outcome."""
+    """A topic in a worker: rate, milliseconds of processing per message, p90 from arrival at the worker to outcome.
+
+    dead_letters, deferred: since the worker took the topic; deferred ones had no room, and come again from a store.
+    """
 
     topic: str
     rate: float
     processing_ms: float
     waiting: int
     p90_ms: float
+    dead_letters: int = 0
+    deferred: int = 0
 
 
 class WorkerFigures(msgspec.Struct, frozen=True, array_like=True):

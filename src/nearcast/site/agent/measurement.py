@@ -194,5 +194,8 @@ def worker_figures(stats: WorkerStats, before: Mapping[tuple[str, str], TopicWor
         latency = [now - then for now, then in zip(work.latency, old.latency, strict=True)]
         busy += busy_s / seconds
         processing_ms = 1000 * busy_s / processed if processed else 0.0
-        topics.append(WorkerTopic(name, processed / seconds, processing_ms, work.waiting, percentile(latency, 0.9)))
+        p90 = percentile(latency, 0.9)
+        topics.append(
+            WorkerTopic(name, processed / seconds, processing_ms, work.waiting, p90, work.dead_letters, work.deferred)
+        )
     return WorkerFigures(stats.worker, busy, topics)

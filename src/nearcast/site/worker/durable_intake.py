@@ -60,6 +60,14 @@ class DurableIntake:
         self.take(topic, message_id, payload, now, attempt)
         return Redelivered.TAKEN
 
+    def retried(self, topic: HostedTopic, message_id: bytes, payload: bytes, attempt: int, now: float) -> bytes:
+        """A dead letter is tried again, whatever came of its source since; what to answer."""
+        if message_id in topic.record.in_flight:
+            return Redelivered.KNOWN
+        topic.record.retried.add(message_id)
+        self._queue.put(topic, message_id, payload, now, attempt)
+        return Redelivered.TAKEN
+
     def copied(self, topic: HostedTopic, message_id: bytes) -> None:
         """Another member has a publication in hand."""
         if topic.durable and (key := source_and_number(message_id)) is not None:

@@ -72,7 +72,7 @@ class ProcessingQueue:
     def _remove_oldest(self) -> None:
         topic, message_id, payload, arrived, attempt = self._next()
         if arrived is not None:  # a copy was processed elsewhere, and is only missing from the spool
-            topic.record.in_flight.discard(message_id)
+            topic.record.leave(message_id)
             self._overflowed(topic, message_id, payload, attempt)
 
     def _append(

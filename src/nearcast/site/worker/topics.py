@@ -63,13 +63,22 @@ class TopicFamily:
 
 
 class ProcessingRecord:
-    """Publications of a concrete durable topic that are under way here, and those marked lately."""
+    """Publications of a concrete durable topic that are under way here, and those marked lately.
 
-    __slots__ = ("in_flight", "marked")
+    retried: those of them that were dead letters.
+    """
+
+    __slots__ = ("in_flight", "marked", "retried")
 
     def __init__(self) -> None:
         self.in_flight: set[bytes] = set()
+        self.retried: set[bytes] = set()
         self.marked = RecentIds()
+
+    def leave(self, message_id: bytes) -> None:
+        """A publication is not under way any more."""
+        self.in_flight.discard(message_id)
+        self.retried.discard(message_id)
 
 
 class HostedTopic:

@@ -26,14 +26,17 @@ from nearcast.nats.stamp import (
     ANONYMOUS,
     attempt_of,
     dead_letter_block,
+    dead_letter_id,
     header_block,
     late_block,
     notification_id,
+    reason_of,
+    settlement_block,
     stamp_of,
 )
 from nearcast.nats.tasks import TaskSet
 from nearcast.processors import ProcessorError, find_processor
-from nearcast.protocol.marks import Redelivered
+from nearcast.protocol.marks import Redelivered, Settlement
 from nearcast.protocol.worker import (
     HostTopic,
     LeaveTopic,
@@ -166,7 +169,8 @@ class Worker:
         if not self._groups.has_lease():
             self._stats.unowned += 1
             return
-        answer = self._intake.redelivered(topic, message_id, payload, attempt_of(headers), time.monotonic())
+        take = self._intake.retried if reason_of(headers) else self._intake.redelivered
+        answer = take(topic, message_id, payload, attempt_of(headers), time.monotonic())
         if answer == Redelivered.TAKEN:
             self._stats.late += 1
             if topic.machine.sends_copies:
@@ -215,7 +219,7 @@ class Worker:
             self._send(topic.notifications, headers, payload)
         stats.notified += len(notifications)
         if topic.durable:
-            self._marks.note(topic, origin, publication)
+            self._finish(topic, origin, publication, ticket.attempt)
         if self._queue.waiting:
             self._queue.advance()
 
@@ -239,6 +243,15 @@ class Worker:
         self._stats.dead_letters += 1
         self._send(subjects.dead_letters(topic.name), dead_letter_block(message_id, reason, attempt + 1), payload)
         if topic.durable:
+            self._finish(topic, message_id, payload, attempt)
+
+    def _finish(self, topic: HostedTopic, message_id: bytes, payload: bytes, attempt: int) -> None:
+        """A publication of a durable topic is marked; one that was a dead letter was, and that letter is settled."""
+        if message_id in topic.record.retried:
+            topic.record.leave(message_id)
+            settled = settlement_block(dead_letter_id(message_id, attempt))
+            self._send(subjects.settlements(topic.name), settled, Settlement.RETRIED)
+        else:
             self._marks.note(topic, message_id, payload)
 
     def _send(self, subject: str, headers: bytes, payload: bytes) -> None:

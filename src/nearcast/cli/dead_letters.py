@@ -1,0 +1,161 @@
+"""`nearcast dead-letters …`: publications of durable topics that were given up, as the stores keep them."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from nearcast.cli.coordinator_call import DEFAULT_URL
+from nearcast.cli.output import JsonOption, print_fields, print_rows
+from nearcast.client.dead_letters import DeadLetter, DeadLetters, LetterFilter, RetryOutcome
+from nearcast.domain.topic import check_pattern
+from nearcast.errors import InputError, NearcastError
+from nearcast.nats.connection import open_connection
+
+app = typer.Typer()
+T = TypeVar("T")
+
+_SPAN = re.compile(r"(\d+)([smhd])")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+UrlOption = Annotated[str, typer.Option(envvar="NEARCAST_URL", help="Any broker from which the stores can be reached.")]
+Topic = Annotated[str, typer.Argument(help="The topic, or a pattern.")]
+IdOption = Annotated[list[str] | None, typer.Option("--id", help="The id of a dead letter; may be repeated.")]
+ReasonOption = Annotated[str, typer.Option(help="A part of the reason.")]
+SinceOption = Annotated[str, typer.Option(help="Published since: a time (ISO 8601), or a span such as 15m, 2h, 3d.")]
+UntilOption = Annotated[str, typer.Option(help="Published before: a time (ISO 8601), or a span such as 15m, 2h, 3d.")]
+
+
+@app.callback()
+def root() -> None:
+    """List, show, retry and drop dead letters of durable topics."""
+
+
+@app.command("ls")
+def list_letters(
+    topic: Topic = ">",
+    reason: ReasonOption = "",
+    since: SinceOption = "",
+    until: UntilOption = "",
+    url: UrlOption = DEFAULT_URL,
+    as_json: JsonOption = False,
+) -> None:
+    """List dead letters, the oldest publication first."""
+    wanted = _filter(topic, None, reason, since, until)
+    letters = _run(url, lambda dead_letters: dead_letters.find(wanted))
+    print_rows([_row(letter) for letter in letters], as_json, "There are no dead letters.")
+
+
+@app.command()
+def show(
+    topic: Topic,
+    letter_id: Annotated[str, typer.Argument(metavar="ID", help="The id of a dead letter.")],
+    url: UrlOption = DEFAULT_URL,
+    as_json: JsonOption = False,
+) -> None:
+    """Show one dead letter with its payload."""
+    letters = _run(url, lambda dead_letters: dead_letters.find(_filter(topic, [letter_id])))
+    if not letters:
+        raise InputError(f"topic {topic!r} has no dead letter with id {letter_id!r}")
+    print_fields(_row(letters[0]) | {"payload": letters[0].payload.decode(errors="backslashreplace")}, as_json)
+
+
+@app.command()
+def retry(
+    topic: Topic,
+    letter_ids: IdOption = None,
+    reason: ReasonOption = "",
+    since: SinceOption = "",
+    until: UntilOption = "",
+    rate: Annotated[float, typer.Option(min=0.1, help="At most so many a second.")] = 100.0,
+    force: Annotated[bool, typer.Option("--force", help="Also those that had all their attempts.")] = False,
+    url: UrlOption = DEFAULT_URL,
+    as_json: JsonOption = False,
+) -> None:
+    """Give dead letters to their processors again. One that fails again is a dead letter with one more attempt."""
+    wanted = _filter(topic, letter_ids, reason, since, until)
+
+    async def work(dead_letters: DeadLetters) -> list[RetryOutcome]:
+        letters = await dead_letters.find(wanted)
+        return [outcome async for outcome in dead_letters.retry(letters, rate, force=force)]
+
+    outcomes = _run(url, work)
+    rows = [
+        {"id": one.letter.id, "topic": one.letter.topic, "attempts": one.letter.attempts, "outcome": one.outcome}
+        for one in outcomes
+    ]
+    print_rows(rows, as_json, "There are no dead letters.")
+    refused = sum(not one.sent for one in outcomes)
+    if refused:
+        raise NearcastError(f"{refused} of {len(outcomes)} dead letters were not tried again")
+
+
+@app.command()
+def drop(
+    topic: Topic,
+    letter_ids: IdOption = None,
+    reason: ReasonOption = "",
+    since: SinceOption = "",
+    until: UntilOption = "",
+    url: UrlOption = DEFAULT_URL,
+    as_json: JsonOption = False,
+) -> None:
+    """Drop dead letters: they are not listed any more. The publications stay in the history."""
+    wanted = _filter(topic, letter_ids, reason, since, until)
+
+    async def work(dead_letters: DeadLetters) -> int:
+        return await dead_letters.drop(await dead_letters.find(wanted))
+
+    print_fields({"topic": topic, "dropped": _run(url, work)}, as_json)
+
+
+def _run(url: str, work: Callable[[DeadLetters], Awaitable[T]]) -> T:
+    async def run() -> T:
+        connection = await open_connection([url], name="nearcast-cli", timeout=5)
+        try:
+            return await work(DeadLetters(connection))
+        finally:
+            await connection.close()
+
+    return asyncio.run(run())
+
+
+def _filter(
+    topic: str, letter_ids: list[str] | None, reason: str = "", since: str = "", until: str = ""
+) -> LetterFilter:
+    check_pattern(topic)
+    return LetterFilter(
+        topic, frozenset(letter_ids or ()), reason, _microseconds("since", since), _microseconds("until", until)
+    )
+
+
+def _microseconds(name: str, text: str) -> int | None:
+    if not text:
+        return None
+    if span := _SPAN.fullmatch(text):
+        when = datetime.now(UTC) - timedelta(seconds=int(span[1]) * _SECONDS[span[2]])
+    else:
+        try:
+            when = datetime.fromisoformat(text).astimezone(UTC)
+        except ValueError:
+            raise InputError(
+                f"--{name} is {text!r}; allowed: a time such as 2026-05-01T12:00, a span such as 15m"
+            ) from None
+    return round(when.timestamp() * 1e6)
+
+
+def _row(letter: DeadLetter) -> dict[str, Any]:
+    return {
+        "id": letter.id,
+        "topic": letter.topic,
+        "published": datetime.fromtimestamp(letter.time_us / 1e6, UTC).isoformat(timespec="milliseconds"),
+        "publisher": letter.publisher,
+        "attempts": letter.attempts,
+        "bytes": len(letter.payload),
+        "reason": letter.reason,
+    }

@@ -1,0 +1,201 @@
+"""The dead letters that stores keep of durable topics: found, tried again, dropped.
+
+Stores only ever add: a letter is settled by a message beside it, which spreads to all replicas as letters do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nats.errors import Error as NatsError
+
+from nearcast.client.topic_lookup import look_up_topics
+from nearcast.domain.topic import covers
+from nearcast.errors import InputError, NearcastError
+from nearcast.nats import subjects
+from nearcast.nats.stamp import (
+    dead_letter_origin,
+    message_time,
+    parse_stamp,
+    reason_of,
+    retry_block,
+    settled_letter,
+    settlement_block,
+)
+from nearcast.nats.stream_publisher import StreamPublisher
+from nearcast.nats.streams import StreamError, StreamReader, parse_entry
+from nearcast.protocol.marks import Redelivered, Settlement
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable
+
+    from nearcast.domain.topic import TopicSpec
+    from nearcast.nats.connection import Connection
+    from nearcast.nats.streams import StoredEntry
+
+__all__ = ["DeadLetter", "DeadLetters", "LetterFilter", "RetryOutcome"]
+
+_PAGE = 1000
+_ANSWER_LIMIT = 5.0
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """A publication that was given up. time_us: when it was published. attempts: how often it was tried."""
+
+    id: str
+    topic: str
+    publisher: str
+    time_us: int
+    attempts: int
+    max_attempts: int
+    reason: str
+    payload: bytes
+
+
+@dataclass(frozen=True)
+class LetterFilter:
+    """Which dead letters are meant. reason: a part of it. Times: of the publication, since <= time < until."""
+
+    topic: str = ">"
+    ids: frozenset[str] = frozenset()
+    reason: str = ""
+    since_us: int | None = None
+    until_us: int | None = None
+
+    def accepts(self, letter: DeadLetter) -> bool:
+        """Whether a letter of the topic is meant."""
+        return (
+            (not self.ids or letter.id in self.ids)
+            and self.reason in letter.reason
+            and (self.since_us is None or letter.time_us >= self.since_us)
+            and (self.until_us is None or letter.time_us < self.until_us)
+        )
+
+
+@dataclass(frozen=True)
+class RetryOutcome:
+    """What became of a letter: `sent` to its processor, or why not."""
+
+    letter: DeadLetter
+    outcome: str
+    sent: bool = False
+
+
+class DeadLetters:
+    """Works with the dead letters in the stores, through a connection to any broker."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    async def find(self, wanted: LetterFilter) -> list[DeadLetter]:
+        """The letters that are not settled, oldest publication first."""
+        found: list[DeadLetter] = []
+        specs = await look_up_topics(lambda: self._connection, wanted.topic)
+        kept = [spec for spec in specs if spec.processed and spec.durable]
+        if not kept and not specs:
+            raise InputError(f"no topic is configured within {wanted.topic!r}")
+        if not kept:
+            raise InputError(f"topic {wanted.topic!r} has no stores: its dead letters are not kept")
+        for spec in kept:
+            found += [letter for letter in await self._letters(spec, wanted.topic) if wanted.accepts(letter)]
+        return sorted(found, key=lambda letter: (letter.time_us, letter.id))
+
+    async def retry(
+        self, letters: Iterable[DeadLetter], rate: float, *, force: bool = False
+    ) -> AsyncIterator[RetryOutcome]:
+        """Give letters to their processors again, at most `rate` a second; those that had all their attempts, not.
+
+        A letter is settled by the worker, once there is an outcome: a worker that dies meanwhile loses none.
+        """
+        clock = asyncio.get_running_loop().time
+        due = clock()
+        for letter in letters:
+            if letter.attempts >= letter.max_attempts and not force:
+                yield RetryOutcome(
+                    letter, f"not tried again: it had {letter.attempts} of {letter.max_attempts} attempts"
+                )
+                continue
+            await asyncio.sleep(max(0.0, due - clock()))
+            due = max(due, clock()) + 1 / rate
+            yield await self._send_again(letter)
+
+    async def drop(self, letters: Iterable[DeadLetter]) -> int:
+        """Settle letters without trying them again; how many."""
+        publisher, count = StreamPublisher(self._connection), 0
+        for letter in letters:
+            block = settlement_block(letter.id.encode())
+            await publisher.publish_blocks([(subjects.settlements(letter.topic), block, Settlement.DROPPED)])
+            count += 1
+        return count
+
+    async def _send_again(self, letter: DeadLetter) -> RetryOutcome:
+        origin, attempts = dead_letter_origin(letter.id.encode())
+        subject, headers = subjects.redelivery(letter.topic), retry_block(origin, letter.reason, attempts)
+        inbox = self._connection.new_inbox()
+        answered: asyncio.Future[tuple[bytes, bytes]] = asyncio.get_running_loop().create_future()
+
+        def take(subject: str, reply: str, payload: bytes, headers: bytes) -> None:
+            if not answered.done():
+                answered.set_result((payload, headers))
+
+        subscription = await self._connection.subscribe_raw(inbox, take)
+        try:
+            self._connection.send(subject, headers, letter.payload, inbox)
+            async with asyncio.timeout(_ANSWER_LIMIT):
+                payload, status = await answered
+        except TimeoutError:
+            return RetryOutcome(letter, f"not tried again: no owner of the topic answered within {_ANSWER_LIMIT:g} s")
+        finally:
+            await self._connection.unsubscribe_raw(subscription)
+        if payload == Redelivered.TAKEN:
+            return RetryOutcome(letter, "sent", sent=True)
+        if payload == Redelivered.KNOWN:
+            return RetryOutcome(letter, "not tried again: it is being processed")
+        problem = "nobody processes the topic" if status.startswith(b"NATS/1.0 503") else "the owner refused it"
+        return RetryOutcome(letter, f"not tried again: {problem}")
+
+    async def _letters(self, spec: TopicSpec, pattern: str) -> list[DeadLetter]:
+        """Of one topic or family, from the first of its stores that answers."""
+        topic = pattern if covers(spec.name, pattern) else spec.name
+        problems = []
+        for store in spec.replicas:
+            try:
+                return await self._read(StreamReader(self._connection, subjects.store_api(store)), spec, topic)
+            except (StreamError, NatsError, TimeoutError) as error:
+                problems.append(f"{store}: {error}")
+        raise NearcastError(f"no store of topic {spec.name} can be read: {'; '.join(problems)}")
+
+    async def _read(self, reader: StreamReader, spec: TopicSpec, topic: str) -> list[DeadLetter]:
+        stream = subjects.stream_name(spec.name)
+        settled = {
+            settled_letter(entry.id)
+            for entry, _ in [one async for one in _messages(reader, stream, subjects.settlements(topic))]
+        }
+        found = []
+        async for entry, reason in _messages(reader, stream, subjects.dead_letters(topic)):
+            if entry.id in settled:
+                continue
+            origin, attempts = dead_letter_origin(entry.id)
+            found.append(
+                DeadLetter(
+                    entry.id.decode(errors="replace"), subjects.topic_of(entry.subject), parse_stamp(origin).publisher,
+                    message_time(origin) or entry.stored_us, attempts, spec.max_attempts, reason, entry.payload,
+                )
+            )  # fmt: skip
+        return found
+
+
+async def _messages(reader: StreamReader, stream: str, subject: str) -> AsyncIterator[tuple[StoredEntry, str]]:
+    """All messages of a subject, with the reason in their headers."""
+    start = 1
+    while True:
+        batch = await reader.read_raw(stream, start, _PAGE, subject)
+        for payload, headers in zip(batch.payloads, batch.headers, strict=True):
+            entry = parse_entry(payload, headers)
+            start = entry.sequence + 1
+            yield entry, reason_of(headers)
+        if not batch.pending or not batch.payloads:
+            return
