@@ -153,7 +153,7 @@ class DeadLetters:
         if payload == Redelivered.TAKEN:
             return RetryOutcome(letter, "sent", sent=True)
         if payload == Redelivered.KNOWN:
-            return RetryOutcome(letter, "not tried again: it is being processed")
+            return RetryOutcome(letter, "not tried again: it is being processed, or its worker has no room")
         problem = "nobody processes the topic" if status.startswith(b"NATS/1.0 503") else "the owner refused it"
         return RetryOutcome(letter, f"not tried again: {problem}")
 

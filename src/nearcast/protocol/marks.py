@@ -8,7 +8,8 @@ __all__ = ["Marks", "Redelivered", "Settlement", "TopicMarks"]
 
 
 class Redelivered:
-    """What a worker answers to a redelivery: it is being processed now; or it was known, and a mark follows."""
+    """What a worker answers to a redelivery: it is being processed now; or it was known and a mark follows, or there is
+    no room for it now."""
 
     TAKEN = b"taken"
     KNOWN = b"known"

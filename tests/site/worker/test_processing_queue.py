@@ -91,3 +91,16 @@ async def test_what_overflows_is_not_in_flight_any_more(tmp_path: Path, replicas
     in_flight = {int(one) for one in line.topic.record.in_flight}
     assert not in_flight & set(line.overflowed)
     assert bool(in_flight) == bool(replicas)
+
+
+async def test_what_waits_of_a_durable_topic_is_not_pushed_out(tmp_path: Path) -> None:
+    """A store gives again what has no room: were the oldest removed, redeliveries would push each other out."""
+    line = Line(tmp_path, MEBIBYTE, replicas=("tokyo",))
+    line.publish(range(5_000), bytes(1024))
+    kept = [*(int(line.topic.spool.read(ticket.number)[0]) for ticket in line.process.outstanding)]
+    kept += [int(entry[1]) for entry in line.queue.waiting]
+    assert kept == list(range(len(kept)))
+    assert line.overflowed == list(range(len(kept), 5_000))
+    assert not line.queue.has_room(1024)
+    line.process_one()
+    assert line.queue.has_room(1024)

@@ -56,13 +56,15 @@ class DurableIntake:
             record.in_flight.add(message_id)
             self._marks.note(topic, message_id, payload)
             return Redelivered.KNOWN
+        if not self._queue.has_room(len(message_id) + len(payload)):  # no attempt: it is asked again later
+            return Redelivered.KNOWN
         topic.machine.note_redelivery(topic.name, message_id)
         self.take(topic, message_id, payload, now, attempt)
         return Redelivered.TAKEN
 
     def retried(self, topic: HostedTopic, message_id: bytes, payload: bytes, attempt: int, now: float) -> bytes:
         """A dead letter is tried again, whatever came of its source since; what to answer."""
-        if message_id in topic.record.in_flight:
+        if message_id in topic.record.in_flight or not self._queue.has_room(len(message_id) + len(payload)):
             return Redelivered.KNOWN
         topic.record.retried.add(message_id)
         self._queue.put(topic, message_id, payload, now, attempt)

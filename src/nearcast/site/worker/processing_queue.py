@@ -38,7 +38,7 @@ class ProcessingQueue:
     def put(
         self, topic: HostedTopic, message_id: bytes, payload: bytes, arrived: float | None, attempt: int = 0
     ) -> None:
-        """Take a message; the oldest that wait are removed when they are too large together.
+        """Take a message. When too much waits the oldest are removed; of a durable topic the new one: a store has it.
 
         arrived: when a message that is to be processed came; none for a copy, which only goes into the spool.
         attempt: of a late one.
@@ -46,12 +46,21 @@ class ProcessingQueue:
         if topic.durable and arrived is not None:
             topic.record.in_flight.add(message_id)
         if self.waiting or self._is_far_behind():
-            self.waiting_bytes += len(message_id) + len(payload) + _ENTRY_BYTES
+            size = len(message_id) + len(payload)
+            if topic.durable and arrived is not None and not self.has_room(size):
+                topic.record.leave(message_id)
+                self._overflowed(topic, message_id, payload, attempt)
+                return
+            self.waiting_bytes += size + _ENTRY_BYTES
             self.waiting.append((topic, message_id, payload, arrived, attempt))
             while self.waiting_bytes > self._limit:
                 self._remove_oldest()
         else:
             self._append(topic, message_id, payload, arrived, attempt)
+
+    def has_room(self, size: int) -> bool:
+        """Whether a message of so many bytes fits without removing another."""
+        return self.waiting_bytes + size + _ENTRY_BYTES <= self._limit
 
     def advance(self) -> None:
         """Something was processed: append what may go on."""
