@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nearcast.site.worker.source_order import SourceOrder
@@ -70,6 +70,7 @@ def test_where_order_is_asked_for_a_new_owner_gives_the_stores_time() -> None:
     assert Intake(ordered=True).arrive(1, 2) == [1, 2]
 
 
+@settings(max_examples=500)
 @given(st.lists(st.tuples(st.sampled_from("amx"), st.integers(1, 6)), max_size=30))
 def test_nothing_is_lost_or_given_twice(steps: list[tuple[str, int]]) -> None:
     """Arrivals, marks of others and time, in any order: each arrival comes out once."""
