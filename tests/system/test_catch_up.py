@@ -70,8 +70,8 @@ async def test_what_a_killed_worker_left_behind_is_processed(city) -> None:
     async with city(ALERTS) as c:
         worker = c.sites["tokyo"].workers["worker-0"]
         async with (
-            nearcast.connect(c.url("osaka"), name="sensor") as sensor,
-            nearcast.connect(c.url("cloud"), name="reader") as reader,
+            nearcast.connect(c.url("osaka"), name="sensor", timeout=20) as sensor,
+            nearcast.connect(c.url("cloud"), name="reader", timeout=20) as reader,
         ):
             await reader.subscribe("alerts", callback=ledger.take)
             publishing = asyncio.create_task(ledger.publish(sensor, 3000, 500))
