@@ -161,3 +161,14 @@ def test_completion_can_be_installed(shell: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     installed = [path for path in tmp_path.rglob("*") if path.is_file() and "_NEARCAST_COMPLETE" in path.read_text()]
     assert installed
+
+
+def test_the_version_is_the_packages() -> None:
+    said = subprocess.run(
+        [sys.executable, "-c", "from nearcast.cli import main; main()", "--version"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert said.stdout == f"nearcast {project['version']}\n"

@@ -49,7 +49,7 @@ async def test_sites_register_their_topics_and_a_topic_moves_on_request(city):
 
 async def test_topics_are_added_and_removed_while_all_runs(city):
     async with city(GPS, report_seconds=0.2) as c, coordinator(c) as control:
-        with pytest.raises(nearcast.InputError, match="'gps' overlaps 'gps'"):
+        with pytest.raises(nearcast.InputError, match="'gps' is registered already"):
             await control.ask("topic", "add", spec={"name": "gps", "managed_by": ["osaka"]})
         await control.ask("topic", "add", spec={"name": "air.*", "managed_by": ["osaka"]})
         await until(lambda: "air.*" in c.sites["osaka"].agent.topic_host.running)

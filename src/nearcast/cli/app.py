@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib.metadata import version
 
 from nearcast.cli.lazy_group import LazyCommand, lazy_app, load
 from nearcast.errors import InputError, NearcastError
@@ -73,6 +74,9 @@ def main() -> None:
 
 
 def _run(words: list[str]) -> None:
+    if words[:1] == ["--version"]:
+        print(f"nearcast {version('nearcast')}")
+        return
     completion = COMPLETION_VARIABLE in os.environ or any(word in COMPLETION_OPTIONS for word in words[:1])
     if words and words[0] in COMMANDS and not completion:
         load(words[0], COMMANDS[words[0]]).main(args=words[1:], prog_name=f"nearcast {words[0]}")
@@ -81,7 +85,7 @@ def _run(words: list[str]) -> None:
         add_completion=completion,
         pretty_exceptions_enable=False,
         help="Publish, process and subscribe at the edge.",
-        epilog="Completion for bash, zsh and fish: nearcast --install-completion bash",
+        epilog="The version: nearcast --version. Completion for bash, zsh and fish: nearcast --install-completion bash",
     )
     app(prog_name="nearcast")
 

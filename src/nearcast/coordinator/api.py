@@ -227,6 +227,8 @@ class CoordinatorApi:
     async def _add_topic(self, request: AddTopicRequest) -> dict[str, Any]:
         spec = request.spec
         check_pattern(spec.name)
+        if spec.name in self._registry.topics:
+            raise InputError(f"topic {spec.name!r} is registered already")
         for other in self._registry.topics:
             if overlaps(other, spec.name):
                 raise InputError(f"topic {spec.name!r} overlaps {other!r}; a message belongs to one topic")

@@ -129,7 +129,7 @@ class Executor:
                 finish = await self._move_client(move, resumed)
             seconds = asyncio.get_running_loop().time() - began
             self.finished.append(FinishedMove(move, finish.reason or "done", time.time(), seconds))
-            _log.info("%s: %s -> %s: %s", name, move.before, move.after, finish)
+            _log.info("%s: %s -> %s: %s", name, _place(move.before), _place(move.after), finish)
             return finish
 
     async def _write_journal(self, move: Move, step: Journal | Erase) -> Journalled | Erased:
@@ -298,3 +298,7 @@ def with_members(record: TopicRecord, epoch: int, members: tuple[WorkerId, ...],
     """The record with other members; their sites manage the topic."""
     sites = tuple(dict.fromkeys(member.site for member in members))
     return TopicRecord(msgspec.structs.replace(record.spec, managed_by=sites), epoch, members, move)
+
+
+def _place(where: str | Iterable[WorkerId]) -> str:
+    return where if isinstance(where, str) else ", ".join(map(str, where))

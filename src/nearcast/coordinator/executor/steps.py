@@ -50,3 +50,6 @@ class Finish:
 
     outcome: Outcome
     reason: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.outcome}: {self.reason}" if self.reason else self.outcome
