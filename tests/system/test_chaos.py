@@ -32,14 +32,16 @@ def disks(pid: int) -> list[str]:
     return [line for line in lines if line.startswith(f"nearcast-chaos-{pid} ")]
 
 
-async def test_a_killed_site_is_seen_in_the_ledger_and_nothing_is_left_behind(tmp_path: Path) -> None:
-    fault = Fault("kill site", ("north",), 6.0, ("north",), ("north",))
-    verdict = await run_chaos(ChaosPlan(1, (fault,), PHASES), tmp_path / "ledger", tmp_path / "logs")
+@pytest.mark.timeout(900)  # forty processes, and what they write is read twice
+async def test_killed_sites_and_clients_are_seen_in_the_ledger_and_nothing_is_left_behind(tmp_path: Path) -> None:
+    site = Fault("kill site", ("north",), 6.0, ("north",), ("north",))
+    devices = Fault("kill devices", ("dev-east",), 5.0, ("dev-east",))
+    verdict = await run_chaos(ChaosPlan(1, (site, devices), PHASES), tmp_path / "ledger", tmp_path / "logs")
 
     # A loss is found or not, as the code is; that all parts of the ledger were written is what counts here.
-    (row,) = verdict.faults
-    assert row["kind"] == "kill site"
-    assert row["published"] > 50
+    row, second = verdict.faults
+    assert (row["kind"], second["kind"]) == ("kill site", "kill devices")
+    assert row["published"] > 0
     events = [json.loads(line) for path in (tmp_path / "ledger").iterdir() for line in path.read_text().splitlines()]
     kinds = {event["event"] for event in events}
     assert kinds >= {"topic", "client", "subscribed", "published", "receipt", "processed", "delivered", "stored",
@@ -49,7 +51,10 @@ async def test_a_killed_site_is_seen_in_the_ledger_and_nothing_is_left_behind(tm
     assert {event["site"] for event in events if event["event"] == "store read"} == {"north", "east", "south", "cloud"}
     assert verdict.counts["messages nobody published"] == 0
     assert judge.TWICE not in verdict.broken
-    (phase,) = [event for event in events if event.get("phase") == "fault"]
+    phase, _ = sorted((event for event in events if event.get("phase") == "fault"), key=lambda event: event["at"])
+    incarnations = {event["publisher"] for event in events if event["event"] == "published"}
+    assert sum(name.startswith("pub-east.") for name in incarnations) == 2  # killed once, and started again
+    assert "kept" in kinds
     silent = [
         event["at"]
         for event in events

@@ -147,12 +147,19 @@ def test_in_fewer_stores_than_the_quorum(run, judged) -> None:
     assert judged(run).broken == {judge.NEVER_STORED: 1}
 
 
-def test_a_store_that_could_not_be_read_is_not_evidence_of_a_loss(run, judged) -> None:
+def test_a_ledger_without_evidence_keeps_no_promise(judged, tmp_path: Path) -> None:
+    assert check(read_ledger(tmp_path)).broken == {judge.NOT_JUDGED: 1}
+    run = Made()
+    run.remove("receipt")
+    assert judged(run).broken == {judge.STALLED: 1, judge.NOT_JUDGED: 1}
+
+
+def test_a_store_that_could_not_be_read_is_told_from_a_loss(run, judged) -> None:
     for site in ("north", "east"):
         run.remove("stored", site=site)
         run.remove("store read", site=site)
         run.add("store not read", 210, site=site, reason="TimeoutError")
-    assert judged(run).kept
+    assert judged(run).broken == {judge.UNREAD: 2}
 
 
 def test_a_replica_that_lacks_what_others_have(run, judged) -> None:
@@ -251,6 +258,11 @@ def test_out_of_order_unless_late_or_not_acknowledged(run, judged) -> None:
 
 def test_a_plain_topic_may_lose_but_not_repeat_or_reorder_on_one_path(judged) -> None:
     run = Made(quorum=0, replicas=[])
+    run.add("topic", 0, name="other", replicas=list(STORES), quorum=2)
+    run.add("published", 120, publisher="q", n=1, topic="other", count=1, home="north", path="north/0")
+    run.add("receipt", 120.1, publisher="q", n=1, id="q:1", stores=[])
+    for site in STORES:
+        run.add("stored", 210, publisher="q", n=1, topic="other", site=site, kind="publication", part=0, sequence=1)
     run.remove("delivered", 40, 41)
     verdict = judged(run)
     assert verdict.kept

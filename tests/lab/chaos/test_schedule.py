@@ -26,7 +26,7 @@ def test_twenty_seeds_of_four_minutes_bring_every_kind() -> None:
 
 
 def test_the_driver_is_harmed_only_when_there_is_one() -> None:
-    every = {fault.kind for fault in make_schedule(1, 26, PHASES, cluster=True)}
+    every = {fault.kind for fault in make_schedule(1, len(KINDS) + 2, PHASES, cluster=True)}
     assert every == {*KINDS, "kill driver", "stop driver"}
 
 

@@ -30,6 +30,8 @@ HISTORY_LACKS = "history lacks it"
 REPLICAS = "fewer replicas than asked for"
 STALLED = "no progress beside a fault"
 NOT_RECOVERED = "no delivery after a fault"
+UNREAD = "a store or history could not be read"
+NOT_JUDGED = "nothing was acknowledged: there is nothing to judge"
 LOSSES = (NEVER_STORED, NOT_PROCESSED, NOT_DELIVERED, DEAD)
 
 
@@ -70,6 +72,10 @@ def check(ledger: Ledger) -> Verdict:
     _check_owners(ledger, verdict)
     if ledger.stores_read:
         _check_stores(ledger, verdict)
+    for reason in ledger.unread:
+        verdict.add(UNREAD, reason)
+    if not any(ledger.judged()):
+        verdict.add(NOT_JUDGED, f"{len(ledger.publications)} publications")
     every = flows(ledger)
     verdict.faults = [_fault_row(ledger, verdict, number, every) for number in range(len(ledger.faults()))]
     verdict.broken = {promise: verdict.broken[promise] for promise in _PROMISES if promise in verdict.broken}
@@ -79,6 +85,7 @@ def check(ledger: Ledger) -> Verdict:
 
 _PROMISES = (
     *LOSSES, TWICE, STORED_TWICE, DISORDER, TWO_OWNERS, STORE_LACKS, HISTORY_LACKS, REPLICAS, STALLED, NOT_RECOVERED,
+    UNREAD, NOT_JUDGED,
 )  # fmt: skip
 
 
