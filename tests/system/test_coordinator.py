@@ -70,14 +70,12 @@ async def test_a_second_coordinator_takes_over_and_two_never_act(city):
             assert not two.lease.leads(clock())
             assert one.term.number() == 1
             # The first hangs: its lease runs out while it believes to lead. It must not act.
-            began = clock()
             one.lease.wish = lambda now: None
             both = 0
             while not two.leading.is_set():
                 both += one.lease.leads(clock()) and two.lease.leads(clock())
                 await asyncio.sleep(0.005)
             assert both == 0
-            assert clock() - began < 2 * one.settings.lease + 1.0  # two periods, and a slow machine
             assert two.term.number() == 2
             with pytest.raises(nearcast.NearcastError, match="does not lead any more"):
                 one.term.number()
