@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from pathlib import Path
 
 from tests.system.link import link_to
 
@@ -101,3 +102,55 @@ async def main():
                               reconnects=client.reconnects)), flush=True)
 asyncio.run(main())
 """
+
+
+CURSOR_READER = """
+import asyncio, nearcast
+from pathlib import Path
+async def main():
+    async with nearcast.connect("{url}") as client:
+        async with client.subscribe("alert", cursor=Path("{cursor}"), replay=True) as alerts:
+            print("ready", flush=True)
+            async for message in alerts:
+                print(message.id, flush=True)
+asyncio.run(main())
+"""
+
+
+async def test_a_killed_subscriber_goes_on_at_its_cursor(city, tmp_path: Path) -> None:
+    async with (
+        city(TopicSpec("alert", replicas=("tokyo",), quorum=1), names=("tokyo",)) as c,
+        nearcast.connect(c.url("tokyo")) as writer,
+    ):
+
+        async def start() -> asyncio.subprocess.Process:
+            code = CURSOR_READER.format(url=c.url("tokyo"), cursor=tmp_path / "cursor")
+            reader = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdout=asyncio.subprocess.PIPE)
+            assert reader.stdout is not None
+            assert await reader.stdout.readline() == b"ready\n"
+            return reader
+
+        async def read(reader: asyncio.subprocess.Process, wanted: set[str]) -> list[str]:
+            """Until all of these came."""
+            assert reader.stdout is not None
+            got: list[str] = []
+            async with asyncio.timeout(90):
+                while not wanted <= set(got):
+                    got.append((await reader.stdout.readline()).decode().strip())
+            return got
+
+        sent = await publish(writer, "alert", range(50))
+        reader = await start()
+        first = await read(reader, set(sent))
+        assert first == sent, "replay, the first time"
+        await until(lambda: (tmp_path / "cursor").exists())
+        await asyncio.sleep(1.0)  # the cursor is saved
+        reader.kill()
+        await reader.wait()
+        away = await publish(writer, "alert", range(50, 100))
+        reader = await start()
+        live = await publish(writer, "alert", range(100, 120))
+        second = await read(reader, set(away + live))
+        reader.kill()
+        await reader.wait()
+        assert second == away + live, "nothing again, nothing missing, in order"

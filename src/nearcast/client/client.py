@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import msgspec
 
 from nearcast.client.acknowledgements import Receipt
+from nearcast.client.cursor import Cursor, cursor_path
 from nearcast.client.history import History, HistoryQuery, StoreFinder, history_request
 from nearcast.client.publication_spool import PublicationSpool
 from nearcast.client.publishing import Publisher
@@ -147,6 +148,7 @@ class Client:
         callback: Callable[[Message[T]], Awaitable[None] | None] | None = None,
         on_error: OnError | None = None,
         replay: Replay = None,
+        cursor: str | Path | None = None,
         buffer: int = _BUFFER,
         on_overflow: Overflow = "drop_oldest",
     ) -> Subscription[T]: ...
@@ -160,6 +162,7 @@ class Client:
         params: Mapping[str, Any] | None = None,
         callback: Callback | None = None,
         replay: Replay = None,
+        cursor: str | Path | None = None,
         buffer: int = _BUFFER,
         on_overflow: Overflow = "drop_oldest",
     ) -> Subscription: ...
@@ -174,6 +177,7 @@ class Client:
         callback: Callback | None = None,
         on_error: OnError | None = None,
         replay: Replay = None,
+        cursor: str | Path | None = None,
         buffer: int = _BUFFER,
         on_overflow: Overflow = "drop_oldest",
     ) -> Subscription:
@@ -181,7 +185,8 @@ class Client:
 
         A topic without a processor gives its publications, one with a processor its notifications. `await` the result,
         enter it or iterate it to begin. replay: past messages first; True for all that is kept, a number for the last
-        so many, a time or a time span for those since.
+        so many, a time or a time span for those since. cursor: a name or a file; the subscription (to a durable topic
+        or a channel) goes on where the last process with this cursor stopped reading; `replay` is for the first time.
 
         type: what the data of each message is decoded and validated as, by msgspec. A message that is not of the type
         is counted (`subscription.invalid`) and given to `on_error` as a PayloadError, not to the reader.
@@ -194,6 +199,7 @@ class Client:
             raise InputError("on_error needs a type: without one, a payload is decoded when its data is read")
         if topic is not None:
             check_pattern(topic)
+        followed = Cursor(cursor_path(cursor), topic or channel or "") if cursor is not None else None
 
         async def begin(subscription: Subscription) -> None:
             self._subscriptions.add(subscription)  # from now on it moves with the client
@@ -201,9 +207,9 @@ class Client:
             if self.coordination is not None:
                 self.coordination.observe(subscription)
             if channel is not None:
-                await begin_channel(subscription, self._sessions, channel, params or {}, replay, self._choice)
+                await begin_channel(subscription, self._sessions, channel, params or {}, replay, self._choice, followed)
             else:
-                await begin_topic(subscription, self._sessions, replay, self._choice)
+                await begin_topic(subscription, self._sessions, replay, self._choice, followed)
 
         decode = self._codec.decode if type is None else typed_decoder(type, self._codec)
         return Subscription(

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import random
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -97,22 +97,27 @@ class GapDetector:
         choice: random.Random,
         now: float,
         *,
-        since: float | None = None,
+        since: Mapping[str, float] | None = None,
     ) -> None:
-        """since: when an earlier process stopped, which this one continues."""
+        """since: when an earlier process, which this one continues, had read all of each store."""
         self._is_delivered, self._choice = is_delivered, choice
-        self._begun = now if since is None else since - MARGIN
-        self._stores = {site: _Store(self._begun, now) for site in sites}
+        self._begun = now if not since else min(since.values()) - MARGIN
+        self._stores = {site: _Store((since or {}).get(site, self._begun), now) for site in sites}
         self._seconds: dict[tuple[str, int], _Second] = {}
         self._accepted_ids: OrderedDict[bytes, None] = OrderedDict()
         self._waited_for: set[str] = set()
         self._swept = now
-        if since is not None:
+        if since:
             self.reconnected(now)
 
     @property
     def holding(self) -> bool:
         return bool(self._waited_for)
+
+    @property
+    def positions(self) -> dict[str, float]:
+        """By site, until when all that its store appended has surely come."""
+        return {site: store.good for site, store in self._stores.items()}
 
     @property
     def sites(self) -> list[str]:

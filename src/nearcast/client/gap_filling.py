@@ -32,6 +32,7 @@ from nearcast.nats.stamp import late_block, parse_stamp
 from nearcast.protocol.services import StoredMessage, TailPage, TailRequest, Tip
 
 if TYPE_CHECKING:
+    from nearcast.client.cursor import Cursor
     from nearcast.client.session import Sessions
     from nearcast.client.subscription import Subscription
 
@@ -84,30 +85,49 @@ class GapFiller:
         self._outdated, self._looked_up = False, 0.0
         self._wake = asyncio.Event()
 
-    async def start(self, parts: list[DurablePart], *, since: float | None = None) -> None:
-        """Follow beacons and fill gaps from now on. since: when an earlier process stopped that is continued."""
+    async def start(self, parts: list[DurablePart], cursor: Cursor | None = None) -> None:
+        """Follow beacons and fill gaps from now on. cursor: says where an earlier process stopped, and is kept."""
         now = self._looked_up = self._clock()
         subscription = self._subscription
         for part in parts:
-            self._parts[part.name] = part, self._detector(part, now, since)
+            ago = cursor.stopped_ago(part.name) if cursor is not None else None
+            since = {site: now - seconds for site, seconds in ago.items()} if ago else None
+            detector = GapDetector(part.sites, self.delivered.__contains__, self._choice, now, since=since)
+            self._parts[part.name] = part, detector
             if not part.results:
                 await subscription.attach(self._sessions.connection(), subjects.tips(part.topic), self._tip)
-        if since is not None:
-            self._hold()
+        if cursor is not None:
+            self._follow(cursor)
         self._sessions.on_disconnect.append(self._disconnected)
         self._sessions.on_reconnect.append(self._wake.set)
         subscription.on_close(lambda: self._sessions.on_disconnect.remove(self._disconnected))
         subscription.on_close(lambda: self._sessions.on_reconnect.remove(self._wake.set))
         subscription.spawn(self._run(), "gaps of")
 
-    def _detector(self, part: DurablePart, now: float, since: float | None = None) -> GapDetector:
-        return GapDetector(part.sites, self.delivered.__contains__, self._choice, now, since=since)
+    def _follow(self, cursor: Cursor) -> None:
+        """Save how far the subscription has come."""
+        subscription = self._subscription
+
+        def positions() -> dict[str, dict[str, float]]:
+            now = self._clock()
+            return {
+                name: {site: now - good for site, good in detector.positions.items()}
+                for name, (_, detector) in self._parts.items()
+            }
+
+        def unread() -> tuple[int, int]:
+            held = len(self._held or ())
+            return subscription.received + held, subscription.pending + held
+
+        subscription.follow_with(cursor)
+        subscription.spawn(cursor.run(positions, unread), "cursor of")
+        subscription.on_close(lambda: cursor.save(positions(), *unread()))
 
     # What comes in.
 
     def _disconnected(self) -> None:
         self._lost = True
-        self._hold()
+        self.hold()
 
     def _tip(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
         try:
@@ -274,7 +294,8 @@ class GapFiller:
 
     # Holding live messages.
 
-    def _hold(self) -> None:
+    def hold(self) -> None:
+        """Let live messages wait for older ones."""
         if self._held is None and self._subscription.delivers_live:
             self._held, self._holding_since = deque(), self._clock()
             self._subscription.deliver_to(self._keep)

@@ -16,13 +16,16 @@ from nearcast.nats import subjects
 from nearcast.protocol.services import HistoryRequest
 
 if TYPE_CHECKING:
+    from nearcast.client.cursor import Cursor
     from nearcast.client.session import Sessions
     from nearcast.client.subscription import Subscription
 
 __all__ = ["begin_channel", "begin_dead_letters", "begin_topic"]
 
 
-async def begin_topic(subscription: Subscription, sessions: Sessions, replay: Replay, choice: random.Random) -> None:
+async def begin_topic(
+    subscription: Subscription, sessions: Sessions, replay: Replay, choice: random.Random, cursor: Cursor | None
+) -> None:
     """A topic or pattern: notifications of processed topics, publications of the others."""
     pattern = subscription.topic
     specs = await look_up_topics(sessions.connection, pattern)
@@ -35,6 +38,8 @@ async def begin_topic(subscription: Subscription, sessions: Sessions, replay: Re
 
         filler = GapFiller(subscription, sessions, look_up, choice)
         subscription.track_deliveries(filler.delivered)  # a publication may be sent again for its quorum
+    elif cursor is not None:
+        raise InputError(f"topic {pattern!r}: a cursor needs a durable topic (with `replicas` in the configuration)")
     wanted = []
     if processed:
         wanted.append(subjects.notifications(pattern))
@@ -42,17 +47,17 @@ async def begin_topic(subscription: Subscription, sessions: Sessions, replay: Re
         wanted.append(subjects.publications(pattern))
         if processed:
             subscription.exclude(_publications_of(processed))
-    if replay is None or replay is False:
+    if _continues(cursor, filler if durable else None) or replay is None or replay is False:
         await _attach(subscription, sessions, *wanted)
         if durable:
-            await filler.start(durable)
+            await filler.start(durable, cursor)
         return
     if len(wanted) != 1 or not any(covers(spec.name, pattern) and spec.replicas for spec in specs):
         raise InputError(f"topic {pattern!r}: replay needs one durable topic (with `replicas` in the configuration)")
     since, last = replay_range(replay)
     request = HistoryRequest(pattern, bool(processed), since, None, last)
     await _replay(subscription, sessions, wanted[0], request, StoreFinder(sessions.connection, choice))
-    await filler.start(durable)
+    await filler.start(durable, cursor)
 
 
 async def begin_channel(
@@ -62,6 +67,7 @@ async def begin_channel(
     params: Mapping[str, Any],
     replay: Replay,
     choice: random.Random,
+    cursor: Cursor | None,
 ) -> None:
     """The results of a channel for these values of its parameters."""
     answer = await sessions.current.channels.join(channel, params)
@@ -75,14 +81,14 @@ async def begin_channel(
     filler = GapFiller(subscription, sessions, look_up, choice)
     subscription.track_deliveries(filler.delivered)
     subject = subjects.channel_results(channel, answer.key)
-    if replay is None or replay is False:
+    if _continues(cursor, filler) or replay is None or replay is False:
         await _attach(subscription, sessions, subject)
-        await filler.start([part])
+        await filler.start([part], cursor)
         return
     since, last = replay_range(replay)
     request = HistoryRequest(name, False, since, None, last, results=True)
     await _replay(subscription, sessions, subject, request, FixedStore(answer.store))
-    await filler.start([part])
+    await filler.start([part], cursor)
 
 
 async def begin_dead_letters(subscription: Subscription, sessions: Sessions) -> None:
@@ -102,6 +108,15 @@ async def _replay(
 ) -> None:
     query = HistoryQuery(sessions.connection, finder, request, subscription.decode, None)
     await replay_then_live(subscription, sessions.connection(), subject, query)
+
+
+def _continues(cursor: Cursor | None, filler: GapFiller | None) -> bool:
+    """Whether an earlier process has read a part: then what it read does not come again, and replay does not matter."""
+    if cursor is None or cursor.state is None or filler is None:
+        return False
+    filler.delivered.restore(cursor.state.recent, cursor.state.high_water)
+    filler.hold()
+    return True
 
 
 def _durable_parts(pattern: str, specs: list[TopicSpec]) -> list[DurablePart]:

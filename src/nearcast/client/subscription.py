@@ -16,6 +16,7 @@ from nearcast.nats.stamp import stamp_of
 from nearcast.nats.tasks import TaskSet
 
 if TYPE_CHECKING:
+    from nearcast.client.cursor import Cursor
     from nearcast.client.delivered_ids import DeliveredIds
     from nearcast.nats.connection import Connection, Handler
 
@@ -84,6 +85,7 @@ class Subscription(Generic[T_co]):
         self._recent: RecentIds | DeliveredIds | None = None
         self._log: list[tuple[str, bytes, bytes]] | None = None  # subject, id and payload of what came
         self._excluded: Callable[[str], bool] | None = None
+        self._cursor: Cursor | None = None
         self._tasks = TaskSet()
         self._replay: asyncio.Task[None] | None = None
         self._on_close: list[Callable[[], object]] = []
@@ -104,6 +106,8 @@ class Subscription(Generic[T_co]):
         return await self._start()
 
     async def __aexit__(self, *exc_info: object) -> None:
+        if self._cursor is not None and exc_info[0] is not None:
+            self._cursor.discard()
         await self.close()
 
     def __aiter__(self) -> Subscription[T_co]:
@@ -112,6 +116,8 @@ class Subscription(Generic[T_co]):
     async def __anext__(self) -> Message[T_co]:
         if not self._begun:
             await self._start()
+        if self._cursor is not None:
+            self._cursor.given(None)  # who asks for the next one has read the one before
         while True:
             while not self._messages:
                 if self._overflowed:
@@ -126,6 +132,8 @@ class Subscription(Generic[T_co]):
                 self._raise_overflow()
             self._has_room.set()
             message = self._messages.popleft()
+            if self._cursor is not None:
+                self._cursor.given(message)
             if not self._typed or await self._is_valid(message):
                 return message
 
@@ -134,6 +142,8 @@ class Subscription(Generic[T_co]):
         if self._closed:
             return
         self._closed = True
+        if self._cursor is not None:
+            self._cursor.given(None)
         for callback in self._on_close:
             callback()
         for attached in self._attached:
@@ -209,6 +219,10 @@ class Subscription(Generic[T_co]):
         """Take each id once from now on, and keep a log of what came for who asks for it (`take_log`)."""
         self._always_unique = True
         self._recent, self._log = delivered, []
+
+    def follow_with(self, cursor: Cursor) -> None:
+        """Have a cursor know of each message that is read."""
+        self._cursor = cursor
 
     def take_log(self) -> list[tuple[str, bytes, bytes]]:
         """Subject, id and payload (of those without an id) of what came since the last call."""

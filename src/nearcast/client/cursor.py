@@ -1,0 +1,136 @@
+"""A cursor: a small file that says how far a subscriber has read, so that the next process of that name goes on there.
+
+It has the time up to which all that each store appended was read, the ids read last, and for older ones a high-water
+mark per source. It is replaced as a whole, at most every 100 ms: after a kill, what was read since comes again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from nearcast.client.delivered_ids import DeliveredIds
+from nearcast.domain.names import check_name
+from nearcast.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nearcast.message import Message
+
+__all__ = ["Cursor", "CursorState", "cursor_path"]
+
+_SAVE_EVERY = 0.1
+_SAVE_SHARE = 20  # a save that takes long is not made more often than leaves this many times as long for the rest
+_RECENT = 4_096
+_CHECKPOINTS = 4_096
+
+
+class CursorState(msgspec.Struct, frozen=True):
+    """The content of the file. read_until: by topic and site, microseconds since 1970 by this machine's clock."""
+
+    topic: str
+    read_until: dict[str, dict[str, int]]
+    recent: list[bytes]
+    high_water: dict[str, int]
+
+
+def cursor_path(cursor: str | Path) -> Path:
+    """Of a cursor given by its name (then it is among the user's state files) or by its path."""
+    if isinstance(cursor, Path):
+        return cursor
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state) / "nearcast" / "cursors" / check_name(cursor, "cursor")
+
+
+class Cursor:
+    """Of one subscription. positions: by topic and site, seconds ago at which all that a store appended had come.
+
+    unread: how many messages came, and how many of them wait to be read.
+    """
+
+    def __init__(self, path: Path, topic: str) -> None:
+        self._path, self._topic = path, topic
+        self._read = DeliveredIds(_RECENT)
+        self._given: Message | None = None
+        self._arrivals: deque[tuple[int, int]] = deque(maxlen=_CHECKPOINTS)  # when so many had come
+        self._until_us = time.time_ns() // 1000
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            content = path.read_bytes() if path.exists() else b""
+            self.state = msgspec.msgpack.decode(content, type=CursorState) if content else None
+        except (OSError, msgspec.DecodeError) as error:
+            raise InputError(f"cursor {str(path)!r} cannot be used: {error}") from error
+        if self.state is not None:
+            if self.state.topic != topic:
+                raise InputError(f"cursor {str(path)!r} is of topic {self.state.topic}, not of {topic}")
+            self._read.restore(self.state.recent, self.state.high_water)
+            times = [us for sites in self.state.read_until.values() for us in sites.values()]
+            self._until_us = min(times, default=self._until_us)
+
+    def stopped_ago(self, topic: str) -> dict[str, float] | None:
+        """By site, how many seconds ago its earlier process had read all of a topic; None when there was none."""
+        sites = self.state.read_until.get(topic) if self.state is not None else None
+        if not sites:
+            return None
+        now_us = time.time_ns() // 1000
+        return {site: max(0.0, (now_us - us) / 1e6) for site, us in sites.items()}
+
+    def given(self, message: Message | None) -> None:
+        """The reader gets a message: the one before it has been read."""
+        before, self._given = self._given, message
+        if before is not None and before.id:
+            self._read.seen(before.id.encode())
+            self._read.note_time(before.stamp.source, before.stamp.published_us)
+
+    def discard(self) -> None:
+        """The message given last was not read: its reader failed."""
+        self._given = None
+
+    async def run(
+        self, positions: Callable[[], dict[str, dict[str, float]]], unread: Callable[[], tuple[int, int]]
+    ) -> None:
+        """Save from now on."""
+        pause = _SAVE_EVERY
+        saved: CursorState | None = None
+        while True:
+            await asyncio.sleep(pause)
+            state = self._snapshot(positions(), *unread())
+            if state != saved:
+                started = time.monotonic()
+                await asyncio.to_thread(self._save, state)
+                saved = state
+                pause = max(_SAVE_EVERY, _SAVE_SHARE * (time.monotonic() - started))
+
+    def save(self, positions: dict[str, dict[str, float]], received: int, pending: int) -> None:
+        """Save now, for the last time."""
+        self._save(self._snapshot(positions, received, pending))
+
+    def _snapshot(self, positions: dict[str, dict[str, float]], received: int, pending: int) -> CursorState:
+        now_us = time.time_ns() // 1000
+        consumed = received - pending - (self._given is not None)
+        while self._arrivals and self._arrivals[0][1] <= consumed:
+            self._until_us = self._arrivals.popleft()[0]
+        if consumed == received:
+            self._until_us = now_us
+        elif not self._arrivals or self._arrivals[-1][1] != received:
+            self._arrivals.append((now_us, received))
+        read_until = {
+            topic: {site: min(now_us - int(ago * 1e6), self._until_us) for site, ago in sites.items()}
+            for topic, sites in positions.items()
+        }
+        return CursorState(self._topic, read_until, self._read.recent(), self._read.high_water())
+
+    def _save(self, state: CursorState) -> None:
+        temporary = self._path.with_name(self._path.name + ".new")
+        with temporary.open("wb") as file:
+            file.write(msgspec.msgpack.encode(state))
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self._path)

@@ -1,0 +1,77 @@
+"""Where a subscriber stopped: what was read is never read again, what was not always is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nearcast import InputError
+from nearcast.client.cursor import Cursor, cursor_path
+from nearcast.message import Message
+from nearcast.nats.stamp import header_block
+
+HERE = {"t": {"x": 0.0}}
+
+
+def message(n: int) -> Message:
+    return Message("t", b"", header_block(b"p~aaaaa:home:%d:%d" % (n, n)))
+
+
+def saved(path: Path, *given: int, received: int, discard: bool = False) -> Cursor:
+    """A process gets these messages of those that came, asks for one more and ends; the next process begins."""
+    cursor = Cursor(path, "t")
+    for n in given:
+        cursor.given(message(n))
+    if discard:
+        cursor.discard()
+    cursor.given(None)
+    cursor.save(HERE, received, received - len(given))
+    return Cursor(path, "t")
+
+
+def test_the_next_process_knows_what_was_read(tmp_path: Path) -> None:
+    state = saved(tmp_path / "c", 1, 2, 3, received=3).state
+    assert state is not None
+    assert sorted(state.recent) == [b"p~aaaaa:home:%d:%d" % (n, n) for n in (1, 2, 3)]
+
+
+def test_a_message_whose_reader_failed_comes_again(tmp_path: Path) -> None:
+    state = saved(tmp_path / "c", 1, 2, received=2, discard=True).state
+    assert state is not None
+    assert state.recent == [b"p~aaaaa:home:1:1"]
+
+
+def test_the_position_does_not_pass_what_waits_to_be_read(tmp_path: Path) -> None:
+    cursor = Cursor(tmp_path / "c", "t")
+    cursor.save(HERE, 0, 0)
+    begun = Cursor(tmp_path / "c", "t").state
+    cursor.save(HERE, 5, 5)  # five came, none was read
+    waiting = Cursor(tmp_path / "c", "t").state
+    assert begun is not None
+    assert waiting is not None
+    assert waiting.read_until == begun.read_until
+    for n in range(5):
+        cursor.given(message(n))
+    cursor.given(None)
+    cursor.save(HERE, 5, 0)
+    done = Cursor(tmp_path / "c", "t").state
+    assert done is not None
+    assert done.read_until["t"]["x"] > begun.read_until["t"]["x"]
+
+
+def test_a_cursor_of_another_topic_and_a_damaged_one_are_refused(tmp_path: Path) -> None:
+    saved(tmp_path / "c", 1, received=1)
+    with pytest.raises(InputError, match="is of topic t, not of other"):
+        Cursor(tmp_path / "c", "other")
+    (tmp_path / "c").write_bytes(b"no cursor")
+    with pytest.raises(InputError, match="cannot be used"):
+        Cursor(tmp_path / "c", "t")
+
+
+def test_names_are_files_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert cursor_path("dashboard") == tmp_path / "nearcast" / "cursors" / "dashboard"
+    assert cursor_path(tmp_path / "c") == tmp_path / "c"
+    with pytest.raises(InputError):
+        cursor_path("../dashboard")
