@@ -1,6 +1,6 @@
 """Speed of the data plane: ratios against bare nats-py, measured in the same run, repetitions interleaved.
 
-.venv/bin/python -m benchmarks.data_plane [throughput|latency|processor|marks|quorum|history|memory …]
+.venv/bin/python -m benchmarks.data_plane [throughput|latency|processor|marks|quorum|history|memory|repair …]
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any
 
 import psutil
 import uvloop
+from benchmarks.data_plane_repair import repair
 from benchmarks.measure import Figure, print_table
 
 import nats
@@ -492,6 +493,7 @@ PARTS: dict[str, Callable[[], Awaitable[list[Figure]]]] = {
     "quorum": quorum,
     "history": history,
     "memory": memory,
+    "repair": partial(repair, city),
 }
 
 
