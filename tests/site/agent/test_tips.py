@@ -1,0 +1,52 @@
+"""Beacons tell what a store has of a topic's last seconds, and what came late."""
+
+from __future__ import annotations
+
+from nearcast.nats.digest import add_digests, id_hash
+from nearcast.nats.streams import StoredEntry
+from nearcast.site.agent.tips import RecentSeconds
+
+NOW = 1_000_000
+
+
+def entry(second: float, number: int = 1, topic: str = "gps.a") -> StoredEntry:
+    us = int(second * 1_000_000)
+    return StoredEntry(number, f"ntf.{topic}", us, b"p~a:tokyo:%d:%d;0" % (us, number), b"")
+
+
+def tips(recent: RecentSeconds, now: int = NOW, behind: bool = False):
+    return recent.tips("tokyo", now, lambda family: behind and family == "gps.*")
+
+
+def test_each_topic_of_a_family_has_counts_and_digests_by_second_of_message_time():
+    recent = RecentSeconds()
+    one, two, other = entry(NOW - 5), entry(NOW - 5 + 0.3, 2), entry(NOW - 1, 1, "gps.b")
+    for stored in (one, two, other):
+        recent.add("gps.*", stored, NOW)
+    found = tips(recent, behind=True)
+    assert found.keys() == {"gps.a", "gps.b"}
+    tip = found["gps.a"]
+    at = NOW - 5 - tip.second
+    assert tip.behind
+    assert len(tip.counts) == len(tip.digests) == 30
+    assert tip.second + 29 == NOW
+    assert (tip.counts[at], sum(tip.counts)) == (2, 2)
+    assert tip.digests[at] == add_digests(id_hash(one.id, b""), id_hash(two.id, b""))
+
+
+def test_a_message_that_is_older_than_all_seconds_is_told_by_its_id():
+    recent = RecentSeconds()
+    late = entry(NOW - 4000)
+    recent.add("gps.*", late, NOW)
+    recent.add("gps.*", entry(NOW - 5000), NOW, tell_late=False)
+    assert tips(recent)["gps.a"].late == [late.id]
+    assert tips(recent, NOW + 31) == {}, "told for 30 s"
+
+
+def test_late_ids_are_bounded_and_topics_without_news_are_forgotten():
+    recent = RecentSeconds()
+    for n in range(1000):
+        recent.add("gps.*", entry(NOW - 100, n), NOW)
+    assert len(tips(recent)["gps.a"].late) == 256
+    assert tips(recent, NOW + 100) == {}
+    assert tips(recent) == {}
