@@ -150,3 +150,22 @@ async def test_a_burst_of_large_publications_is_bounded_and_the_rest_are_dead_le
         (tmp_path / "go").touch()
         done = [(await anext(subscription)).data["n"] for _ in range(work.waiting)]
         assert sorted(done + [int(letter.payload[:8]) for letter in lost]) == list(range(IMAGES))
+
+
+async def test_what_overflows_of_a_durable_topic_is_processed_later(tmp_path: Path) -> None:
+    async with (
+        city(tmp_path, TopicSpec("images", ("tokyo",), ("tokyo",), quorum=1)) as c,
+        nearcast.connect(c.url("tokyo")) as client,
+        client.subscribe("images", buffer=IMAGES) as subscription,
+    ):
+        await publish_images(client)
+
+        async def deferred() -> bool:
+            work = await topic_work(c)
+            return bool(work.deferred > 0)
+
+        await until(deferred, 60)
+        (tmp_path / "go").touch()
+        done = {(await anext(subscription)).data["n"] for _ in range(IMAGES)}
+        assert done == set(range(IMAGES))
+        assert (await topic_work(c)).dead_letters == 0
