@@ -68,11 +68,13 @@ class Inbox:
 
 
 async def subscribe_all(client: nearcast.Client, wanted: list[tuple[str, dict[str, Any]]]) -> list[Inbox]:
-    inboxes = []
-    for name, params in wanted:
-        inbox = Inbox(name, params)
-        await client.subscribe(channel=name, params=params, callback=inbox.take)
-        inboxes.append(inbox)
+    """Returns when all are active: the data cluster must be running, or be started soon."""
+    inboxes = [Inbox(name, params) for name, params in wanted]
+
+    async def subscribe(inbox: Inbox) -> None:
+        await client.subscribe(channel=inbox.name, params=inbox.params, callback=inbox.take)
+
+    await asyncio.gather(*map(subscribe, inboxes))
     return inboxes
 
 

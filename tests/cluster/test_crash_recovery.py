@@ -15,6 +15,7 @@ import pytest
 from tests.cluster.harness import (
     KINDS,
     DriverProcess,
+    Inbox,
     add_report_channels,
     feed_all,
     subscribe_all,
@@ -40,7 +41,7 @@ async def test_every_result_comes_exactly_once(tmp_path: Path) -> None:
         driver = DriverProcess(write_configuration(deployment, tmp_path))
         async with nearcast.connect(deployment.sites[0].url) as client:
             wanted = [(name, {"kind": kind}) for name in ("of_kind", "by_period") for kind in KINDS]
-            inboxes = await subscribe_all(client, wanted)
+            inboxes: list[Inbox] = []
 
             async def load() -> None:
                 while True:
@@ -56,6 +57,7 @@ async def test_every_result_comes_exactly_once(tmp_path: Path) -> None:
 
             driver.start()
             try:
+                inboxes += await subscribe_all(client, wanted)
                 feeding = asyncio.create_task(load())
                 for _ in range(KILLS):
                     before = delivered()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.cluster.harness import Inbox, feed_all, subscribe_all, two_sites, until
+from tests.cluster.harness import feed_all, subscribe_all, two_sites, until
 
 import nearcast
 from nearcast.cluster.admin import Admin
@@ -40,15 +40,15 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @contextlib.asynccontextmanager
-async def channel_of_ids(spark: SparkSession, deployment: Deployment) -> AsyncIterator[tuple[nearcast.Client, Inbox]]:
-    """A channel with one subscriber that gets all ids."""
+async def channel_of_ids(spark: SparkSession, deployment: Deployment) -> AsyncIterator[nearcast.Client]:
+    """A channel of ids by kind."""
     admin = await asyncio.to_thread(Admin, deployment)
     await asyncio.to_thread(admin.add_dataset, DatasetSpec("reports", "id STRING, kind STRING", "fed.reports"), spark)
     query = "SELECT r.id FROM reports r WHERE r.kind = :kind"
     channel = ChannelSpec("of_kind", query, (Parameter("kind", "string"),), None, "reports")
     await asyncio.to_thread(admin.add_channel, channel, spark)
     async with nearcast.connect(deployment.sites[0].url) as client:
-        yield client, (await subscribe_all(client, [("of_kind", {"kind": "fire"})]))[0]
+        yield client
 
 
 def problem(driver: Driver) -> str:
@@ -56,16 +56,41 @@ def problem(driver: Driver) -> str:
     return counts["reports"].problem if "reports" in counts else ""
 
 
+async def test_a_record_fed_right_after_the_subscription_began_reaches_it(spark: SparkSession, tmp_path: Path) -> None:
+    deployment = two_sites(tmp_path)
+    async with (
+        run_sites(deployment, tmp_path / "run"),
+        channel_of_ids(spark, deployment) as client,
+        running_driver(spark, deployment),
+    ):
+        for n in range(3):
+            async with client.subscribe(channel="of_kind", params={"kind": f"kind{n}"}) as results:
+                await client.feed("reports", {"id": f"r{n}", "kind": f"kind{n}"}, timeout=30)
+                async with asyncio.timeout(200):  # the first micro-batch of a busy machine
+                    assert (await anext(results)).data["rows"] == [{"id": f"r{n}"}]
+
+
+async def test_a_subscription_that_no_data_cluster_takes_is_refused(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nearcast.client.channels._ACTIVE_WITHIN", 1.0, raising=False)
+    deployment = two_sites(tmp_path)
+    async with run_sites(deployment, tmp_path / "run"), channel_of_ids(spark, deployment) as client:
+        with pytest.raises(nearcast.NearcastError, match="did not take the subscription within 1 s"):
+            await client.subscribe(channel="of_kind", params={"kind": "fire"})
+
+
 async def test_a_failure_is_reported_in_one_sentence_and_recovered_from(
     spark: SparkSession, tmp_path: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deployment = replace(two_sites(tmp_path), cluster=ClusterSpec(str(small_disk / "w"), analyse_every=0))
-    async with run_sites(deployment, tmp_path / "run"), channel_of_ids(spark, deployment) as (client, inbox):
+    async with run_sites(deployment, tmp_path / "run"), channel_of_ids(spark, deployment) as client:
 
         async def feed(first: int, count: int) -> None:
             await feed_all(client, "reports", [{"id": f"r{n}", "kind": "fire"} for n in range(first, first + count)])
 
         async with running_driver(spark, deployment) as driver:
+            (inbox,) = await subscribe_all(client, [("of_kind", {"kind": "fire"})])
             await feed(0, 10)
             await until(lambda: len(inbox.rows) == 10, "results")
             with monkeypatch.context() as patch:  # maintenance reports any error and ends

@@ -75,11 +75,11 @@ async def test_executors_of_a_spark_cluster_read_match_and_publish(
             await add_report_channels(deployment)
             driver = DriverProcess(write_configuration(deployment, tmp_path, master, 4000))
             async with nearcast.connect(deployment.sites[0].url) as client:
-                inboxes = await subscribe_all(
-                    client, [(name, {"kind": k}) for name in ("of_kind", "by_period") for k in KINDS]
-                )
                 driver.start()
                 try:
+                    inboxes = await subscribe_all(
+                        client, [(name, {"kind": k}) for name in ("of_kind", "by_period") for k in KINDS]
+                    )
                     # A large batch, read by tasks, then small ones.
                     records = [{"id": f"r{n}", "kind": rng.choice(KINDS)} for n in range(6000)]
                     for start in (0, *range(5000, 6000, 100)):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
+from collections.abc import AsyncIterator
 
 import pytest
 from tests.system.control import coordinator
@@ -12,10 +14,28 @@ from tests.system.control import coordinator
 import nearcast
 from nearcast.domain.channel import ChannelSpec, Parameter, subscription_key
 from nearcast.nats import subjects
-from nearcast.nats.catalog import Catalog
+from nearcast.nats.catalog import CONFIRMED, SUBSCRIPTIONS, Catalog
 from nearcast.nats.stamp import header_block
 from nearcast.nats.tasks import cancel_and_wait
 from nearcast.testing import until
+
+
+@contextlib.asynccontextmanager
+async def confirming(catalog: Catalog) -> AsyncIterator[None]:
+    """What the data cluster does for subscriptions when it has them in its tables."""
+    follower = catalog.follow(SUBSCRIPTIONS)
+
+    async def confirm() -> None:
+        while True:
+            if any(key != CONFIRMED for key, _ in await follower.changes()):
+                await catalog.confirm(follower.revision)
+            await asyncio.sleep(0.05)
+
+    task = asyncio.create_task(confirm())
+    try:
+        yield
+    finally:
+        await cancel_and_wait(task)
 
 
 async def test_a_client_that_moves_misses_no_result_and_the_coordinator_lists_its_subscriptions(city):
@@ -26,6 +46,7 @@ async def test_a_client_that_moves_misses_no_result_and_the_coordinator_lists_it
         fire, flood = (subscription_key({"kind": kind}) for kind in ("fire", "flood"))
         options = {"coordinator": c.url("cloud"), "report_seconds": 0.2}
         async with (
+            confirming(registry),
             nearcast.connect(name="phone", **options) as phone,
             nearcast.connect(name="radio", **options) as radio,
         ):
@@ -78,7 +99,7 @@ async def test_subscribe_channel_takes_the_parameters_as_keywords_and_leaves_whe
         await registry.prepare()
         await registry.add_channel(ChannelSpec("alerts", "SELECT 1", (Parameter("type", "string"),)))
         key = subscription_key({"type": "fire"})
-        async with phone.subscribe_channel("alerts", type="fire") as alerts:
+        async with confirming(registry), phone.subscribe_channel("alerts", type="fire") as alerts:
             subject = subjects.channel_results("alerts", key)
             phone.connection.send(subject, header_block(b"alerts:cloud:1:1"), b'{"severity": 4}')
             assert (await anext(alerts)).data == {"severity": 4}

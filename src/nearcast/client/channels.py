@@ -13,7 +13,15 @@ from nearcast.errors import NearcastError
 from nearcast.nats import subjects
 from nearcast.nats.rpc import NoAnswerError, call
 from nearcast.nats.tasks import cancel_and_wait
-from nearcast.protocol.services import ChannelAnswer, ChannelRequest, DatasetRequest, RenewAnswer, RenewRequest
+from nearcast.protocol.services import (
+    ChannelAnswer,
+    ChannelRequest,
+    ConfirmAnswer,
+    ConfirmRequest,
+    DatasetRequest,
+    RenewAnswer,
+    RenewRequest,
+)
 
 if TYPE_CHECKING:
     from nearcast.nats.connection import Connection
@@ -22,6 +30,7 @@ __all__ = ["ChannelMember", "HeldChannel", "HeldChannels"]
 
 _log = logging.getLogger(__name__)
 _RENEW_EVERY = 2.0
+_ACTIVE_WITHIN = 60.0
 # As many keys as surely fit into one message.
 _KEYS_AT_ONCE = 2_000
 T = TypeVar("T")
@@ -53,10 +62,19 @@ class ChannelMember:
         return sorted(self._held)
 
     async def join(self, channel: str, params: Mapping[str, Any]) -> ChannelAnswer:
-        """Subscribe; the answer has the key under which results come, and the site whose store keeps them."""
+        """Subscribe; the answer has the key under which results come, and the site whose store keeps them.
+
+        Returns when the data cluster has the subscription in its tables: what is fed from then on is matched with it.
+        """
         answer = await self._register(channel, dict(params))
-        self._held.setdefault(f"{channel}.{answer.key}", HeldChannel(channel, dict(params))).count += 1
+        name = f"{channel}.{answer.key}"
+        self._held.setdefault(name, HeldChannel(channel, dict(params))).count += 1
         self._start_renewing()
+        try:
+            await self._until_active(channel, answer.revision)
+        except BaseException:
+            self.leave(name)
+            raise
         return answer
 
     def leave(self, name: str) -> None:
@@ -88,6 +106,17 @@ class ChannelMember:
     def _start_renewing(self) -> None:
         if self._task is None and not self._closed:
             self._task = asyncio.create_task(self._renew_forever(), name=f"channels of {self._client}")
+
+    async def _until_active(self, channel: str, revision: int) -> None:
+        """Wait until what is fed from now on is matched with the subscription."""
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + _ACTIVE_WITHIN
+        while not (await self._ask("confirm", ConfirmRequest(revision), ConfirmAnswer)).confirmed:
+            if clock() > deadline:
+                raise NearcastError(
+                    f"channel {channel}: the data cluster did not take the subscription within {_ACTIVE_WITHIN:g} s; "
+                    "is `nearcast cluster run` up?"
+                )
 
     async def _register(self, channel: str, params: dict[str, Any]) -> ChannelAnswer:
         return await self._ask("subscribe", ChannelRequest(self._client, channel, params), ChannelAnswer)

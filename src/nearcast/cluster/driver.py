@@ -66,6 +66,7 @@ class Driver:
             spark, deployment, self._warehouse, self._views, self.progress, self._ingest, self._failed
         )
         self._channels = ChannelSet(spark, self.progress, self._schedule)
+        self._unconfirmed = 0  # the revision of the subscriptions that are loaded, while their sites do not know of it
         self._outdated = False  # datasets or channels have changed since the last update of the channels
         self._maintained = self._analysed = time.monotonic()
         self._maintenance: threading.Thread | None = None
@@ -99,7 +100,10 @@ class Driver:
         if channels := self._changes(CHANNELS):
             self._outdated = True
             self._channels.apply(channels)
-        touched = self._subscribers.apply(self._changes(SUBSCRIPTIONS), time.monotonic())
+        subscriptions = self._changes(SUBSCRIPTIONS)
+        touched = self._subscribers.apply(subscriptions, time.monotonic())
+        if any(key.count(".") == 2 for key, _ in subscriptions):  # not leases, not what was confirmed
+            self._unconfirmed = self._followers[SUBSCRIPTIONS].revision
         if self._outdated:
             self._outdated = False
             touched |= self._channels.update(self._datasets.specs)
@@ -107,6 +111,9 @@ class Driver:
                 ingest.channels = self._channels.continuous(name)
         for name in touched & self._channels.running.keys():
             self._matcher.load(self._channels.running[name], self._subscribers.rows(name))
+        if self._unconfirmed:  # what is fed from now on is matched with these subscriptions
+            self._connection.call(self._catalog.confirm(self._unconfirmed))
+            self._unconfirmed = 0
         # Queries start last: a record read before the channels and their subscribers are known would not be matched.
         self._datasets.start()
         self._channels.start()

@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from nearcast.nats.connection import Connection
     from nearcast.nats.streams import StoredEntry
 
-__all__ = ["CHANNELS", "DATASETS", "REPORTS_STREAM", "SUBSCRIPTIONS", "Catalog"]
+__all__ = ["CHANNELS", "CONFIRMED", "DATASETS", "REPORTS_STREAM", "SUBSCRIPTIONS", "Catalog"]
 
 DATASETS, CHANNELS, SUBSCRIPTIONS = "nearcast-datasets", "nearcast-channels", "nearcast-subscriptions"
+CONFIRMED = "confirmed"
+"""The key of the subscriptions' bucket under which the data cluster says which revision it has in its tables."""
 REPORTS_STREAM = "nearcast-reports"
 _HOUR = 3600.0
 _EMPTY = "no datasets and channels were ever added here; begin with: nearcast dataset add"
@@ -111,9 +113,18 @@ class Catalog:
         await self._buckets[CHANNELS].remove(name)
         await self._delete_stream(subjects.channel_stream(name))
 
-    async def subscribe(self, channel: str, key: str, site: str, values: Mapping[str, Any]) -> None:
-        """Note that a site has subscribers for these values."""
-        await self._buckets[SUBSCRIPTIONS].put(f"{channel}.{key}.{site}", msgspec.json.encode(values))
+    async def subscribe(self, channel: str, key: str, site: str, values: Mapping[str, Any]) -> int:
+        """Note that a site has subscribers for these values; returns the revision that the data cluster confirms."""
+        return await self._buckets[SUBSCRIPTIONS].put(f"{channel}.{key}.{site}", msgspec.json.encode(values))
+
+    async def confirm(self, revision: int) -> None:
+        """The data cluster answers all subscriptions up to this revision from now on."""
+        await self._buckets[SUBSCRIPTIONS].put(CONFIRMED, b"%d" % revision)
+
+    async def confirmed(self) -> int:
+        """The revision that the data cluster confirmed last."""
+        entry = await self._buckets[SUBSCRIPTIONS].get(CONFIRMED)
+        return int(entry.payload) if entry is not None and entry.payload.isdigit() else 0
 
     async def unsubscribe(self, channel: str, key: str, site: str) -> None:
         """Note that a site has no more subscribers for these values."""

@@ -184,6 +184,11 @@ class BucketFollower:
         self._bucket = bucket
         self._revision = 0
 
+    @property
+    def revision(self) -> int:
+        """Of the last change that was given."""
+        return self._revision
+
     async def changes(self) -> list[tuple[str, bytes | None]]:
         """(key, value) of each change, in order; no value means that the key was removed."""
         last = await self._bucket.last_revision()

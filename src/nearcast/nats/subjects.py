@@ -223,5 +223,5 @@ def channel_stream(channel: str) -> str:
 
 
 def channels_service(site: str, verb: str) -> str:
-    """Request to the agent of a site about channels: `subscribe`, `renew`, `leave`, `dataset` or `list`."""
+    """Request to the agent of a site about channels: `subscribe`, `confirm`, `renew`, `leave`, `dataset`."""
     return f"api.channels.{site}.{verb}"

@@ -12,6 +12,8 @@ __all__ = [
     "Advertisement",
     "ChannelAnswer",
     "ChannelRequest",
+    "ConfirmAnswer",
+    "ConfirmRequest",
     "DatasetRequest",
     "HistoryPage",
     "HistoryRequest",
@@ -164,10 +166,26 @@ class ChannelRequest(msgspec.Struct, frozen=True):
 
 
 class ChannelAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The key under which results come, and the site whose store keeps them (of a dataset: its records)."""
+    """The key under which results come, and the site whose store keeps them (of a dataset: its records).
+
+    revision: what to wait for (`ConfirmRequest`) until the subscription is active.
+    """
 
     key: str = ""
     store: str = ""
+    revision: int = 0
+
+
+class ConfirmRequest(msgspec.Struct, frozen=True):
+    """Wait until the data cluster has the subscriptions up to this revision in its tables."""
+
+    revision: int
+
+
+class ConfirmAnswer(msgspec.Struct, frozen=True):
+    """Whether it has; if not, ask again."""
+
+    confirmed: bool
 
 
 class RenewRequest(msgspec.Struct, frozen=True):

@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 
+from nearcast.nats.catalog import CONFIRMED
+
 __all__ = ["Subscribers"]
 
 _log = logging.getLogger(__name__)
@@ -29,6 +31,8 @@ class Subscribers:
         """Take changes of the catalog; returns the channels whose tables have changed."""
         changed: set[str] = set()
         for key, value in changes:
+            if key == CONFIRMED:
+                continue
             if key.startswith(_LEASE):
                 self._renewed[key.removeprefix(_LEASE)] = now
                 continue
@@ -37,6 +41,8 @@ class Subscribers:
                 _log.warning("ignored subscription entry %r: not <channel>.<key>.<site>", key)
                 continue
             channel, subscription, site = parts
+            if value is not None:
+                self._renewed[site] = now  # who subscribes is alive
             self._renewed.setdefault(site, now)
             row = (channel, subscription)
             sites = self._sites.setdefault(row, set())

@@ -18,7 +18,15 @@ from nearcast.nats import subjects
 from nearcast.nats.catalog import Catalog
 from nearcast.nats.rpc import Endpoint
 from nearcast.nats.tasks import cancel_and_wait
-from nearcast.protocol.services import ChannelAnswer, ChannelRequest, DatasetRequest, RenewAnswer, RenewRequest
+from nearcast.protocol.services import (
+    ChannelAnswer,
+    ChannelRequest,
+    ConfirmAnswer,
+    ConfirmRequest,
+    DatasetRequest,
+    RenewAnswer,
+    RenewRequest,
+)
 
 if TYPE_CHECKING:
     from nearcast.nats.connection import Connection
@@ -31,6 +39,7 @@ _LEASE_PERIOD = 5.0
 _EXPIRE_AFTER = 6.0
 _ADOPTED = ""  # stands for the unknown clients of a row that existed when the agent started
 _SPEC_CACHE_SECONDS = 1.0
+_CONFIRM_POLL, _CONFIRM_WAIT = 0.05, 4.0
 
 
 class ChannelSubscriptions:
@@ -41,12 +50,16 @@ class ChannelSubscriptions:
         self._catalog = Catalog(connection, store)
         self._renewed: dict[str, dict[str, float]] = {}  # "<channel>.<key>" -> client -> when
         self._specs: dict[str, tuple[float, ChannelSpec]] = {}
+        self._revisions: dict[str, int] = {}  # of the rows that this agent has written
+        self._confirmed = 0
+        self._poll = asyncio.Lock()  # one of those who wait asks for all
         self._clock = asyncio.get_running_loop().time
         self._task: asyncio.Task[None] | None = None
         self.endpoints = [
             Endpoint(
                 "channel-subscribe", subjects.channels_service(site, "subscribe"), ChannelRequest, self._subscribe
             ),
+            Endpoint("channel-confirm", subjects.channels_service(site, "confirm"), ConfirmRequest, self._confirm),
             Endpoint("channel-renew", subjects.channels_service(site, "renew"), RenewRequest, self._renew),
             Endpoint("channel-leave", subjects.channels_service(site, "leave"), RenewRequest, self._leave),
             Endpoint("dataset", subjects.channels_service(site, "dataset"), DatasetRequest, self._dataset),
@@ -64,16 +77,28 @@ class ChannelSubscriptions:
         spec = await self._spec(request.channel)
         values = check_values(spec, request.params)
         key = subscription_key(values)
-        clients = self._renewed.setdefault(f"{spec.name}.{key}", {})
+        name = f"{spec.name}.{key}"
+        clients = self._renewed.setdefault(name, {})
         first = not clients
         clients[request.client] = self._clock()
         if first:
             try:
-                await self._catalog.subscribe(spec.name, key, self._site, values)
+                self._revisions[name] = await self._catalog.subscribe(spec.name, key, self._site, values)
             except BaseException:
-                self._renewed.pop(f"{spec.name}.{key}", None)
+                self._renewed.pop(name, None)
                 raise
-        return ChannelAnswer(key=key, store=self._store)
+        return ChannelAnswer(key=key, store=self._store, revision=self._revisions.get(name, 0))
+
+    async def _confirm(self, request: ConfirmRequest) -> ConfirmAnswer:
+        """Whether the data cluster has a subscription in its tables; waits a while for that."""
+        deadline = self._clock() + _CONFIRM_WAIT
+        while self._confirmed < request.revision and self._clock() < deadline:
+            async with self._poll:
+                if self._confirmed < request.revision:
+                    self._confirmed = max(self._confirmed, await self._catalog.confirmed())
+                    if self._confirmed < request.revision:
+                        await asyncio.sleep(_CONFIRM_POLL)
+        return ConfirmAnswer(self._confirmed >= request.revision)
 
     async def _renew(self, request: RenewRequest) -> RenewAnswer:
         now, unknown = self._clock(), []
@@ -143,5 +168,6 @@ class ChannelSubscriptions:
     async def _drop_if_empty(self, name: str) -> None:
         if self._renewed.get(name) == {}:
             del self._renewed[name]
+            self._revisions.pop(name, None)
             channel, _, key = name.partition(".")
             await self._catalog.unsubscribe(channel, key, self._site)
