@@ -17,13 +17,13 @@ from nearcast.site.agent.repair_machine import (
     CompareHashes,
     Digests,
     Event,
-    Failed,
     FetchBuckets,
     Fetched,
     FetchSequences,
     Instruction,
     Missing,
     RepairMachine,
+    RoundFailed,
 )  # fmt: skip
 from nearcast.site.agent.replica_contents import missing_sequences
 from nearcast.site.agent.store_index import BUCKET_US, IndexedMessage, StoreIndex, bucket_of
@@ -128,7 +128,7 @@ class RepairWorld(RuleBasedStateMachine):
         if replica.instruction is not None:
             if took_effect:
                 replica.answer(replica.instruction, self.replicas[replica.instruction.peer])
-            replica.instruction = replica.machine.handle(Failed("lost"), self.now)
+            replica.instruction = replica.machine.handle(RoundFailed("lost"), self.now)
 
     @rule(name=st.sampled_from("abc"))
     def crash(self, name):

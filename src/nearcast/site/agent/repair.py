@@ -28,13 +28,13 @@ from nearcast.site.agent.repair_machine import (
     CompareHashes,
     Digests,
     Event,
-    Failed,
     FetchBuckets,
     Fetched,
     FetchSequences,
     Instruction,
     Missing,
     RepairMachine,
+    RoundFailed,
 )  # fmt: skip
 from nearcast.site.agent.replica_contents import ReplicaContents, merged_ranges, missing_sequences
 from nearcast.site.agent.store_index import BucketDigest, bucket_of
@@ -187,7 +187,7 @@ class Repair:
                     instruction = machine.handle(await self._do(topic, instruction), self._clock())
                 except NearcastError as error:
                     _log.info("%s: topic %s is not compared with %s: %s", self._site, topic, peer, error)
-                    instruction = machine.handle(Failed(str(error)), self._clock())
+                    instruction = machine.handle(RoundFailed(str(error)), self._clock())
             if machine.fetched > before:
                 count = machine.fetched - before
                 _log.info("%s: fetched %d messages of topic %s", self._site, count, topic)

@@ -21,8 +21,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
 __all__ = [
-    "AskDigests", "CompareHashes", "Digests", "Event", "Failed", "FetchBuckets", "FetchSequences", "Fetched",
-    "Instruction", "Missing", "RepairMachine",
+    "AskDigests",
+    "CompareHashes",
+    "Digests",
+    "Event",
+    "FetchBuckets",
+    "FetchSequences",
+    "Fetched",
+    "Instruction",
+    "Missing",
+    "RepairMachine",
+    "RoundFailed",
 ]  # fmt: skip
 
 ROUND_PERIOD = 30.0
@@ -95,13 +104,13 @@ class Fetched:
 
 
 @dataclass(frozen=True)
-class Failed:
+class RoundFailed:
     """Event: the peer did not answer, or this store did not take what it gave."""
 
     reason: str
 
 
-Event = Digests | Missing | Fetched | Failed
+Event = Digests | Missing | Fetched | RoundFailed
 Instruction = AskDigests | FetchBuckets | CompareHashes | FetchSequences
 
 
@@ -229,7 +238,7 @@ class RepairMachine:
                     self._peers[current.peer].in_sync = False
                 else:
                     self._agree(current)  # the peer cannot read it either
-            case Failed():
+            case RoundFailed():
                 self._round = None
                 self._peers[current.peer].due = now + RETRY_PAUSE
                 return None
