@@ -12,7 +12,7 @@ import typer
 
 from nearcast.cli.coordinator_call import DEFAULT_URL
 from nearcast.cli.output import JsonOption, print_fields, print_rows
-from nearcast.client.dead_letters import DeadLetter, DeadLetters, LetterFilter, RetryOutcome
+from nearcast.client.dead_letters import DeadLetters, LetterFilter, RetryOutcome, StoredLetter
 from nearcast.domain.topic import check_pattern
 from nearcast.errors import InputError, NearcastError
 from nearcast.nats.connection import open_connection
@@ -149,7 +149,7 @@ def _microseconds(name: str, text: str) -> int | None:
     return round(when.timestamp() * 1e6)
 
 
-def _row(letter: DeadLetter) -> dict[str, Any]:
+def _row(letter: StoredLetter) -> dict[str, Any]:
     return {
         "id": letter.id,
         "topic": letter.topic,

@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from nearcast.nats.connection import Connection
     from nearcast.nats.streams import StoredEntry
 
-__all__ = ["DeadLetter", "DeadLetters", "LetterFilter", "RetryOutcome"]
+__all__ = ["DeadLetters", "LetterFilter", "RetryOutcome", "StoredLetter"]
 
 _PAGE = 1000
 _ANSWER_LIMIT = 5.0
 
 
 @dataclass(frozen=True)
-class DeadLetter:
+class StoredLetter:
     """A publication that was given up. time_us: when it was published. attempts: how often it was tried."""
 
     id: str
@@ -65,7 +65,7 @@ class LetterFilter:
     since_us: int | None = None
     until_us: int | None = None
 
-    def accepts(self, letter: DeadLetter) -> bool:
+    def accepts(self, letter: StoredLetter) -> bool:
         """Whether a letter of the topic is meant."""
         return (
             (not self.ids or letter.id in self.ids)
@@ -79,7 +79,7 @@ class LetterFilter:
 class RetryOutcome:
     """What became of a letter: `sent` to its processor, or why not."""
 
-    letter: DeadLetter
+    letter: StoredLetter
     outcome: str
     sent: bool = False
 
@@ -90,9 +90,9 @@ class DeadLetters:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    async def find(self, wanted: LetterFilter) -> list[DeadLetter]:
+    async def find(self, wanted: LetterFilter) -> list[StoredLetter]:
         """The letters that are not settled, oldest publication first."""
-        found: list[DeadLetter] = []
+        found: list[StoredLetter] = []
         specs = await look_up_topics(lambda: self._connection, wanted.topic)
         kept = [spec for spec in specs if spec.processed and spec.durable]
         if not kept and not specs:
@@ -104,7 +104,7 @@ class DeadLetters:
         return sorted(found, key=lambda letter: (letter.time_us, letter.id))
 
     async def retry(
-        self, letters: Iterable[DeadLetter], rate: float, *, force: bool = False
+        self, letters: Iterable[StoredLetter], rate: float, *, force: bool = False
     ) -> AsyncIterator[RetryOutcome]:
         """Give letters to their processors again, at most `rate` a second; those that had all their attempts, not.
 
@@ -122,7 +122,7 @@ class DeadLetters:
             due = max(due, clock()) + 1 / rate
             yield await self._send_again(letter)
 
-    async def drop(self, letters: Iterable[DeadLetter]) -> int:
+    async def drop(self, letters: Iterable[StoredLetter]) -> int:
         """Settle letters without trying them again; how many."""
         publisher, count = StreamPublisher(self._connection), 0
         for letter in letters:
@@ -131,7 +131,7 @@ class DeadLetters:
             count += 1
         return count
 
-    async def _send_again(self, letter: DeadLetter) -> RetryOutcome:
+    async def _send_again(self, letter: StoredLetter) -> RetryOutcome:
         origin, attempts = dead_letter_origin(letter.id.encode())
         subject, headers = subjects.redelivery(letter.topic), retry_block(origin, letter.reason, attempts)
         inbox = self._connection.new_inbox()
@@ -157,7 +157,7 @@ class DeadLetters:
         problem = "nobody processes the topic" if status.startswith(b"NATS/1.0 503") else "the owner refused it"
         return RetryOutcome(letter, f"not tried again: {problem}")
 
-    async def _letters(self, spec: TopicSpec, pattern: str) -> list[DeadLetter]:
+    async def _letters(self, spec: TopicSpec, pattern: str) -> list[StoredLetter]:
         """Of one topic or family, from the first of its stores that answers."""
         topic = pattern if covers(spec.name, pattern) else spec.name
         problems = []
@@ -168,7 +168,7 @@ class DeadLetters:
                 problems.append(f"{store}: {error}")
         raise NearcastError(f"no store of topic {spec.name} can be read: {'; '.join(problems)}")
 
-    async def _read(self, reader: StreamReader, spec: TopicSpec, topic: str) -> list[DeadLetter]:
+    async def _read(self, reader: StreamReader, spec: TopicSpec, topic: str) -> list[StoredLetter]:
         stream = subjects.stream_name(spec.name)
         settled = {
             settled_letter(entry.id)
@@ -180,7 +180,7 @@ class DeadLetters:
                 continue
             origin, attempts = dead_letter_origin(entry.id)
             found.append(
-                DeadLetter(
+                StoredLetter(
                     entry.id.decode(errors="replace"), subjects.topic_of(entry.subject), parse_stamp(origin).publisher,
                     message_time(origin) or entry.stored_us, attempts, spec.max_attempts, reason, entry.payload,
                 )
