@@ -89,7 +89,7 @@ async def _run(plan: ChaosPlan, folder: Path, ledger: Path, logs: Path, tick: Ca
             wide_area(city.topology(), seed=plan.seed) as area,
             node_processes(area, logs, priority=False) as processes,
         ):
-            run = _Run(plan, area, processes, folder, ledger)
+            run = _ChaosRun(plan, area, processes, folder, ledger)
             async with run.deployed():
                 return await run.play(FaultInjector(area, run.services, disk, run.false_clock, run.devices_off), tick)
 
@@ -100,7 +100,7 @@ def _keep_logs(folder: Path, logs: Path) -> None:
         shutil.copy(log, logs / f"{log.parent.name}-{log.name}")
 
 
-class _Run:
+class _ChaosRun:
     """The parts of one run."""
 
     def __init__(self, plan: ChaosPlan, area: Area, processes: NodeProcesses, folder: Path, ledger: Path) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["GUARD", "Event", "Key", "Ledger", "Publication", "matches", "read_ledger"]
+__all__ = ["GUARD", "Event", "Key", "Ledger", "PublishedMessage", "matches", "read_ledger"]
 
 Event = dict[str, Any]
 Key = tuple[str, int]  # a publication: its publisher and number
@@ -18,7 +18,7 @@ GUARD = 3.0  # s after a subscription began: interest has not spread everywhere 
 
 
 @dataclass
-class Publication:
+class PublishedMessage:
     """One publication and all that is known of it."""
 
     key: Key
@@ -44,7 +44,7 @@ class Ledger:
     topics: list[Event] = field(default_factory=list)
     phases: list[Event] = field(default_factory=list)
     nodes: dict[str, str] = field(default_factory=dict)
-    publications: dict[Key, Publication] = field(default_factory=dict)
+    publications: dict[Key, PublishedMessage] = field(default_factory=dict)
     subscriptions: list[Event] = field(default_factory=list)
     gone: list[Event] = field(default_factory=list)
     deliveries: list[Event] = field(default_factory=list)
@@ -70,11 +70,11 @@ class Ledger:
         """The faults, in order."""
         return [phase for phase in self.phases if phase["phase"] == "fault"]
 
-    def durable(self, publication: Publication) -> bool:
+    def durable(self, publication: PublishedMessage) -> bool:
         """Whether its topic has a write quorum."""
         return bool(self.topic(publication.topic).get("quorum"))
 
-    def judged(self) -> Iterator[Publication]:
+    def judged(self) -> Iterator[PublishedMessage]:
         """What was acknowledged for durable topics, or kept by a publisher's spool, after the warm-up."""
         start = next((phase["at"] for phase in self.phases if phase["phase"] == "steady"), 0.0)
         for publication in self.publications.values():
@@ -82,7 +82,7 @@ class Ledger:
             if owed and publication.at >= start and self.durable(publication):
                 yield publication
 
-    def subscribers(self, publication: Publication) -> set[str]:
+    def subscribers(self, publication: PublishedMessage) -> set[str]:
         """Who must get it: those that had subscribed before it was published, and were not killed soon after."""
         return {
             subscription["subscriber"]
@@ -108,7 +108,7 @@ def matches(pattern: str, topic: str) -> bool:
     return len(levels) == len(names)
 
 
-def _wanted(subscription: Event, publication: Publication) -> bool:
+def _wanted(subscription: Event, publication: PublishedMessage) -> bool:
     """Whether a subscription is for this: by its topic, and for a channel by the values of its parameters."""
     values = subscription.get("values", {})
     return matches(subscription["topic"], publication.topic) and all(
@@ -136,7 +136,7 @@ def read_ledger(folder: Path) -> Ledger:
         elif event["event"] == "published":
             key = (event["publisher"], event["n"])
             told = (event["topic"], event["at"], event["count"], event["path"], event["home"])
-            ledger.publications[key] = Publication(key, *told, event.get("fields", {}))
+            ledger.publications[key] = PublishedMessage(key, *told, event.get("fields", {}))
         else:
             later.append(event)
     for event in sorted(later, key=lambda event: event["at"]):
@@ -173,7 +173,7 @@ def _take(ledger: Ledger, event: Event) -> None:
             _take_about(ledger, found, event)
 
 
-def _take_about(ledger: Ledger, publication: Publication, event: Event) -> None:
+def _take_about(ledger: Ledger, publication: PublishedMessage, event: Event) -> None:
     kind = event["event"]
     if kind == "receipt":
         publication.receipt = event["at"]

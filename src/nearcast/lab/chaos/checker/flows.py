@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from nearcast.lab.chaos.checker.evidence import Event, Ledger, Publication
+from nearcast.lab.chaos.checker.evidence import Event, Ledger, PublishedMessage
 
 __all__ = ["Flow", "flows", "longest_pause", "receipt_pauses"]
 
@@ -57,7 +57,7 @@ def flows(ledger: Ledger) -> list[Flow]:
 def receipt_pauses(ledger: Ledger, fault: Event) -> dict[str, float]:
     """The longest time without a receipt, of publishers whose home is not touched, of topics with enough stores."""
     away = set(fault["touches"]) | set(fault["stores"])
-    published: defaultdict[tuple[str, str], list[Publication]] = defaultdict(list)
+    published: defaultdict[tuple[str, str], list[PublishedMessage]] = defaultdict(list)
     for publication in ledger.publications.values():
         published[publication.key[0], publication.topic].append(publication)
     pauses = {}

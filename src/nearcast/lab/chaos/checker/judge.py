@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from nearcast.lab.chaos.checker.evidence import Event, Ledger, Publication
+from nearcast.lab.chaos.checker.evidence import Event, Ledger, PublishedMessage
 from nearcast.lab.chaos.checker.flows import Flow, flows, longest_pause, receipt_pauses
 
 __all__ = ["LOSSES", "Verdict", "check", "owed"]
@@ -89,7 +89,7 @@ _PROMISES = (
 )  # fmt: skip
 
 
-def _missing(ledger: Ledger, publication: Publication) -> Iterator[tuple[str, str]]:
+def _missing(ledger: Ledger, publication: PublishedMessage) -> Iterator[tuple[str, str]]:
     """What is missing of an acknowledged publication, and at whom. The first place where it was lost counts."""
     topic = ledger.topic(publication.topic)
     if ledger.stores_read and topic["replicas"]:
@@ -155,7 +155,7 @@ def _check_order(ledger: Ledger, verdict: Verdict) -> None:
     Durable: what was acknowledged and did not come late. Plain: on one path, which is a home, a connection to it and a
     worker. Topics that promise order: everything that was acknowledged.
     """
-    newest: dict[tuple[Any, ...], Publication] = {}
+    newest: dict[tuple[Any, ...], PublishedMessage] = {}
     seen: set[tuple[Any, ...]] = set()
     for event in ledger.deliveries:
         topic = ledger.topic(event["topic"])
@@ -182,7 +182,7 @@ def _check_order(ledger: Ledger, verdict: Verdict) -> None:
             verdict.add(DISORDER, text)
 
 
-def _path(publication: Publication) -> tuple[Any, ...]:
+def _path(publication: PublishedMessage) -> tuple[Any, ...]:
     worker = publication.processed[0]["worker"] if publication.processed else None
     return publication.path, worker
 
