@@ -52,7 +52,9 @@ def test_moves_that_are_alike_are_named_together_and_refusals_say_not(capsys: py
         world.client(f"reader{n}", 1.0, "west", subscribes="news")
     lines = printed(world, capsys, cov=0.1, mean_load=50.0)
     assert lines[1] == "Nothing to move."
-    assert lines[2].startswith("- Client reader0 is not to move from west to east, because it would add ")
+    assert lines[2].startswith(
+        "- Client reader0 is not to move from west to east, because topic news would take up to "
+    )
     assert lines[3].startswith("    Likewise ")
     assert "reader1, reader2" in lines[3]
 

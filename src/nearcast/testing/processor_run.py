@@ -103,7 +103,8 @@ class _Run:
         notifications: list[Message] = [
             Message(topic, body, header_block(notification_id(message_id, n))) for n, body in enumerate(made)
         ]
-        return Outcome(Message(topic, payload, dead_letter_block(message_id, reason)), notifications, reason)
+        headers = dead_letter_block(message_id, reason) if reason else header_block(message_id)
+        return Outcome(Message(topic, payload, headers), notifications, reason)
 
     def _add(self, topic: str) -> tuple[_MemorySpool, ProcessorCall, Processor]:
         processor = self._processors[find_processor(self._processors, check_topic(topic))]

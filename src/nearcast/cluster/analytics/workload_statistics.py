@@ -43,7 +43,7 @@ def publications(stream: DataFrame) -> DataFrame:
     ours = stream.where(f.col("subject").startswith("pub.") & (f.size(parts) == 4))
     return ours.select(
         f.substring("subject", 5, 1000).alias("topic"),
-        parts[0].alias("client"),
+        f.regexp_replace(parts[0], "~[0-9a-z]+$", "").alias("client"),  # without its incarnation
         parts[1].alias("site"),
         f.timestamp_micros(parts[2].cast("bigint")).alias("at"),
         f.length("payload").alias("bytes"),
