@@ -21,7 +21,8 @@ TOPIC = "t"
 
 
 class World(RuleBasedStateMachine):
-    """Two stores and a subscriber. Messages, beacons and connections are lost; clocks of publishers are off.
+    """Two stores and a subscriber. Messages, beacons and connections are lost; clocks of publishers are off; sites are
+    restarted, and their beacons tell only of what was stored since.
 
     In the end all that is in a store has been delivered, each once; what came live is in the order of its source.
     """
@@ -32,6 +33,7 @@ class World(RuleBasedStateMachine):
         self.delivered_ids = DeliveredIds()
         self.detector = GapDetector(SITES, self.delivered_ids.__contains__, random.Random(seed), self.now)
         self.stored: dict[str, list[tuple[float, bytes]]] = {site: [] for site in SITES}
+        self.restarted = dict.fromkeys(SITES, (-1_000.0, 0))  # when, and how many messages the store had then
         self.order: list[tuple[bytes, bool]] = []  # id, late
         self.held: list[bytes] = []
         self.in_flight: list[bytes] = []
@@ -74,6 +76,11 @@ class World(RuleBasedStateMachine):
             self.arrive()
         self.now += seconds
 
+    @rule(site=st.sampled_from(SITES))
+    def restart(self, site: str) -> None:
+        self.now += 0.1
+        self.restarted[site] = self.now, len(self.stored[site])
+
     @precondition(lambda self: self.connected)
     @rule()
     def lose_connection(self) -> None:
@@ -92,14 +99,16 @@ class World(RuleBasedStateMachine):
         now = int(self.now) + 5_000
         seconds: defaultdict[int, tuple[int, int]] = defaultdict(lambda: (0, 0))
         late = []
-        for at, message_id in self.stored[site]:
+        restarted, known = self.restarted[site]
+        for at, message_id in self.stored[site][known:]:
             second = parse_stamp(message_id).published_us // 1_000_000
             count, digest = seconds[second]
             seconds[second] = count + 1, add_digests(digest, id_hash(message_id, b""))
             if second <= now - 30 and at > self.now - 30:
                 late.append(message_id)
         told = [seconds[second] for second in range(now - 29, now + 1)]
-        tip = Tip(site, False, now - 29, [one for one, _ in told], [one for _, one in told], late[-256:])
+        counts, digests = [one for one, _ in told], [one for _, one in told]
+        tip = Tip(site, False, now - 29, counts, digests, late[-256:], min(30.0, self.now - restarted))
         self.detector.tip(TOPIC, tip, self.now)
 
     @precondition(lambda self: self.connected)
@@ -182,6 +191,22 @@ def test_a_subscription_without_gaps_reads_no_store_while_beacons_come() -> None
             detector.tip(TOPIC, tip, now)
         reads += len(detector.due(now))
     assert reads == 0
+
+
+def test_a_store_that_counts_anew_is_read_since_it_was_good_also_when_the_first_attempt_fails() -> None:
+    detector = GapDetector(["x"], lambda _: True, random.Random(1), 0.0)
+    for now in range(2, 42, 2):
+        detector.tip(TOPIC, Tip("x", False, now - 29, [0] * 30, [0] * 30), now)
+        assert detector.due(now) == []
+    # Between 40 and 46 the site was restarted; what its store got meanwhile is not in its beacons.
+    detector.tip(TOPIC, Tip("x", False, 19, [0] * 30, [0] * 30, [], 2.0), 48.0)
+    assert [read.within for read in detector.due(52.0)] == [52.0 - (40.0 - 2 * SETTLE) + MARGIN]
+    detector.tip(TOPIC, Tip("x", False, 23, [0] * 30, [0] * 30, [], 6.0), 52.0)
+    detector.failed("x", 57.0)
+    assert [read.within for read in detector.due(60.0)] == [60.0 - (40.0 - 2 * SETTLE) + MARGIN]
+    detector.read("x", 60.0)
+    detector.tip(TOPIC, Tip("x", False, 31, [0] * 30, [0] * 30, [], 14.0), 60.0)
+    assert detector.due(64.0) == []
 
 
 def test_after_a_reconnection_every_store_is_read_since_it_was_good_and_again_when_interest_has_settled() -> None:

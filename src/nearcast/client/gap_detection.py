@@ -6,7 +6,7 @@ gap. Three things make it read a store:
 
 - the connection was lost and is back: all stores, at once, and again when interest has settled;
 - a store's beacon (`Tip`) says that it has more of some second than came, and that does not change for a while;
-- beacons were missing for a while: what they would have said is unknown.
+- beacons were missing for a while: what they would have said is unknown. So it is when a store begins to count anew.
 
 Times are seconds of a monotonic clock of this process. Stores are asked for what they appended within the last so many
 seconds, so that no two clocks are compared.
@@ -157,7 +157,7 @@ class GapDetector:
     def tip(self, topic: str, tip: Tip, now: float) -> None:
         """A store of the topic says what it has of the last seconds."""
         store = self._stores[tip.site]
-        silent, store.heard = now - store.heard > SILENCE, now
+        silent, store.heard = now - store.heard > min(SILENCE, tip.counted), now
         store.check_every = _FIRST_CHECK
         if silent and store.due is None:
             store.due = now + self._choice.uniform(0, _JITTER)
@@ -169,7 +169,7 @@ class GapDetector:
         for message_id in tip.late:
             if message_id not in self._accepted_ids and not self._is_delivered(message_id):
                 store.doubts.setdefault((topic, message_id), _Doubt(0, 0, now, now))
-        if not store.doubts and not silent and store.due is None:
+        if not store.doubts and not silent and store.due is None and not store.reading:
             store.good = max(store.good, now - 2 * SETTLE)
 
     def due(self, now: float) -> list[ReadStore]:

@@ -72,6 +72,7 @@ class Tip(msgspec.Struct, frozen=True, array_like=True):
     behind: the store lacks something itself. second: the first of these seconds of message time (since 1970).
     counts, digests: of each second; a digest is the sum of `id_hash` modulo 2**64. The last two seconds still change.
     late: ids of messages that were stored since then, though their time is before the first second; the newest 256.
+    counted: for so many seconds all that was stored is told, at most 30; less after the store or its agent restarted.
     """
 
     site: str
@@ -80,6 +81,7 @@ class Tip(msgspec.Struct, frozen=True, array_like=True):
     counts: list[int]
     digests: list[int]
     late: list[bytes] = []
+    counted: float = 30.0
 
 
 Position = tuple[int, bytes]

@@ -14,8 +14,8 @@ def entry(second: float, number: int = 1, topic: str = "gps.a") -> StoredEntry:
     return StoredEntry(number, f"ntf.{topic}", us, b"p~a:tokyo:%d:%d;0" % (us, number), b"")
 
 
-def tips(recent: RecentSeconds, now: int = NOW, behind: bool = False):
-    return recent.tips("tokyo", now, lambda family: behind and family == "gps.*")
+def tips(recent: RecentSeconds, now: int = NOW, behind: bool = False, counted: float = 100.0):
+    return recent.tips("tokyo", now, lambda family: behind and family == "gps.*", lambda family: counted)
 
 
 def test_each_topic_of_a_family_has_counts_and_digests_by_second_of_message_time():
@@ -41,6 +41,13 @@ def test_a_message_that_is_older_than_all_seconds_is_told_by_its_id():
     recent.add("gps.*", entry(NOW - 5000), NOW, tell_late=False)
     assert tips(recent)["gps.a"].late == [late.id]
     assert tips(recent, NOW + 31) == {}, "told for 30 s"
+
+
+def test_a_beacon_says_for_how_long_the_store_has_counted():
+    recent = RecentSeconds()
+    recent.add("gps.*", entry(NOW - 1), NOW)
+    assert tips(recent, counted=2.5)["gps.a"].counted == 2.5
+    assert tips(recent)["gps.a"].counted == 30, "no longer than the seconds that are told"
 
 
 def test_late_ids_are_bounded_and_topics_without_news_are_forgotten():

@@ -54,7 +54,7 @@ class StoreServices:
         self.tail = StoreTail(store, index, self._wanted, self._stored, self._rescanned)
         self.repair = Repair(site.name, connection, store, self.tail, directory.stored_here, heard, self._complete)
         self._history = HistoryService(directory, site.name, self.tail, self.repair.behind)
-        self._tips = Tips(site.name, connection, self.repair.behind)
+        self._tips = Tips(site.name, connection, self.repair.behind, self._followed_for)
         self._changed = changed
 
     @property
@@ -96,6 +96,9 @@ class StoreServices:
         for topic in self._directory.stored_here():
             if subjects.stream_name(topic.name) == stream:
                 self._tips.stored(topic, entries)
+
+    def _followed_for(self, topic: str) -> float:
+        return self.tail.followed_for(subjects.stream_name(topic))
 
     def _rescanned(self, stream: str) -> None:
         for topic in self._directory.stored_here():

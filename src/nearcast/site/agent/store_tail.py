@@ -46,6 +46,7 @@ class _Followed:
     index: StreamIndex
     verified: bool = False
     complete: bool = False
+    complete_since: float = 0.0
     rescan: StreamIndex | None = None
     rescanned_at: float = field(default_factory=time.monotonic)
     rescan_at: float = 0.0  # the next batch of the rescan
@@ -96,6 +97,11 @@ class StoreTail:
         """The index of a stream, once it covers all that the stream held when the store was connected."""
         followed = self._followed.get(stream)
         return followed.index if followed is not None and followed.complete else None
+
+    def followed_for(self, stream: str) -> float:
+        """For how many seconds all that came into a stream has been passed to `stored`."""
+        followed = self._followed.get(stream)
+        return time.monotonic() - followed.complete_since if followed is not None and followed.complete else 0.0
 
     async def current_index(self, stream: str, within: float) -> StreamIndex:
         """The index of a stream, up to what the stream holds now."""
@@ -172,7 +178,8 @@ class StoreTail:
             entries = await self._read_batch(index, bounds.first, bounds.last)
             if followed.complete:
                 self._stored(name, entries)
-        followed.complete = followed.complete or index.position >= bounds.last
+        if not followed.complete and index.position >= bounds.last:
+            followed.complete, followed.complete_since = True, time.monotonic()
         index.flush()
         return index.position < bounds.last
 

@@ -61,7 +61,9 @@ class RecentSeconds:
         count, digest = seconds.get(second, (0, 0))
         seconds[second] = count + 1, add_digests(digest, id_hash(entry.id, entry.payload))
 
-    def tips(self, site: str, now: int, behind: Callable[[str], bool]) -> dict[str, Tip]:
+    def tips(
+        self, site: str, now: int, behind: Callable[[str], bool], counted: Callable[[str], float]
+    ) -> dict[str, Tip]:
         """Of each topic that got something lately; the others are forgotten."""
         first, found = now - _SECONDS + 1, {}
         for topic, recent in list(self._topics.items()):
@@ -75,15 +77,23 @@ class RecentSeconds:
             told = [recent.seconds.get(second, (0, 0)) for second in range(first, now + 1)]
             late = [message_id for _, message_id in recent.late]
             counts, digests = [count for count, _ in told], [digest for _, digest in told]
-            found[topic] = Tip(site, behind(recent.family), first, counts, digests, late)
+            found[topic] = Tip(
+                site, behind(recent.family), first, counts, digests, late, min(_SECONDS, counted(recent.family))
+            )
         return found
 
 
 class Tips:
-    """Sends the beacons of one store. behind: whether the store lacks messages of a topic or family."""
+    """Sends the beacons of one store.
 
-    def __init__(self, site: str, connection: Connection, behind: Callable[[str], bool]) -> None:
-        self._site, self._connection, self._behind = site, connection, behind
+    behind: whether the store lacks messages of a topic or family. counted: for how long all that it stored of one has
+    been passed to `stored`.
+    """
+
+    def __init__(
+        self, site: str, connection: Connection, behind: Callable[[str], bool], counted: Callable[[str], float]
+    ) -> None:
+        self._site, self._connection, self._behind, self._counted = site, connection, behind, counted
         self._recent = RecentSeconds()
         self._task: asyncio.Task[None] | None = None
 
@@ -108,7 +118,8 @@ class Tips:
         while True:
             await asyncio.sleep(_PERIOD)
             try:
-                for topic, tip in self._recent.tips(self._site, int(time.time()), self._behind).items():
+                tips = self._recent.tips(self._site, int(time.time()), self._behind, self._counted)
+                for topic, tip in tips.items():
                     self._connection.send(subjects.tips(topic), b"", msgspec.msgpack.encode(tip))
                     if self._connection.backlogged:
                         await self._connection.wait_writable()
