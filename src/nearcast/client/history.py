@@ -189,6 +189,7 @@ class HistoryQuery:
             store = self._after if self._after in left else next(iter(left), "")
             if not store and not request.incomplete:  # better some of it than nothing
                 request, refused = msgspec.structs.replace(request, incomplete=True), set()
+                stores = await self._fullest_first(stores)
                 continue
             if not store:
                 if not stores or clock() > give_up_at:
@@ -196,6 +197,7 @@ class HistoryQuery:
                     raise HistoryError(f"topic {request.topic}: no store that advertises it answers{why}")
                 await asyncio.sleep(_UNAVAILABLE_PAUSE)
                 stores, refused = await self._finder.find(request.topic), set()
+                request = msgspec.structs.replace(request, incomplete=False)
                 continue
             self.store = store
             request = self._for_store(request, store)
@@ -222,6 +224,22 @@ class HistoryQuery:
                 await cancel_and_wait(ahead)
             _log.warning("history of %s: the store of %s does not answer: %s", request.topic, store, self._refusal)
             refused.add(store)
+
+    async def _fullest_first(self, stores: list[str]) -> list[str]:
+        """By how much they have: one lost its disk, another only has not compared yet. Without an answer: last."""
+        if len(stores) < 2:
+            return stores
+        nothing = msgspec.structs.replace(
+            self._request, incomplete=True, until_us=0, last=None, cursor=None, before=None, stored_after=0
+        )
+        pages = await asyncio.gather(*(self._fetch(store, nothing) for store in stores))
+        by_store = dict(zip(stores, pages, strict=True))
+
+        def rank(store: str) -> tuple[bool, bool, int]:
+            page = by_store[store]
+            return (True, True, 0) if page is None else (False, page.incomplete, -page.held)
+
+        return sorted(stores, key=rank)
 
     def _for_store(self, request: HistoryRequest, store: str) -> HistoryRequest:
         """Sequences mean nothing at another store: there, go on a little before the last time that was seen."""

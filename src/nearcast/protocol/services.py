@@ -140,7 +140,7 @@ class HistoryPage(msgspec.Struct, frozen=True, omit_defaults=True):
 
     end: the store's last sequence when this page was read; a later request may ask for what came after it.
     before, remaining: the backward search is not over; ask again with these.
-    incomplete: the store is behind.
+    incomplete: the store is behind. held: how many messages it has then, of the whole topic.
     Error 400: the request is wrong wherever it is asked. Any other error: this store cannot answer, another one may.
     """
 
@@ -150,6 +150,7 @@ class HistoryPage(msgspec.Struct, frozen=True, omit_defaults=True):
     before: Position | None = None
     remaining: int = 0
     incomplete: bool = False
+    held: int = 0
 
 
 class TailPage(msgspec.Struct, frozen=True, omit_defaults=True):

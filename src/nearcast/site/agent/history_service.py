@@ -67,8 +67,12 @@ class HistoryService:
             kind = subjects.notifications if request.notifications else subjects.publications
             # A message that came by repair is stored for longer: its time decides, as at the other stores.
             oldest = (int((time.time() - spec.keep_seconds) * 1e6), b"") if spec.keep_seconds else BEGINNING
-            page = await self._page(request, subjects.stream_name(spec.name), kind(request.topic), oldest)
-            return msgspec.structs.replace(page, incomplete=behind)
+            stream = subjects.stream_name(spec.name)
+            page = await self._page(request, stream, kind(request.topic), oldest)
+            if not behind:
+                return page
+            held = (await self._tail.current_index(stream, _INDEX_LIMIT)).count()
+            return msgspec.structs.replace(page, incomplete=True, held=held)
 
     async def _page(self, request: HistoryRequest, stream: str, subject: str, oldest: Position) -> HistoryPage:
         index = await self._tail.current_index(stream, _INDEX_LIMIT)

@@ -216,6 +216,12 @@ class StreamIndex:
         ).fetchone()
         return BucketDigest(bucket, found[0], _unsigned(found[1])) if found else BucketDigest(bucket, 0, 0)
 
+    def count(self) -> int:
+        """How many messages there are."""
+        self.flush()
+        row = self._database.execute("SELECT coalesce(sum(count), 0) FROM buckets WHERE stream = ?", (self.id,))
+        return int(row.fetchone()[0])
+
     def digests(self, start: int, limit: int, changed_after: float, quiet: tuple[float, float]) -> list[BucketDigest]:
         """From a bucket on, of those that changed after a time. quiet: without those that changed in this range."""
         self.flush()
