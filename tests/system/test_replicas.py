@@ -10,6 +10,7 @@ import nearcast
 from nearcast.coordinator.executor.steps import Finish
 from nearcast.coordinator.moves import ReplicaMove
 from nearcast.domain.topic import TopicSpec
+from nearcast.nats.replica_stream import holds_topic
 from nearcast.testing import interest_settled, until
 
 
@@ -69,10 +70,12 @@ async def test_a_store_that_does_not_answer_is_given_up(city):
 
 async def test_the_past_comes_from_a_store_that_answers(city):
     spec = TopicSpec("log", (), ("osaka", "cloud"), 1)
-    async with city(spec, report_seconds=0.2) as c, coordinator(c) as control:
+    # The silent store is waited for; the coordinator must not lose its lease meanwhile.
+    async with city(spec, report_seconds=0.2) as c, coordinator(c, lease=5.0) as control:
         async with nearcast.connect(c.url("cloud")) as client:
             for n in range(50):
                 await client.publish("log", {"n": n}, quorum=2)
+            await until(lambda: holds_topic(control.connection, "cloud", "log"))  # the two have compared
             await c.sites["osaka"].store.stop()  # the first that is named
             assert await moved(control, "tokyo", "cloud") == Finish("done")
             await c.sites["cloud"].store.stop()

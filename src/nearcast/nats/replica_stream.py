@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nats.errors import Error as NatsError
 from nats.js.api import RetentionPolicy, StorageType, StreamConfig, SubjectTransform
 
 from nearcast.nats import subjects
 
 if TYPE_CHECKING:
     from nearcast.domain.topic import TopicSpec
+    from nearcast.nats.connection import Connection
 
-__all__ = ["copying_config", "is_copying", "is_retired", "keeps", "retired_config", "stream_config"]
+__all__ = ["copying_config", "holds_topic", "is_copying", "is_retired", "keeps", "retired_config", "stream_config"]
 
 _COPYING = "nearcast-copying"  # in the metadata of a stream whose past is not complete
 _DUPLICATE_WINDOW = 120.0
@@ -64,6 +66,15 @@ def is_retired(config: StreamConfig) -> bool:
 def keeps(config: StreamConfig, topic: str) -> bool:
     """Whether a stream takes the messages of a topic and has its past."""
     return subjects.publications(topic) in (config.subjects or []) and not is_copying(config)
+
+
+async def holds_topic(connection: Connection, site: str, topic: str) -> bool:
+    """Whether the store of a site answers, takes the messages of a topic and has its past."""
+    try:
+        manager = connection.jsm(prefix=subjects.store_api(site), timeout=5)
+        return keeps((await manager.stream_info(subjects.stream_name(topic))).config, topic)
+    except (NatsError, TimeoutError):
+        return False
 
 
 def _retired_subject(config: StreamConfig) -> str:

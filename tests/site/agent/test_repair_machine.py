@@ -269,3 +269,19 @@ def test_empty_buckets_are_fetched_whole_and_many_at_a_time():
 def test_a_topic_with_one_replica_is_never_behind():
     alone = Replica("a", ["a"], quorum=1)
     assert not alone.machine.behind
+
+
+def test_a_copy_waits_for_a_silent_replica_for_a_while_only() -> None:
+    machine = RepairMachine(lambda bucket: StoreIndex(None).stream("s").digest(bucket), lambda: 0)
+    machine.set_replicas(["osaka", "cloud"], quorum=1)
+    machine.heard(["cloud"], 0.0)
+    assert machine.start_round(1.0) is not None
+    machine.handle(Digests([], 0), 1.0)
+    machine.heard(["cloud"], 9.0)
+    assert machine.copied_from(9.0) == []
+    assert machine.copied_from(10.0) == ["cloud"]
+    assert machine.behind, "osaka may have what it alone acknowledged"
+    machine.heard(["cloud", "osaka"], 11.0)
+    assert machine.copied_from(30.0) == [], "it is heard, and not compared with yet"
+    machine.heard([], 31.0)
+    assert machine.copied_from(60.0) == []

@@ -11,7 +11,6 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from nats.errors import Error as NatsError
 
 from nearcast.coordinator.executor import client_move as cm
 from nearcast.coordinator.executor import replica_move as rm
@@ -22,7 +21,7 @@ from nearcast.coordinator.term import DeposedError
 from nearcast.errors import NearcastError
 from nearcast.nats import subjects
 from nearcast.nats.kv import ConflictError
-from nearcast.nats.replica_stream import keeps
+from nearcast.nats.replica_stream import holds_topic
 from nearcast.nats.rpc import NoAnswerError, StaleTermError, call
 from nearcast.nats.tasks import cancel_and_wait, gather_or_cancel, retry
 from nearcast.protocol.control import Rehome, StartTopic, StopTopic, TopicRecord
@@ -283,11 +282,7 @@ class Executor:
             await asyncio.sleep(_COPY_CHECK_SECONDS * max(1.0, len(self.copies) / self._settings.moves_at_once))
 
     async def _holds_topic(self, site: str, topic: str) -> bool:
-        try:
-            manager = self._connection.jsm(prefix=subjects.store_api(site), timeout=5)
-            return keeps((await manager.stream_info(subjects.stream_name(topic))).config, topic)
-        except (NatsError, TimeoutError):
-            return False
+        return await holds_topic(self._connection, site, topic)
 
 
 def _lost_sites(move: TopicMove) -> set[str]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from nearcast.errors import NearcastError
 from nearcast.nats import subjects
 from nearcast.nats.connection import interest_settle
+from nearcast.nats.replica_stream import holds_topic
 from nearcast.nats.rpc import call
 from nearcast.nats.stream_publisher import StreamPublisher
 from nearcast.nats.streams import FIRST_STORED, StreamReader, original_headers, parse_entry
@@ -24,6 +25,7 @@ from nearcast.protocol.repair import (
     RunsRequest,
 )  # fmt: skip
 from nearcast.site.agent.repair_machine import (
+    RETRY_PAUSE,
     AskDigests,
     CompareHashes,
     Digests,
@@ -63,7 +65,7 @@ class Repair:
     """The repair of one store's topics.
 
     topics: those that are stored here. heard: the sites whose stores say that they keep a topic. complete: called when
-    a topic is no longer behind.
+    a topic has its past: it is no longer behind, or has all that the replicas have that can be asked.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class Repair:
         self._readers: dict[str, StreamReader] = {}
         self._machines: dict[str, RepairMachine] = {}
         self._rounds: dict[str, asyncio.Task[None]] = {}
+        self._checks: dict[str, asyncio.Task[None]] = {}
         self._told_complete: set[str] = set()
         self._tasks, self._slots = TaskSet(), asyncio.Semaphore(_PARALLEL_ROUNDS)
         self._reconnects = connection.stats["reconnects"]
@@ -171,11 +174,25 @@ class Repair:
         if not machine.behind and topic.name not in self._told_complete:
             self._told_complete.add(topic.name)
             self._complete(topic)
-        if machine.behind:
+        sources = machine.copied_from(now)
+        if machine.behind and not sources:
             self._told_complete.discard(topic.name)
+        check = self._checks.get(topic.name)
+        if sources and topic.name not in self._told_complete and (check is None or check.done()):
+            check = self._tasks.spawn(self._check_copy(topic, sources), f"copy of {topic.name}")
+            self._checks[topic.name] = check
         self._rounds.pop(topic.name, None)
         if self._tail.index(subjects.stream_name(topic.name)) is not None and machine.is_due(now):
             self._rounds[topic.name] = self._tasks.spawn(self._round(topic.name, machine), f"repair of {topic.name}")
+
+    async def _check_copy(self, topic: TopicSpec, sources: list[str]) -> None:
+        """A copy is complete if one of its sources has the past: two new replicas may be equal and both lack it."""
+        for site in sources:
+            if await holds_topic(self._connection, site, topic.name):
+                self._told_complete.add(topic.name)
+                self._complete(topic)
+                return
+        await asyncio.sleep(RETRY_PAUSE)
 
     async def _round(self, topic: str, machine: RepairMachine) -> None:
         async with self._slots:

@@ -41,6 +41,7 @@ QUIET = 3.0  # seconds after which a bucket is compared that got a message: othe
 _OVERLAP = 60.0  # a round looks back further than the last one, by this much
 _FETCH_AT_ONCE = 20_000
 _ROUNDS_AT_ONCE = 5
+_ABSENT = 10.0  # seconds after which a copy does not wait for a peer that is not heard
 _SETTLE = 1.0  # until a peer that was not heard gets all that is published here, and the other way round
 
 
@@ -117,6 +118,7 @@ Instruction = AskDigests | FetchBuckets | CompareHashes | FetchSequences
 @dataclass
 class _Peer:
     heard: bool = False
+    silent_since: float | None = None  # from when on it was not heard
     synced_at: float | None = None  # when the last round began that fetched nothing
     full_at: float | None = None  # the same for a round over everything
     in_sync: bool = False  # it was heard ever since
@@ -162,6 +164,16 @@ class RepairMachine:
         in_sync = sum(peer.in_sync for peer in self._peers.values())
         return bool(self._lacking & self._peers.keys()) or in_sync < self._needed
 
+    def copied_from(self, now: float) -> list[str]:
+        """The peers whose messages are all here, if there is no other but those that have not been heard for long.
+
+        This replica may be behind all the same: what was acknowledged by the others alone is where they are.
+        """
+        others = [peer for peer in self._peers.values() if not peer.in_sync]
+        if self._lacking & self._peers.keys() or not all(_absent(peer, now) for peer in others):
+            return []
+        return [name for name, peer in self._peers.items() if peer.in_sync]
+
     @property
     def busy(self) -> bool:
         """Whether a round is under way: an event is awaited."""
@@ -195,6 +207,9 @@ class RepairMachine:
                 peer.due = now + _SETTLE
             if name not in present:
                 peer.in_sync = False
+                peer.silent_since = now if peer.silent_since is None else peer.silent_since
+            else:
+                peer.silent_since = None
             peer.heard = name in present
 
     def is_due(self, now: float) -> bool:
@@ -306,3 +321,7 @@ class RepairMachine:
         if current.comparing is not None:
             ours = self._digest(current.comparing.bucket)
             current.agreed[ours.bucket] = (current.comparing.digest, ours.digest)
+
+
+def _absent(peer: _Peer, now: float) -> bool:
+    return peer.silent_since is not None and now - peer.silent_since >= _ABSENT
