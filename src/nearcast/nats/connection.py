@@ -2,7 +2,7 @@
 
 nats-py queues each message for a task of its subscription and parses all headers. Here a subscription may
 be a *handler*, a plain function that gets the raw parts as they come off the socket; and `send` writes a command
-whose header block is made already. All else (parsing, reconnecting, resubscribing, draining) is nats-py's.
+whose header block is made already. All else (reconnecting, resubscribing, draining) is nats-py's.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
 from nearcast.errors import InputError, NearcastError
+from nearcast.nats.message_parser import MessageParser
 from nearcast.nats.tasks import cancel_and_wait
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class Connection(Client):
     def __init__(self) -> None:
         super().__init__()
         self._handlers: dict[int, Handler] = {}
+        self._ps = MessageParser(self, self._take)
         self._wake: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._wake.set_result(None)
 
@@ -179,15 +181,16 @@ class Connection(Client):
             self._pongs[0] = asyncio.get_running_loop().create_future()
         await super()._process_pong()
 
-    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
+    def _take(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> bool:
+        """A message came; whether a handler took it."""
         handler = self._handlers.get(sid)
         if handler is None:
-            await super()._process_msg(sid, subject, reply, data, headers)
-            return
+            return False
         try:
-            handler(subject.decode(), reply.decode(), data, headers or b"")
+            handler(subject.decode(), reply.decode(), data, headers)
         except Exception:  # else nats-py would stop reading: one odd message must not end the connection
             _log.exception("a message on %r could not be taken", subject)
+        return True
 
 
 def interest_settle(round_trip_s: float = 0.0) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter
+from collections import Counter, deque
 from typing import TYPE_CHECKING, TypeVar
 
 from nearcast.errors import NearcastError
@@ -56,7 +56,8 @@ T = TypeVar("T")
 _PERIOD = 0.5
 _PARALLEL_ROUNDS = 4
 _RATE = 30_000.0  # messages a second, of all topics together
-_BATCH = 1_000
+_BATCH = 2_000
+_READS_AHEAD = 2
 _TIMEOUT = 10.0
 _READ_GAP = 32  # sequences that are read in vain rather than asked for with a request of their own
 
@@ -267,27 +268,33 @@ class Repair:
     async def _fetch(
         self, topic: str, peer: str, ranges: list[tuple[int, int]], wanted: Callable[[StoredEntry], bool]
     ) -> Fetched:
-        """Read from the peer's store what is wanted, and store it here under the subjects it has there."""
+        """Read from the peer's store what is wanted, and store it here under the subjects it has there.
+
+        The next messages are on their way while these are stored.
+        """
         stream, count = subjects.stream_name(topic), 0
         newest_us = int((time.time() - 3.0) * 1e6)
         reader = self._readers.setdefault(peer, StreamReader(self._connection, subjects.store_api(peer), _TIMEOUT))
-        for first, last in ranges:
-            start = first
-            while start <= last:
-                raw = await reader.read_raw(stream, start, min(_BATCH, last - start + 1))
+        spans = deque(
+            (start, min(start + _BATCH, last + 1)) for first, last in ranges for start in range(first, last + 1, _BATCH)
+        )
+        reads: deque[asyncio.Task[list[tuple[StoredEntry, bytes]]]] = deque()
+        try:
+            while spans or reads:
+                while spans and len(reads) < _READS_AHEAD:
+                    reads.append(asyncio.create_task(_read_span(reader, stream, *spans.popleft())))
                 messages = []
-                for payload, headers in zip(raw.payloads, raw.headers, strict=True):
-                    entry = parse_entry(payload, headers)
-                    start = entry.sequence + 1
-                    if entry.sequence <= last and wanted(entry) and (entry.id or entry.time_us < newest_us):
+                for entry, headers in await reads[0]:
+                    if wanted(entry) and (entry.id or entry.time_us < newest_us):
                         block = _with_first_stored(original_headers(headers), entry.stored_us)
-                        messages.append((subjects.repair(self._site, stream, entry.subject), block, payload))
+                        messages.append((subjects.repair(self._site, stream, entry.subject), block, entry.payload))
+                reads.popleft()
                 if messages:
+                    await self._pace(len(messages))
                     await self._publisher.publish_blocks(messages)
                     count += len(messages)
-                    await self._pace(len(messages))
-                if not raw.payloads:
-                    break
+        finally:
+            await cancel_and_wait(*reads)
         if count:
             await self._tail.current_index(stream, 3 * _TIMEOUT)
         return Fetched(count)
@@ -295,8 +302,24 @@ class Repair:
     async def _pace(self, count: int) -> None:
         """Wait until this many more may be sent; all rounds share the rate."""
         now = self._clock()
-        self._free_at = max(self._free_at, now) + count / _RATE
-        await asyncio.sleep(self._free_at - now)
+        wait, self._free_at = self._free_at - now, max(self._free_at, now) + count / _RATE
+        if wait > 0:
+            await asyncio.sleep(wait)
+
+
+async def _read_span(reader: StreamReader, stream: str, start: int, end: int) -> list[tuple[StoredEntry, bytes]]:
+    """The messages of a stream from a sequence to below another, with their header blocks."""
+    found: list[tuple[StoredEntry, bytes]] = []
+    while start < end:
+        raw = await reader.read_raw(stream, start, end - start)
+        if not raw.payloads:
+            break
+        for payload, headers in zip(raw.payloads, raw.headers, strict=True):
+            entry = parse_entry(payload, headers)
+            start = entry.sequence + 1
+            if entry.sequence < end:
+                found.append((entry, headers))
+    return found
 
 
 def _with_first_stored(block: bytes, stored_us: int) -> bytes:
