@@ -14,7 +14,7 @@ from nearcast.errors import NearcastError
 from nearcast.processors import ProcessorError
 from nearcast.protocol.worker import WorkerAssignment
 from nearcast.site.supervisor import REFUSED
-from nearcast.site.worker.worker import Worker
+from nearcast.site.worker.worker import run_worker
 
 
 async def _run_until_signal(assignment: WorkerAssignment) -> None:
@@ -22,7 +22,7 @@ async def _run_until_signal(assignment: WorkerAssignment) -> None:
     assert task is not None
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-    await Worker(assignment).run()
+    await run_worker(assignment)
 
 
 def main() -> None:

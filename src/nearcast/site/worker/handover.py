@@ -9,7 +9,7 @@ arrived there, too, and ids tell. Where there is a third member it may have gone
 moment, and processed only if no copy of it has come by then. A publication without an id is held as well, and dropped
 if another one with the same payload arrived.
 
-Decisions only: the worker feeds events and does what the instructions say, those that do I/O one after the other.
+Decisions only: `handover_executor` feeds events and does what the instructions say, what does I/O one after the other.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from nearcast.domain.topic import TopicSpec, matches
 from nearcast.errors import NearcastError
 from nearcast.nats import subjects
 from nearcast.nats.deduplication import RecentIds
+from nearcast.processors import ProcessorSpec, find_processor
 from nearcast.protocol.worker import SpoolEntry, SpoolPage
 from nearcast.site.worker.handover import HandoverMachine
 from nearcast.site.worker.handover_events import Role
@@ -22,7 +23,6 @@ from nearcast.site.worker.spool import Spool
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from nearcast.processors import ProcessorSpec
     from nearcast.site.worker.processor_process import ProcessorProcess, Ticket
 
 __all__ = [
@@ -131,6 +131,12 @@ class TopicTable:
             if matches(family.spec.name, topic):
                 return family
         raise NearcastError(f"topic {topic} is not processed here")
+
+    def add_family(self, spec: TopicSpec, *, moved_here: bool) -> TopicFamily:
+        """A topic or family that comes here. Raises ProcessorError when no processor is for it."""
+        processor = find_processor(self.process.processors, spec.name)
+        family = self.families[spec.name] = TopicFamily(spec, processor, moved_here=moved_here)
+        return family
 
     def topic_for(self, subject: str) -> HostedTopic:
         """The topic of a subject of publications, copies or redeliveries; a new one gets its spool."""
