@@ -230,7 +230,7 @@ async def _drive(
         await executor.run(moves)
         took = time.perf_counter() - began
         _say(f"{count} topics moved with {executors} executors in {took:.1f} s")
-        seconds = [done.seconds for done in executor.finished if done.outcome == "done"]
+        seconds = [done.seconds for done in executor.history.finished if done.outcome == "done"]
         median = 1000 * statistics.median(seconds)
         figures.append(
             Figure(

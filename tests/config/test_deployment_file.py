@@ -68,7 +68,7 @@ def test_a_good_file_becomes_a_deployment(tmp_path: Path) -> None:
             "site[0].store.sync is True, an unknown key; allowed: directory, max_bytes, sync_always",
         ),
         (("port = 4300", 'port = "x"'), "site[0].port is 'x'; expected `int`, got `str`"),
-        (("port = 4300", "port = 70000"), "site[0].port is 70000; allowed: 1 to 65531"),
+        (("port = 4300", "port = 70000"), "site[0].port is 70000; allowed: 1 to 65530"),
         (("port = 4310", "port = 4302"), "site[1].port is 4302; allowed: ports apart"),
         (('kind = "cloud"', 'kind = "fog"'), "site[1].kind is 'fog'; allowed: cloud, edge"),
         (('name = "cloud"', 'name = "tokyo"'), "site[1].name is 'tokyo'; allowed: each site once"),

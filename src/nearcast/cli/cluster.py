@@ -6,16 +6,15 @@ import logging
 import signal
 import sys
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 from rich.live import Live
 from rich.table import Table
 
+from nearcast.cli.metrics_option import MetricsOption, serving_metrics
 from nearcast.cli.serve import ConfigOption
-from nearcast.errors import InputError
 
 if TYPE_CHECKING:
     from nearcast.cluster.driver_progress import DriverProgress
@@ -33,11 +32,12 @@ def root() -> None:
 @app.command()
 def run(
     config: ConfigOption = Path("nearcast.toml"),
-    metrics_port: Annotated[int | None, typer.Option(help="Serve metrics for Prometheus on this port.")] = None,
+    metrics: MetricsOption = "",
 ) -> None:
     """Keep datasets and execute channels until Ctrl-C."""
     from nearcast.cluster.driver import Driver
     from nearcast.cluster.driver_lease import DriverLease
+    from nearcast.cluster.driver_metrics import DriverMetrics
     from nearcast.cluster.spark_session import spark_session
     from nearcast.config.deployment_file import read_configuration
 
@@ -52,9 +52,11 @@ def run(
     for number in (signal.SIGINT, signal.SIGTERM):  # after Spark has started: it installs its own handlers
         signal.signal(number, lambda *_: stop.set())
     try:
-        with Driver(spark, deployment, lease) as driver:
-            if metrics_port is not None:
-                _serve_metrics(driver.progress, metrics_port)
+        with (
+            Driver(spark, deployment, lease) as driver,
+            serving_metrics(DriverMetrics(driver.progress), metrics, "127.0.0.1:9474") as server,
+        ):
+            typer.echo(f"Metrics: {server.url}")
             _log.info("the data cluster is running")
             typer.echo("Ready. Stop with Ctrl-C.")
             threading.Thread(target=_report, args=(driver.progress, stop), daemon=True).start()
@@ -86,23 +88,3 @@ def _table(progress: DriverProgress) -> Table:
         numbers = (count.rows, count.refused, count.results, count.lag, round(count.seconds * 1000))
         table.add_row(name, *(f"{number:,}" for number in numbers), count.problem)
     return table
-
-
-def _serve_metrics(progress: DriverProgress, port: int) -> None:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = progress.metrics().encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "text/plain; version=0.0.4")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-            """Do not log requests for metrics."""
-
-    try:
-        server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
-    except OSError as error:
-        raise InputError(f"metrics port {port} cannot be used: {error.strerror}") from None
-    threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()

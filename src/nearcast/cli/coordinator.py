@@ -6,13 +6,17 @@ import asyncio
 import logging
 import signal
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 import uvloop
 
 from nearcast.cli.coordinator_call import DEFAULT_URL, UrlOption, call_leader
+from nearcast.cli.metrics_option import MetricsOption
 from nearcast.cli.output import JsonOption, print_fields
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
 
 app = typer.Typer()
 
@@ -32,12 +36,15 @@ def run(
     model: Annotated[
         Path | None, typer.Option(help="A latency model of `nearcast model train`: which topics may share a worker.")
     ] = None,
+    metrics: MetricsOption = "",
 ) -> None:
     """Run a coordinator until Ctrl-C. Several may run: one leads, and another takes over when it stops."""
     from nearcast.config.coordinator_settings import CoordinatorSettings
     from nearcast.config.validation import read_toml
     from nearcast.coordinator.goals import GOALS, make_goals
     from nearcast.coordinator.leadership import Coordinator
+    from nearcast.coordinator.metrics import coordinator_metrics
+    from nearcast.metrics import LoopCollector, listen_near
     from nearcast.nats.connection import open_connection
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
@@ -54,14 +61,23 @@ def run(
         assert task is not None
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+        server = None
         try:
             coordinator = Coordinator(connection, site or connection.server_name, chosen, goals)
+
+            async def collect() -> list[Metric]:
+                return list(coordinator_metrics(coordinator))
+
+            server = listen_near(LoopCollector(collect), metrics, "127.0.0.1:9464")
             typer.echo(f"{coordinator.name}: state in the store of {site or connection.server_name}.")
+            typer.echo(f"Metrics: {server.url}")
             typer.echo("Ready. Stop with Ctrl-C.")
             await coordinator.run()
         except asyncio.CancelledError:
             typer.echo("Stopped.")
         finally:
+            if server is not None:
+                await server.stop_from_loop()
             await connection.close()
 
     uvloop.run(coordinate())

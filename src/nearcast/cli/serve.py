@@ -54,6 +54,7 @@ def describe(site: Site) -> str:
         parts.append(f"MQTT {spec.host}:{spec.mqtt_port}")
     if spec.store is not None:
         parts.append(f"store {spec.store.directory}")
+    parts.append(f"metrics http://{spec.metrics_host}:{spec.metrics_port}/metrics")
     managed = [topic.name for topic in site.deployment.managed_at(spec.name)]
     if managed:
         parts.append(f"{len(site.workers)} worker(s) for {', '.join(managed)}")

@@ -1,4 +1,4 @@
-"""Counters of the data cluster: for the log, the terminal and Prometheus."""
+"""Counters of the data cluster: for the log, the terminal and its metrics."""
 
 from __future__ import annotations
 
@@ -85,19 +85,3 @@ class DriverProgress:
         """A copy of the counters."""
         with self._lock:
             return {name: replace(count, stages=dict(count.stages)) for name, count in sorted(self._counts.items())}
-
-    def metrics(self) -> str:
-        """The counters in the text format of Prometheus."""
-        lines: list[str] = []
-        kinds = {"rows": "counter", "refused": "counter", "removed": "counter", "results": "counter"}
-        kinds |= {"batches": "counter", "lag": "gauge", "seconds": "gauge"}
-        counts = self.snapshot()
-        for what, kind in kinds.items():
-            name = {"seconds": "batch_seconds"}.get(what, what) + ("_total" if kind == "counter" else "")
-            lines.append(f"# TYPE nearcast_cluster_{name} {kind}")
-            lines += [f'nearcast_cluster_{name}{{producer="{p}"}} {getattr(c, what):g}' for p, c in counts.items()]
-        lines.append("# TYPE nearcast_cluster_stage_seconds_total counter")
-        for p, c in counts.items():
-            for stage, seconds in c.stages.items():
-                lines.append(f'nearcast_cluster_stage_seconds_total{{producer="{p}",stage="{stage}"}} {seconds:g}')
-        return "\n".join(lines) + "\n"

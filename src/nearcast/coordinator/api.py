@@ -281,16 +281,7 @@ class CoordinatorApi:
 
     async def _moves(self, request: NameRequest) -> list[dict[str, Any]]:
         """The last finished moves, the oldest first."""
-        rows = []
-        for done in self._executor.finished:
-            move = done.move
-            if isinstance(move, TopicMove):
-                row = {"kind": "topic", "subject": move.topic, "from": _listed(move.before), "to": _listed(move.after)}
-            else:
-                row = {"kind": "client", "subject": move.client, "from": move.before, "to": move.after}
-            figures = {"outcome": done.outcome, "seconds": round(done.seconds, 3)}
-            rows.append({"time": done.ended, **row, "goal": move.goal, "reason": move.reason, **figures})
-        return rows
+        return [done.to_dict() for done in self._executor.history.finished]
 
     async def _status(self, request: NameRequest) -> dict[str, Any]:
         registry, reports = self._registry, self._monitor.reports
@@ -309,7 +300,3 @@ class CoordinatorApi:
             "moves_under_way": len(registry.moves),
             "last_pass": self._control_loop.last_pass,
         }
-
-
-def _listed(members: tuple[WorkerId, ...]) -> str:
-    return ", ".join(map(str, members))

@@ -58,6 +58,8 @@ class ControlLoop:
         self._wake = asyncio.Event()
         self.known_sites: frozenset[str] = frozenset()  # alive at the last pass
         self.last_pass: dict[str, Any] = {}
+        self.anomalies: list[Anomaly] = []  # of the last pass
+        self.passes, self.pass_seconds = 0, 0.0
 
     async def run(self) -> None:
         """Run passes until the term is over; a pass that fails is logged."""
@@ -102,8 +104,10 @@ class ControlLoop:
                 _log.info("%s: %s", anomaly.kind, anomaly.sentence)
             if moves and self._settings.automatic:
                 await self._execute(plan, wait_for_copies=False)
+        seconds = time.perf_counter() - began
+        self.anomalies, self.passes, self.pass_seconds = anomalies, self.passes + 1, self.pass_seconds + seconds
         self.last_pass = {
-            "seconds": round(time.perf_counter() - began, 3),
+            "seconds": round(seconds, 3),
             "anomalies": [anomaly.sentence for anomaly in anomalies],
             "moves": moves,
         }

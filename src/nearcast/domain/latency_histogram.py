@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-__all__ = ["BUCKETS", "bucket", "empty", "percentile"]
+__all__ = ["BUCKETS", "bucket", "cumulative", "empty", "percentile", "total_ms"]
 
 BUCKETS = 320
 _PER_DOUBLING = 16  # each bucket is 4 % wider than the one before: bounds are compared with the percentiles
@@ -35,3 +35,14 @@ def percentile(counts: Sequence[int], share: float) -> float:
         if so_far >= wanted:
             return float(_SMALLEST_MS * 2 ** ((n - 0.5) / _PER_DOUBLING))
     raise AssertionError("unreachable")
+
+
+def cumulative(counts: Sequence[int], bounds_ms: Sequence[float]) -> list[int]:
+    """How many are at most each of these bounds; a bucket counts for a bound that its upper end does not exceed."""
+    ends = [math.floor(_PER_DOUBLING * math.log2(bound / _SMALLEST_MS)) + 1 for bound in bounds_ms]
+    return [sum(counts[: max(0, end)]) for end in ends]
+
+
+def total_ms(counts: Sequence[int]) -> float:
+    """The sum of all latencies, each taken for the middle of its bucket."""
+    return sum(count * _SMALLEST_MS * 2 ** ((n - 0.5) / _PER_DOUBLING) for n, count in enumerate(counts) if count)

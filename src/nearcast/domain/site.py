@@ -33,22 +33,23 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SiteSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One site. Its servers take five ports from `port` on: clients, gateway, leaf node, store, monitoring.
+    """One site. It takes six ports from `port` on: clients, gateway, leaf node, store, monitoring, metrics.
 
     position: latitude and longitude. bandwidth_mbit: what its link carries in one direction, in Mbit/s; without it the
-    network is not monitored.
+    network is not monitored. metrics_host: where `/metrics` is served for Prometheus.
     """
 
     name: Annotated[str, Meta(pattern=f"^{NAME_PATTERN}$", description=NAME_RULE)]
     kind: Literal["edge", "cloud"] = "edge"
     position: tuple[_Latitude, _Longitude] | None = None
     host: str = "127.0.0.1"
-    port: Annotated[int, Meta(ge=1, le=65531, description="1 to 65531 (five ports from it on are used)")] = 4222
+    port: Annotated[int, Meta(ge=1, le=65530, description="1 to 65530 (six ports from it on are used)")] = 4222
     mqtt_port: Annotated[int, Meta(ge=1, le=65535)] | None = None
     store: StoreSpec | None = None
     limits: Limits = Limits()
     workers: Annotated[int, Meta(ge=1)] = 1
     bandwidth_mbit: Annotated[float, Meta(gt=0)] | None = None
+    metrics_host: str = "127.0.0.1"
 
     @property
     def gateway_port(self) -> int:
@@ -67,6 +68,10 @@ class SiteSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.port + 4
 
     @property
+    def metrics_port(self) -> int:
+        return self.port + 5
+
+    @property
     def url(self) -> str:
         """Where clients connect."""
         return f"nats://{self.host}:{self.port}"
@@ -78,7 +83,12 @@ class SiteSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def ports(self) -> dict[str, int]:
         """Every port this site listens on, by what it is for."""
-        ports = {"clients": self.port, "gateway": self.gateway_port, "monitoring": self.monitor_port}
+        ports = {
+            "clients": self.port,
+            "gateway": self.gateway_port,
+            "monitoring": self.monitor_port,
+            "metrics": self.metrics_port,
+        }
         if self.store is not None:
             ports |= {"leaf node": self.leaf_port, "store": self.store_port}
         if self.mqtt_port is not None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import defaultdict, deque
-from dataclasses import dataclass
 from types import NoneType
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +13,7 @@ import msgspec
 from nearcast.coordinator.executor import client_move as cm
 from nearcast.coordinator.executor import replica_move as rm
 from nearcast.coordinator.executor import topic_move as tm
+from nearcast.coordinator.executor.move_history import MoveHistory
 from nearcast.coordinator.executor.steps import Begin, Erase, Erased, Finish, Journal, Journalled, Resume
 from nearcast.coordinator.moves import ReplicaMove, TopicMove
 from nearcast.coordinator.term import DeposedError
@@ -37,21 +36,10 @@ if TYPE_CHECKING:
     from nearcast.domain.worker_id import WorkerId
     from nearcast.nats.connection import Connection
 
-__all__ = ["Executor", "FinishedMove"]
+__all__ = ["Executor"]
 
 _log = logging.getLogger(__name__)
 _COPY_CHECK_SECONDS = 0.5
-_FINISHED = 1000  # moves that are remembered
-
-
-@dataclass(frozen=True)
-class FinishedMove:
-    """A move of a topic or client, how it ended, when (Unix seconds), and how long it took."""
-
-    move: TopicMove | ClientMove
-    outcome: str
-    ended: float
-    seconds: float
 
 
 class Executor:
@@ -75,7 +63,7 @@ class Executor:
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self.copies: dict[str, asyncio.Task[Finish]] = {}  # by topic: replicas that are being moved
         self.failure: BaseException | None = None  # of a replica move, which nobody awaits
-        self.finished: deque[FinishedMove] = deque(maxlen=_FINISHED)
+        self.history = MoveHistory()
 
     async def run(self, moves: Iterable[TopicMove | ClientMove]) -> list[Finish]:
         """Execute new moves; returns how each ended."""
@@ -97,10 +85,14 @@ class Executor:
             self._move_replicas(move, resumed), name=f"replicas of {move.topic}"
         )
 
+        began = asyncio.get_running_loop().time()
+
         def done(task: asyncio.Task[Finish]) -> None:
             del self.copies[move.topic]
             if task.cancelled():
                 return
+            if task.exception() is None:
+                self.history.add(move, task.result(), asyncio.get_running_loop().time() - began)
             self.failure = self.failure or task.exception()
             log = _log.warning if task.exception() else _log.info
             log("replicas of %s -> %s: %s", move.topic, move.after, task.exception() or task.result())
@@ -126,8 +118,7 @@ class Executor:
                 finish = await self._move_withheld_topic(move, resumed)
             else:
                 finish = await self._move_client(move, resumed)
-            seconds = asyncio.get_running_loop().time() - began
-            self.finished.append(FinishedMove(move, finish.reason or "done", time.time(), seconds))
+            self.history.add(move, finish, asyncio.get_running_loop().time() - began)
             _log.info("%s: %s -> %s: %s", name, _place(move.before), _place(move.after), finish)
             return finish
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from nearcast.metrics import LoopCollector, MetricsServer
 from nearcast.nats import subjects
 from nearcast.nats.coordinator_rpc import CoordinatorError
 from nearcast.nats.rpc import Endpoint, Server
@@ -14,13 +15,17 @@ from nearcast.site.agent.client_services import ClientServices
 from nearcast.site.agent.coordinate_agent import CoordinateAgent
 from nearcast.site.agent.measurement import ClientReports, SiteMeasurement
 from nearcast.site.agent.site_loop import SiteLoop
+from nearcast.site.agent.site_metrics import site_metrics
 from nearcast.site.agent.topic_host import TopicHost
 from nearcast.site.agent.worker_processes import WorkerProcesses
+from nearcast.site.servers import fetch_monitoring
 from nearcast.site.site_lease import SiteLeaseMachine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+    from prometheus_client.core import Metric
 
     from nearcast.domain.deployment import Deployment
     from nearcast.domain.site import SiteSpec
@@ -61,7 +66,8 @@ class Agent:
         )
         self._discovery = Server(connection, [Endpoint("discover", subjects.SITE_DISCOVERY, None, self._describe)])
         self._sites = [peer.name for peer in deployment.sites]
-        self._name = site.name
+        self._site = site
+        self._metrics: MetricsServer | None = None
         self._loop = SiteLoop(site, connection, period, configured, self.topic_host, self.measurement, self.lease)
 
     async def start(self) -> None:
@@ -77,14 +83,28 @@ class Agent:
         await self.coordinates.start()
         await self._client_reports.start()
         await self._loop.start()
+        self._metrics = MetricsServer(LoopCollector(self._collect), self._site.metrics_host, self._site.metrics_port)
 
     async def stop(self) -> None:
         """Stop in reverse order."""
+        if self._metrics is not None:
+            await self._metrics.stop_from_loop()
         for part in (self._loop, self.coordinates, self._discovery, self.topic_host, self.client_services):
             await part.stop()
 
+    async def _collect(self) -> list[Metric]:
+        try:
+            varz: dict[str, Any] = await fetch_monitoring(self._site, "varz")
+        except OSError:  # it is being restarted
+            varz = {}
+        topics = [record.spec for record in self.topic_host.records]
+        loop = self._loop
+        return site_metrics(
+            loop.last_report, loop.delivered(), loop.coordinated, varz, await self.workers.stats(), topics
+        )
+
     async def _describe(self, request: None) -> SiteStanding:
-        return SiteStanding(self._name, self._sites, self.topic_host.term)
+        return SiteStanding(self._site.name, self._sites, self.topic_host.term)
 
     async def _registered(self) -> Assignments | None:
         """The registry's assignments, if a coordinator answers soon; the broker may still be joining the others."""

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from nearcast.domain.site import SiteSpec
     from nearcast.nats.connection import Connection
     from nearcast.protocol.control import TopicRecord
+    from nearcast.protocol.reports import TopicReport
     from nearcast.site.agent.measurement import SiteMeasurement
     from nearcast.site.agent.topic_host import TopicHost
     from nearcast.site.site_lease import SiteLeaseMachine
@@ -37,6 +38,8 @@ _log = logging.getLogger(__name__)
 _STOP_IDLE_PERIOD = 30.0  # a worker that is idle at two of these checks is stopped
 _REQUEST_LIMIT = 5.0
 _UNANSWERED_PERIOD = 1.0
+_SILENT_PERIODS = 3  # without an answer: no coordinator leads
+_MEASURED_FOR = 60.0  # seconds for which a measured latency is shown
 _GATHER = 0.1  # an urgent report waits this long, so that there are at most ten a second
 _TRANSIENT = (NearcastError, NatsError, TimeoutError, OSError)
 
@@ -57,14 +60,15 @@ class SiteLoop:
         self._site, self._connection, self._period, self._configured = site, connection, period, configured
         self._topic_host, self._measurement, self._lease = topic_host, measurement, lease
         self._sent = self._registered = -inf  # when the last report and the last registration were sent
-        self._answered = False  # the last report
+        self._answered, self._answered_at = False, -inf  # the last report; when one was
         self._reported_clients: set[str] = set()
         self._periods = 0
         self._urgent = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._reconciling: asyncio.Task[None] | None = None
         self._inbox, self._number = connection.new_inbox(), 0
-        self._last = SiteReport(site.name, -1)
+        self.last_report = SiteReport(site.name, -1)
+        self._delivered: dict[str, tuple[float, TopicReport]] = {}  # the last with samples, and when
 
     async def register(self, timeout: float = _REQUEST_LIMIT) -> Assignments:
         """Register the site; all records are returned."""
@@ -92,6 +96,17 @@ class SiteLoop:
         """Stop reporting."""
         await cancel_and_wait(self._task, self._reconciling)
 
+    @property
+    def coordinated(self) -> bool:
+        """Whether a coordinator answered one of the last reports."""
+        return lease_clock() - self._answered_at < _SILENT_PERIODS * self._period
+
+    def delivered(self) -> list[TopicReport]:
+        """What clients measured lately, by topic: a quiet period does not hide what was measured before it."""
+        oldest = lease_clock() - _MEASURED_FOR
+        self._delivered = {topic: found for topic, found in self._delivered.items() if found[0] > oldest}
+        return [report for _, report in self._delivered.values()]
+
     def report_soon(self) -> None:
         """A client has moved: do not wait for the period."""
         self._urgent.set()
@@ -117,19 +132,20 @@ class SiteLoop:
         """The answer is not awaited: there is none while no coordinator leads, and a site must not fall silent."""
         host = self._topic_host
         report = await self._measurement.report(host.revision, host.records, self._reported_clients)
-        self._last = msgspec.structs.replace(report, urgent=urgent, term=host.term)
+        self.last_report = msgspec.structs.replace(report, urgent=urgent, term=host.term)
         self._number += 1
+        self._delivered |= {one.topic: (lease_clock(), one) for one in report.topics if one.samples}
         self._sent, self._answered = lease_clock(), False
-        body = msgspec.msgpack.encode(self._last)
+        body = msgspec.msgpack.encode(self.last_report)
         self._connection.send(subjects.report(self._site.name), b"", body, f"{self._inbox}.{self._number}")
 
     def _receive_answer(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
         if not payload or subject != f"{self._inbox}.{self._number}":  # nobody listens, or it is late
             return
         answer = msgspec.msgpack.decode(payload, type=ReportAnswer)
-        self._answered = True
+        self._answered, self._answered_at = True, lease_clock()
         self._lease.renewed(self._sent, answer.lease_s, lease_clock())
-        self._reported_clients = (self._reported_clients | set(self._last.arrived)) - set(self._last.gone)
+        self._reported_clients = (self._reported_clients | set(self.last_report.arrived)) - set(self.last_report.gone)
         if self._reconciling is None or self._reconciling.done():
             self._reconciling = asyncio.create_task(
                 self._reconcile(answer, self._sent), name=f"{self._site.name}: reconcile"
