@@ -43,8 +43,9 @@ COMMANDS = {
 # The extra that installs a package, unless the command has one that installs everything it needs.
 EXTRAS = {
     **dict.fromkeys(("numpy", "ortools", "pyarrow", "rustworkx", "scipy", "sklearn", "threadpoolctl"), "plan"),
-    **dict.fromkeys(("pandas", "pyspark"), "cluster"),
+    **dict.fromkeys(("deltalake", "pandas", "pyspark", "sqlglot"), "cluster"),
     **dict.fromkeys(("matplotlib", "paho"), "lab"),
+    "nicegui": "web",
 }
 COMMAND_EXTRAS = {
     **dict.fromkeys(("channel", "cluster", "dataset", "feed"), "cluster"),
