@@ -7,6 +7,8 @@ from collections import Counter
 from pathlib import Path
 from types import NoneType
 
+import pytest
+
 import nearcast
 from nearcast.domain.topic import TopicSpec
 from nearcast.domain.worker_id import WorkerId
@@ -23,16 +25,25 @@ from nearcast import processor
 
 log = os.open({log!r}, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
-@processor("gps", spool=20)
+@processor("gps", spool={spool})
 def note(message, spool):
     os.write(log, f"{{message.id}}\\n".encode())
     return message.payload
 """
 
 
-async def test_moves_of_a_durable_topic_lose_repeat_and_reorder_nothing(tmp_path: Path) -> None:
+RING = [WorkerId(site, "worker-0") for site in ("tokyo", "osaka", "cloud")]
+PAIR = [WorkerId("tokyo", "worker-0"), WorkerId("tokyo", "worker-1")]
+
+
+# A broker gives publications to two workers of its site in turn; a spool of one message tells little of what is in
+# hand.
+@pytest.mark.parametrize(("members", "spool"), [(RING, 20), (PAIR, 1)], ids=["sites", "workers"])
+async def test_moves_of_a_durable_topic_lose_repeat_and_reorder_nothing(
+    tmp_path: Path, members: list[WorkerId], spool: int
+) -> None:
     log = tmp_path / "processed"
-    (tmp_path / "ordered_processors.py").write_text(PROCESSOR.format(log=str(log)))
+    (tmp_path / "ordered_processors.py").write_text(PROCESSOR.format(log=str(log), spool=spool))
     spec = TopicSpec("gps", ("tokyo",), ("tokyo", "osaka", "cloud"), quorum=2)
     acknowledged: list[str] = []
 
@@ -64,13 +75,11 @@ async def test_moves_of_a_durable_topic_lose_repeat_and_reorder_nothing(tmp_path
                     await asyncio.sleep(0.01)
 
             tasks = [asyncio.create_task(publish(client)) for client in (near, far)]
-            ring = ["tokyo", "osaka", "cloud"]
-            for n in range(9):
-                here, there, epoch = ring[n % 3], ring[(n + 1) % 3], n + 2
-                source, towards = WorkerId(here, "worker-0"), WorkerId(there, "worker-0")
-                await command(there, "start", StartTopic(1, epoch, spec, "worker-0", source))
-                await asyncio.sleep(0.05)
-                await command(here, "stop", StopTopic(1, epoch, "gps", "worker-0", towards))
+            for n in range(3 * len(members)):
+                source, towards = members[n % len(members)], members[(n + 1) % len(members)]
+                await command(towards.site, "start", StartTopic(1, n + 2, spec, towards.worker, source))
+                await asyncio.sleep(0.05 if members is RING else 0.5)
+                await command(source.site, "stop", StopTopic(1, n + 2, "gps", source.worker, towards))
                 await asyncio.sleep(0.3)
             running = False
             await asyncio.gather(*tasks)

@@ -15,6 +15,7 @@ __all__ = [
     "LeaveTopic",
     "MembersChanged",
     "SiteLease",
+    "SourcePosition",
     "SpoolEntry",
     "SpoolPage",
     "SpoolPageRequest",
@@ -93,20 +94,32 @@ WorkerCommand = HostTopic | LeaveTopic | MembersChanged
 
 
 class SpoolEntry(msgspec.Struct, frozen=True, array_like=True):
-    """One message of a spool. pending: it is being processed, or its mark is not out yet (durable topics)."""
+    """One message of a spool."""
 
     topic: str
     number: int
     id: bytes
     payload: bytes
-    pending: bool = False
+
+
+class SourcePosition(msgspec.Struct, frozen=True, array_like=True):
+    """How far a member is with a source's publications to a durable topic.
+
+    next: the number whose turn it is. in_hand: those that it has not marked yet, as first and last of ranges.
+    """
+
+    topic: str
+    source: str
+    next: int
+    in_hand: list[int] = []
 
 
 class SpoolPage(msgspec.Struct, frozen=True):
-    """Part of the spools of a topic, oldest first; `more`: another page follows."""
+    """Part of the spools of a topic, oldest first; `more`: another page follows. positions: with the first page."""
 
     entries: list[SpoolEntry] = []
     more: bool = False
+    positions: list[SourcePosition] = []
 
 
 class TopicWork(msgspec.Struct):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -12,9 +14,11 @@ import pytest
 from nearcast.nats.connection import ConnectionLostError
 from nearcast.nats.digest import id_hash
 from nearcast.nats.stamp import parse_stamp, stamp_of
+from nearcast.nats.tasks import cancel_and_wait
 from nearcast.protocol.marks import Marks
 from nearcast.site.worker.mark_log import MarkLog
 from nearcast.site.worker.topics import ProcessingRecord
+from nearcast.testing import until
 
 
 class Broker:
@@ -87,3 +91,15 @@ async def test_what_the_broker_did_not_confirm_is_not_marked_and_may_come_again(
     await log.publish(broker)  # type: ignore[arg-type]
     assert len(broker.marks) == 1
     assert message_id in one.record.marked
+
+
+async def test_marks_that_another_member_waits_for_are_published_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nearcast.site.worker.mark_log._PERIOD", 3600.0)
+    log, broker, one = MarkLog("tokyo", "worker-0", lambda: True), Broker(), topic("gps", family("gps"))
+    running = asyncio.create_task(log.run(broker))  # type: ignore[arg-type]
+    log.note(one, b"car~aaaaa:tokyo:17:1", b"{}")
+    log.hurry(one, time.monotonic())
+    await until(lambda: len(broker.marks) == 1)
+    log.note(one, b"car~aaaaa:tokyo:17:2", b"{}")
+    await until(lambda: len(broker.marks) == 2)
+    await cancel_and_wait(running)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import heapq
 import itertools
+from collections.abc import Callable
 
+import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -112,3 +116,106 @@ def test_what_comes_between_two_that_another_member_has_done_is_processed() -> N
     intake.order.done_elsewhere("gps", "car", 1, 1)
     intake.order.done_elsewhere("gps", "car", 3, 3)
     assert intake.arrive(2, 4) == [2, 4]
+
+
+class Member:
+    """One of two workers of a site: what its machine says, done with the delays of a broker nearby."""
+
+    def __init__(self, world: SiteWorld, *, adopting: bool = False) -> None:
+        self.world, self.order = world, SourceOrder[int](adopting=adopting)
+        self.in_hand: set[int] = set()
+        self.unmarked: list[int] = []
+        self.hurries = False
+
+    def receive(self, number: int) -> None:
+        self.in_hand.add(number)
+        self.world.after(0.002, lambda: self.peer.copied(number))
+        self.process(self.order.arrive("gps", "car", number, number, self.world.now))
+
+    def copied(self, number: int) -> None:
+        if self.order.taken_elsewhere("gps", "car", number):
+            self.hurries = True
+            self.publish()
+
+    def process(self, numbers: list[int]) -> None:
+        for number in numbers:
+            self.world.after(0.001, lambda number=number: self.done(number))
+
+    def done(self, number: int) -> None:
+        self.world.processed.append(number)
+        self.unmarked.append(number)
+        if self.hurries:
+            self.publish()
+
+    def publish(self) -> None:
+        marked, self.unmarked = self.unmarked, []
+        self.in_hand -= set(marked)
+        self.world.after(0.002, lambda: self.peer.marked(marked))
+
+    def marked(self, numbers: list[int]) -> None:
+        for number in numbers:
+            self.process(list(self.order.done_elsewhere("gps", "car", number, number)))
+
+    def tick(self) -> None:
+        self.publish()
+        self.process(self.order.expire(self.world.now))
+        self.world.after(0.1, self.tick)
+
+    @property
+    def peer(self) -> Member:
+        return self.world.members[self.world.members[0] is self]
+
+
+class SiteWorld:
+    """A broker that gives each publication to either of two workers, and a clock."""
+
+    def __init__(self) -> None:
+        self.now, self._events, self._count = 0.0, list[tuple[float, int, Callable[[], None]]](), itertools.count()
+        self.processed: list[int] = []
+        self.members = [Member(self), Member(self, adopting=True)]
+        for member in self.members:
+            self.after(0.1, member.tick)
+
+    def after(self, seconds: float, action: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (self.now + seconds, next(self._count), action))
+
+    def run(self, until: float) -> None:
+        while self._events[0][0] <= until:
+            self.now, _, action = heapq.heappop(self._events)
+            action()
+        self.now = until
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_two_workers_of_a_site_that_get_publications_in_turn_keep_the_order(seed: int) -> None:
+    """A topic moves between them: 300 a second, both are members for a second, the spool tells nothing."""
+    rng, world = np.random.default_rng(seed), SiteWorld()
+    old, new = world.members
+
+    def join() -> None:
+        positions = [(*position, set(old.in_hand)) for position in old.order.positions()]
+        world.after(0.002, lambda: new.process(new.order.adopt(positions)))
+
+    world.after(0.5, join)
+    for number in range(1, 601):
+        at = number / 300
+        member = old if at < 0.51 else new if at > 1.51 else world.members[rng.integers(2)]
+        world.after(at, lambda member=member, number=number: member.receive(number))
+    world.run(2.5)
+    assert world.processed == list(range(1, 601))
+
+
+def test_a_member_that_joins_waits_for_what_the_other_has_in_hand() -> None:
+    order: SourceOrder[int] = SourceOrder(adopting=True)
+    assert not order.done_elsewhere("gps", "car", 7, 7)  # it came before the page that says that 7 is in hand
+    assert not order.adopt([("gps", "car", 9, [5, 7])])
+    assert list(order.arrive("gps", "car", 9, 9, 0.0)) == []
+    assert order.expire(19.9) == []  # longer than for one that nobody is known to have
+    assert list(order.done_elsewhere("gps", "car", 5, 5)) == [9]
+
+
+def test_what_nobody_has_in_hand_is_waited_for_for_a_short_time_only() -> None:
+    order: SourceOrder[int] = SourceOrder(adopting=True)
+    order.adopt([("gps", "car", 9, [])])
+    assert list(order.arrive("gps", "car", 10, 10, 0.0)) == []
+    assert order.expire(4.0) == [10]

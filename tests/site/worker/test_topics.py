@@ -14,7 +14,8 @@ from nearcast.processors import ProcessorSpec
 from nearcast.protocol.worker import SpoolEntry
 from nearcast.site.worker.processor_main import Setup
 from nearcast.site.worker.processor_process import ProcessorProcess
-from nearcast.site.worker.topics import TopicFamily, TopicTable, read_page
+from nearcast.site.worker.spool_pages import read_page
+from nearcast.site.worker.topics import TopicFamily, TopicTable
 
 PROCESSOR = ProcessorSpec(">", 3, 1.0)
 

@@ -14,12 +14,12 @@ from nearcast.nats.stamp import ANONYMOUS, source_and_number
 from nearcast.protocol.marks import Marks, Redelivered
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
-    from nearcast.protocol.worker import SpoolPage
+    from nearcast.protocol.worker import SourcePosition
     from nearcast.site.worker.mark_log import MarkLog
     from nearcast.site.worker.processing_queue import ProcessingQueue
-    from nearcast.site.worker.topics import HostedTopic, TopicTable, Waiting
+    from nearcast.site.worker.topics import HostedTopic, TopicFamily, TopicTable, Waiting
 
 __all__ = ["DurableIntake"]
 
@@ -70,21 +70,19 @@ class DurableIntake:
         self._queue.put(topic, message_id, payload, now, attempt)
         return Redelivered.TAKEN
 
-    def copied(self, topic: HostedTopic, message_id: bytes) -> None:
+    def copied(self, topic: HostedTopic, message_id: bytes, now: float) -> None:
         """Another member has a publication in hand."""
-        if topic.durable and (key := source_and_number(message_id)) is not None:
-            topic.family.order.taken_elsewhere(topic.name, *key)
+        if (
+            topic.durable
+            and (key := source_and_number(message_id)) is not None
+            and topic.family.order.taken_elsewhere(topic.name, *key)
+        ):
+            self._marks.hurry(topic, now)
 
-    def spool_copied(self, table: TopicTable, page: SpoolPage) -> None:
-        """What the spool of another member has, and what of it is still in its hands."""
-        for entry in page.entries:
-            family, key = table.family_of(entry.topic), source_and_number(entry.id)
-            if key is None or not family.spec.durable:
-                continue
-            if entry.pending:
-                family.order.taken_elsewhere(entry.topic, *key)
-            else:
-                self._put(family.order.done_elsewhere(entry.topic, key[0], key[1], key[1]))
+    def adopt(self, family: TopicFamily, positions: Iterable[SourcePosition]) -> None:
+        """How far the member is that this one takes the topic over from."""
+        said = ((one.topic, one.source, one.next, _numbers(one.in_hand)) for one in positions)
+        self._put(family.order.adopt(said))
 
     def marked_elsewhere(self, table: TopicTable, payload: bytes) -> None:
         """Another member has processed publications."""
@@ -114,3 +112,8 @@ class DurableIntake:
     def _put(self, items: Iterable[Waiting]) -> None:
         for item in items:
             self._queue.put(*item)
+
+
+def _numbers(flat: list[int]) -> Iterator[int]:
+    for first, last in zip(flat[::2], flat[1::2], strict=True):
+        yield from range(first, last + 1)

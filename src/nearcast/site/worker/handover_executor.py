@@ -17,7 +17,8 @@ from nearcast.nats.stamp import header_block, stamp_of
 from nearcast.nats.tasks import TaskSet
 from nearcast.protocol.worker import HostTopic, LeaveTopic, MembersChanged, SpoolPage, SpoolPageRequest
 from nearcast.site.worker import handover_events as ho
-from nearcast.site.worker.topics import TopicFamily, TopicTable, read_page
+from nearcast.site.worker.spool_pages import read_page
+from nearcast.site.worker.topics import TopicFamily, TopicTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -150,7 +151,7 @@ class HandoverExecutor:
             case ho.Drain(role):
                 await self._drain(family, role)
             case ho.FetchPage(source, request):
-                self._handle(family, await self._fetch_page(source, request))
+                self._handle(family, await self._fetch_page(family, source, request))
             case ho.AwaitIdle():
                 # Polling costs less than an event set for every message.
                 while any(self._queue.pending(family)) or family.order.held:  # noqa: ASYNC110
@@ -189,13 +190,16 @@ class HandoverExecutor:
                 family.marks = None
             self._handle(family, ho.Drained(role))
 
-    async def _fetch_page(self, source: WorkerId, request: SpoolPageRequest) -> ho.PageReceived | ho.CopyFailed:
+    async def _fetch_page(
+        self, family: TopicFamily, source: WorkerId, request: SpoolPageRequest
+    ) -> ho.PageReceived | ho.CopyFailed:
         subject = subjects.worker_command(*source, request.verb)
         try:
             page = await call(self._connection, subject, request, SpoolPage, timeout=_PAGE_TIMEOUT, encoding="msgpack")
         except NearcastError as error:
             return ho.CopyFailed(f"{source} sends no spool of topic {request.topic}: {error}")
-        self._intake.spool_copied(self._table, page)
+        if request == SpoolPageRequest(request.topic):
+            self._intake.adopt(family, page.positions)
         return ho.PageReceived(page)
 
     # What comes while a topic moves

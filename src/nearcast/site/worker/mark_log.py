@@ -1,5 +1,7 @@
 """What a worker has processed of durable topics, and says so: marks, in batches, for the stores of each topic.
 
+While another member waits for them, to keep a source's order, they are published as fast as the broker confirms.
+
 A publication is marked once the broker has confirmed that it got its notifications. What could not be confirmed is not
 marked, and is processed again when a store redelivers it.
 """
@@ -7,6 +9,7 @@ marked, and is processed again when a store redelivers it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from typing import TYPE_CHECKING, Any
@@ -32,6 +35,7 @@ __all__ = ["MarkLog", "topic_marks"]
 
 _log = logging.getLogger(__name__)
 _PERIOD = 0.1
+_HURRY_PERIOD = 1.0  # how long marks are published at once after a sign that somebody waits
 _CONFIRM_LIMIT = 10
 _LARGEST_MARK = 2000  # publications; what a mark says of each may take up to a few hundred bytes
 
@@ -53,16 +57,30 @@ class MarkLog:
         self._number = 0
         self._processed: list[Processed] = []
         self._publishing = asyncio.Lock()
+        self._awaited = asyncio.Event()
 
     def note(self, topic: HostedTopic, message_id: bytes, payload: bytes) -> None:
         """A publication was processed, its notifications were sent; or it became a dead letter."""
         other = id_hash(b"", payload) if message_id.startswith(ANONYMOUS) else 0
         self._processed.append((topic, message_id, other))
+        if topic.record.awaited_until:
+            if time.monotonic() < topic.record.awaited_until:
+                self._awaited.set()
+            else:
+                topic.record.awaited_until = 0.0
+
+    def hurry(self, topic: HostedTopic, now: float) -> None:
+        """Another member waits for a mark of this topic."""
+        topic.record.awaited_until = now + _HURRY_PERIOD
+        self._awaited.set()
 
     async def run(self, connection: Connection) -> None:
         """Publish marks until cancelled."""
         while True:
-            await asyncio.sleep(_PERIOD)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_PERIOD):
+                    await self._awaited.wait()
+            self._awaited.clear()
             if self._processed:
                 await self.publish(connection)
 

@@ -13,7 +13,6 @@ from nearcast.errors import NearcastError
 from nearcast.nats import subjects
 from nearcast.nats.deduplication import RecentIds
 from nearcast.processors import ProcessorSpec, find_processor
-from nearcast.protocol.worker import SpoolEntry, SpoolPage
 from nearcast.site.worker.handover import HandoverMachine
 from nearcast.site.worker.handover_events import Role
 from nearcast.site.worker.processor_main import Announcement
@@ -21,7 +20,7 @@ from nearcast.site.worker.source_order import SourceOrder
 from nearcast.site.worker.spool import Spool
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from nearcast.site.worker.processor_process import ProcessorProcess, Ticket
 
@@ -33,15 +32,12 @@ __all__ = [
     "TopicFamily",
     "TopicTable",
     "Waiting",
-    "read_page",
 ]
 
 # How far the processor may be behind before messages wait outside the spool: the ring keeps this many slots more than
 # the spool's size, so that what a processor sees never depends on what came after its message.
 READ_AHEAD = 512
 READ_AHEAD_BYTES = 8 << 20
-_PAGE_BYTES = 256 << 10
-_PAGE_MESSAGES = 1000
 
 
 Waiting = tuple["HostedTopic", bytes, bytes, float | None, int]
@@ -58,19 +54,20 @@ class TopicFamily:
         self.subscriptions: dict[Role, Any] = {}
         self.redeliveries: Any = None  # the subscription to them, of a durable topic
         self.marks: Any = None  # the subscription to those of the other members
-        self.order: SourceOrder[Waiting] = SourceOrder(ordered=spec.ordered)
+        self.order: SourceOrder[Waiting] = SourceOrder(ordered=spec.ordered, adopting=moved_here)
         self.io_lock = asyncio.Lock()  # its I/O is done in the order it was instructed
 
 
 class ProcessingRecord:
     """Publications of a concrete durable topic that are under way here, and those marked lately.
 
-    retried: those of them that were dead letters.
+    retried: those of them that were dead letters. awaited_until: before that another member waits for marks, it seems.
     """
 
-    __slots__ = ("in_flight", "marked", "retried")
+    __slots__ = ("awaited_until", "in_flight", "marked", "retried")
 
     def __init__(self) -> None:
+        self.awaited_until = 0.0
         self.in_flight: set[bytes] = set()
         self.retried: set[bytes] = set()
         self.marked = RecentIds()
@@ -161,34 +158,3 @@ class TopicTable:
             del self.by_subject[subjects.publications(topic.name)], self.by_subject[subjects.copies(topic.name)]
             topic.spool.close()
             topic.spool.path.unlink(missing_ok=True)
-
-
-def read_page(
-    family: TopicFamily, after: tuple[str, int], waiting: Iterable[tuple[HostedTopic, bytes, bytes]]
-) -> SpoolPage:
-    """Part of a family's spools, after a topic and a number; the last page ends with what waits outside the spool."""
-    entries: list[SpoolEntry] = []
-    size = 0
-    for entry in _entries(family, after):
-        entries.append(entry)
-        size += len(entry.payload) + len(entry.id)
-        if size > _PAGE_BYTES or len(entries) >= _PAGE_MESSAGES:
-            return SpoolPage(entries, more=True)
-    outside = [
-        SpoolEntry(topic.name, topic.spool.count, message_id, payload, message_id in topic.record.in_flight)
-        for topic, message_id, payload in waiting
-        if topic.family is family
-    ]
-    return SpoolPage(entries + outside[-family.processor.spool :])
-
-
-def _entries(family: TopicFamily, after: tuple[str, int]) -> Iterator[SpoolEntry]:
-    for topic in sorted(family.topics, key=lambda topic: topic.name):
-        if topic.name >= after[0]:
-            spool = topic.spool
-            first = max(spool.first, spool.count - family.processor.spool)
-            if topic.name == after[0]:
-                first = max(first, after[1] + 1)
-            for number in range(first, spool.count):
-                message_id, payload = spool.read(number)
-                yield SpoolEntry(topic.name, number, message_id, payload, message_id in topic.record.in_flight)

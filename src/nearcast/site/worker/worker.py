@@ -170,9 +170,9 @@ class Worker:
     def _copied(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
         topic = self._topics.get(subject) or self._table.topic_for(subject)
         self._stats.copies_received += 1
-        message_id = stamp_of(headers)
-        self._intake.copied(topic, message_id)
-        if topic.machine.take_copy(topic.name, message_id, payload, time.monotonic()):
+        message_id, now = stamp_of(headers), time.monotonic()
+        self._intake.copied(topic, message_id, now)
+        if topic.machine.take_copy(topic.name, message_id, payload, now):
             self._queue.put(topic, message_id, payload, None)
 
     def _redelivered(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
