@@ -36,6 +36,7 @@ __all__ = ["Coordination"]
 _log = logging.getLogger(__name__)
 _FIRST_ROUNDS = 5
 _REGISTER_EVERY = 60  # reports; a client that was silent for long may have been forgotten
+_AWAY_PAUSE = 0.2
 _PING_EVERY = 1.0
 
 
@@ -168,6 +169,9 @@ class Coordination:
 
     async def _report_forever(self) -> None:
         while True:
+            if not self._sessions.connection().is_connected:  # what has moved is told when a broker answers again
+                await asyncio.sleep(_AWAY_PAUSE)
+                continue
             try:
                 await self._report_once()
             except (NearcastError, NatsError, TimeoutError, OSError) as error:
@@ -177,8 +181,6 @@ class Coordination:
                     await self._moved.wait()
 
     async def _report_once(self) -> None:
-        if not self._sessions.connection().is_connected:
-            return
         rehoming, home = self.rehoming, self._sessions.home
         if not rehoming.moving and rehoming.home != home:  # its connection found another broker
             self._tried = list(dict.fromkeys((rehoming.home, *self._tried)))
