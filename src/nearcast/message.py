@@ -93,12 +93,13 @@ class Message(Generic[T_co]):
 
     @property
     def late(self) -> bool:
-        """Whether a store gave it because it was not processed (or not delivered to this subscriber) in time."""
+        """Whether it may come behind newer ones of its publisher: a store gave it because it was not processed (or not
+        delivered to this subscriber) in time, or its worker let it wait for older ones."""
         return self.attempt > 0
 
     @property
     def attempt(self) -> int:
-        """How often a store has given it: 0 for a message that came by itself."""
+        """Which attempt to process it this is, when it is late; 0 for a message that came by itself, in its turn."""
         return attempt_of(self._headers)
 
     @property

@@ -2,12 +2,13 @@
 
 A store answers a publication that carries a reply subject. One inbox takes the answers of all publications, one timer
 watches over all of them; a publication without enough answers is sent again under the same id, which every store
-keeps once.
+keeps once. What was on its way when the connection was lost is sent again when it is back, before anything newer.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ import msgspec
 
 from nearcast.errors import NearcastError
 from nearcast.nats.connection import ConnectionLostError
+from nearcast.nats.stamp import late_block
 from nearcast.nats.stream_publisher import decode_acknowledgement
 from nearcast.nats.tasks import cancel_and_wait
 
@@ -82,7 +84,7 @@ class Acknowledgements:
         self._waiting: dict[str, _Waiting] = {}
         self._count = 0
         self._room = asyncio.Event()
-        self._stopped = False
+        self._stopped = self._away = False
         self._timer: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -95,6 +97,19 @@ class Acknowledgements:
         while self._waiting:
             self._room.clear()
             await self._room.wait()
+
+    def disconnected(self) -> None:
+        """The connection is lost, and with it what it had taken. From now on publications wait."""
+        self._away = True
+
+    def reconnected(self) -> None:
+        """Send all that waits, in order."""
+        self._away = False
+        now = asyncio.get_running_loop().time()
+        with contextlib.suppress(ConnectionLostError):  # lost again: they wait on
+            for token, entry in self._waiting.items():
+                entry.send_again_at = now + _SEND_AGAIN_AFTER
+                self._connection.send(entry.subject, entry.headers, entry.payload, f"{self._inbox}.{token}")
 
     async def stop(self) -> None:
         """Give up what is still waiting."""
@@ -124,7 +139,10 @@ class Acknowledgements:
         timeout: float,
         synced: frozenset[str] = frozenset(),
     ) -> asyncio.Future[Receipt]:
-        """Send now; the future is for the acknowledgement. synced: stores that write through to their disks."""
+        """Send now, or when the connection is back; the future is for the acknowledgement.
+
+        synced: stores that write through to their disks.
+        """
         if self._stopped:
             raise ConnectionLostError("the connection is closed")
         loop = asyncio.get_running_loop()
@@ -134,6 +152,8 @@ class Acknowledgements:
         self._waiting[token] = _Waiting(
             topic, subject, message_id, headers, payload, needed, now + timeout, now + _SEND_AGAIN_AFTER, future, synced
         )
+        if self._away:
+            return future
         self._connection.send(subject, headers, payload, f"{self._inbox}.{token}")
         if self._connection.backlogged:
             await self._connection.wait_writable()
@@ -168,10 +188,11 @@ class Acknowledgements:
                     del self._waiting[token]
                     self._room.set()
                     entry.fail()
-                elif now > entry.send_again_at and self._connection.is_connected:
+                elif now > entry.send_again_at and self._connection.is_connected and not self._away:
                     entry.send_again_at = now + _SEND_AGAIN_AFTER
                     entry.refused.clear()
+                    headers = late_block(entry.message_id.encode(), 1)  # newer ones may have arrived before it
                     try:
-                        self._connection.send(entry.subject, entry.headers, entry.payload, f"{self._inbox}.{token}")
+                        self._connection.send(entry.subject, headers, entry.payload, f"{self._inbox}.{token}")
                     except ConnectionLostError:
                         break

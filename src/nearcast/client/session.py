@@ -136,11 +136,13 @@ class Sessions:
         async def reconnected() -> None:
             self.reconnects += 1
             session.adopt_connection()
+            session.acknowledgements.reconnected()
             for callback in self.on_reconnect:
                 callback()
 
         async def disconnected() -> None:
             if opened and not opened[0].connection.is_closed:
+                opened[0].acknowledgements.disconnected()
                 for callback in self.on_disconnect:
                     callback()
 

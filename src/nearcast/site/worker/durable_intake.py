@@ -25,6 +25,9 @@ __all__ = ["DurableIntake"]
 
 _log = logging.getLogger(__name__)
 _PERIOD = 0.1
+_LATE_AFTER = 1.0  # what waited longer for older ones may come behind newer ones that another member processed
+_ELSEWHERE = 6.0  # s in which another member processes what it has in hand, or has died
+_ELSEWHERE_IDS = 10_000
 
 
 class DurableIntake:
@@ -44,8 +47,7 @@ class DurableIntake:
             return
         topic.record.in_flight.add(message_id)  # it may be held before it is in the queue
         item = (topic, message_id, payload, now, attempt)
-        for released in topic.family.order.arrive(topic.name, key[0], key[1], item, now, late=attempt > 0):
-            self._queue.put(*released)
+        self._put(topic.family.order.arrive(topic.name, key[0], key[1], item, now, late=attempt > 0), now)
 
     def redelivered(self, topic: HostedTopic, message_id: bytes, payload: bytes, attempt: int, now: float) -> bytes:
         """A store gives a publication that nobody has marked; what to answer."""
@@ -55,6 +57,8 @@ class DurableIntake:
         if message_id in record.marked:  # its mark was lost
             record.in_flight.add(message_id)
             self._marks.note(topic, message_id, payload)
+            return Redelivered.KNOWN
+        if now < record.elsewhere.get(message_id, 0.0):  # it may be held there, for the sake of order
             return Redelivered.KNOWN
         if not self._queue.has_room(len(message_id) + len(payload)):  # no attempt: it is asked again later
             return Redelivered.KNOWN
@@ -72,17 +76,19 @@ class DurableIntake:
 
     def copied(self, topic: HostedTopic, message_id: bytes, now: float) -> None:
         """Another member has a publication in hand."""
-        if (
-            topic.durable
-            and (key := source_and_number(message_id)) is not None
-            and topic.family.order.taken_elsewhere(topic.name, *key)
-        ):
+        if not topic.durable or (key := source_and_number(message_id)) is None:
+            return
+        elsewhere = topic.record.elsewhere
+        elsewhere[message_id] = now + _ELSEWHERE
+        if len(elsewhere) > _ELSEWHERE_IDS:
+            del elsewhere[next(iter(elsewhere))]
+        if topic.family.order.taken_elsewhere(topic.name, *key):
             self._marks.hurry(topic, now)
 
     def adopt(self, family: TopicFamily, positions: Iterable[SourcePosition]) -> None:
         """How far the member is that this one takes the topic over from."""
         said = ((one.topic, one.source, one.next, _numbers(one.in_hand)) for one in positions)
-        self._put(family.order.adopt(said))
+        self._put(family.order.adopt(said), time.monotonic())
 
     def marked_elsewhere(self, table: TopicTable, payload: bytes) -> None:
         """Another member has processed publications."""
@@ -91,6 +97,7 @@ class DurableIntake:
         except msgspec.DecodeError as error:
             _log.warning("a mark is unreadable: %s", error)
             return
+        now = time.monotonic()
         for topic, said in marks.topics.items():
             try:
                 order = table.family_of(topic).order
@@ -98,7 +105,7 @@ class DurableIntake:
                 continue
             for source, flat in said.sources.items():
                 for first, last in zip(flat[::2], flat[1::2], strict=True):
-                    self._put(order.done_elsewhere(topic, source, first, last))
+                    self._put(order.done_elsewhere(topic, source, first, last), now)
 
     async def run(self, table: TopicTable) -> None:
         """Release what was held long enough, until cancelled."""
@@ -107,11 +114,12 @@ class DurableIntake:
             now = time.monotonic()
             for family in list(table.families.values()):
                 if family.order.held:
-                    self._put(family.order.expire(now))
+                    self._put(family.order.expire(now), now)
 
-    def _put(self, items: Iterable[Waiting]) -> None:
-        for item in items:
-            self._queue.put(*item)
+    def _put(self, items: Iterable[Waiting], now: float) -> None:
+        for topic, message_id, payload, arrived, attempt in items:
+            waited = arrived is not None and now - arrived > _LATE_AFTER
+            self._queue.put(topic, message_id, payload, arrived, attempt or int(waited))
 
 
 def _numbers(flat: list[int]) -> Iterator[int]:

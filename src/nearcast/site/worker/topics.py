@@ -62,14 +62,16 @@ class ProcessingRecord:
     """Publications of a concrete durable topic that are under way here, and those marked lately.
 
     retried: those of them that were dead letters. awaited_until: before that another member waits for marks, it seems.
+    elsewhere: until when to leave publications to the other member that has them in hand, by id.
     """
 
-    __slots__ = ("awaited_until", "in_flight", "marked", "retried")
+    __slots__ = ("awaited_until", "elsewhere", "in_flight", "marked", "retried")
 
     def __init__(self) -> None:
         self.awaited_until = 0.0
         self.in_flight: set[bytes] = set()
         self.retried: set[bytes] = set()
+        self.elsewhere: dict[bytes, float] = {}
         self.marked = RecentIds()
 
     def leave(self, message_id: bytes) -> None:
