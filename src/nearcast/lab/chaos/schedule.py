@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -40,9 +41,9 @@ class Phases:
     drain: float = 60.0
 
     def faults_within(self, seconds: float) -> int:
-        """How many faults fit into a run of this length, at least one."""
-        each = (self.shortest_fault + self.longest_fault) / 2 + self.recovery
-        return max(1, int((seconds - self.warm_up - self.steady) / each))
+        """How many faults make a run at least this long, however short each of them is."""
+        each = self.shortest_fault + self.recovery
+        return max(1, math.ceil((seconds - self.warm_up - self.steady) / each))
 
 
 PHASES = Phases()
