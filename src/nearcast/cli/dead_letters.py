@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Annotated, Any, TypeVar
 
 import typer
 
 from nearcast.cli.coordinator_call import DEFAULT_URL
 from nearcast.cli.output import JsonOption, print_fields, print_rows
+from nearcast.cli.times import parse_time
 from nearcast.client.dead_letters import DeadLetters, LetterFilter, RetryOutcome, StoredLetter
 from nearcast.domain.topic import check_pattern
 from nearcast.errors import InputError, NearcastError
@@ -19,9 +19,6 @@ from nearcast.nats.connection import open_connection
 
 app = typer.Typer()
 T = TypeVar("T")
-
-_SPAN = re.compile(r"(\d+)([smhd])")
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 UrlOption = Annotated[str, typer.Option(envvar="NEARCAST_URL", help="Any broker from which the stores can be reached.")]
 Topic = Annotated[str, typer.Argument(help="The topic, or a pattern.")]
@@ -135,18 +132,8 @@ def _filter(
 
 
 def _microseconds(name: str, text: str) -> int | None:
-    if not text:
-        return None
-    if span := _SPAN.fullmatch(text):
-        when = datetime.now(UTC) - timedelta(seconds=int(span[1]) * _SECONDS[span[2]])
-    else:
-        try:
-            when = datetime.fromisoformat(text).astimezone(UTC)
-        except ValueError:
-            raise InputError(
-                f"--{name} is {text!r}; allowed: a time such as 2026-05-01T12:00, a span such as 15m"
-            ) from None
-    return round(when.timestamp() * 1e6)
+    when = parse_time(name, text)
+    return round(when.timestamp() * 1e6) if when is not None else None
 
 
 def _row(letter: StoredLetter) -> dict[str, Any]:

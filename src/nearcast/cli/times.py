@@ -1,0 +1,33 @@
+"""Times as users write them: ISO 8601, or how long ago."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+from nearcast.errors import InputError
+
+__all__ = ["parse_time", "span_seconds"]
+
+_SPAN = re.compile(r"(\d+)([smhd])")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def parse_time(name: str, text: str) -> datetime | None:
+    """The time that an option gives; nothing for an empty text."""
+    if not text:
+        return None
+    if (seconds := span_seconds(text)) is not None:
+        return datetime.now(UTC) - timedelta(seconds=seconds)
+    try:
+        return datetime.fromisoformat(text).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise InputError(
+            f"--{name} is {text!r}; allowed: a time such as 2026-05-01T12:00, a span such as 15m"
+        ) from None
+
+
+def span_seconds(text: str) -> int | None:
+    """A span such as 90s, 15m, 2h or 3d in seconds; nothing for any other text."""
+    span = _SPAN.fullmatch(text)
+    return int(span[1]) * _SECONDS[span[2]] if span else None
