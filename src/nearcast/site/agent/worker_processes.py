@@ -103,6 +103,13 @@ class WorkerProcesses:
             if idle():
                 await self.processes.pop(worker).stop()
 
+    async def restart(self) -> None:
+        """Start each worker anew, with the present files of its modules."""
+        async with self._starting:
+            for process in self.processes.values():
+                await process.stop()
+                await process.start()
+
     async def stop(self) -> None:
         """Stop all workers."""
         await asyncio.gather(*(process.stop() for process in self.processes.values()))
