@@ -42,7 +42,7 @@ async def test_pub_sub_history_request_and_bench(city) -> None:
             assert line.startswith("[#1] gps.car7  ")
             assert '"n":1' in line
             listener.send_signal(signal.SIGINT)
-            _, err_left = await listener.communicate()
+            _, err_left = await asyncio.wait_for(listener.communicate(), 30)
             assert listener.returncode == 0
             assert b"Traceback" not in err_left
         commands = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 import sys
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Annotated, Any
@@ -72,7 +73,10 @@ def sub(
     replay = last if last is not None else _span(since)
 
     async def work() -> None:
-        printed = 0
+        printed, task = 0, asyncio.current_task()
+        assert task is not None
+        for number in (signal.SIGINT, signal.SIGTERM):  # also in a background job, for which a shell ignores SIGINT
+            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
         async with nearcast.connect(url) as client:
             target: dict[str, Any] = {"channel": topic, "params": _params(param)} if channel else {"topic": topic}
             async with client.subscribe(**target, replay=replay) as messages:
@@ -156,7 +160,7 @@ def _run(work: Coroutine[Any, Any, Any]) -> Any:
     """Ctrl-C is how these commands are ended, not a failure."""
     try:
         return uvloop.run(work)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, asyncio.CancelledError):
         raise typer.Exit(0) from None
 
 
