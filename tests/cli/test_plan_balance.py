@@ -158,3 +158,84 @@ def test_a_threshold_that_is_no_number_is_refused(
 ) -> None:
     assert run(monkeypatch, "--alpha -1") == 2
     assert capsys.readouterr().err == "nearcast: --alpha is -1; a finite number of at least 0 is needed\n"
+
+
+def test_a_trade_off_is_written_and_the_cap_is_kept(
+    files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "--method refined --moves-at-most 20 --trade-off pareto.csv --json") == 0
+    metrics = json.loads(capsys.readouterr().out)
+    assert 0 < metrics["moves"] <= 20
+    rows = [[float(cell) for cell in line.split(",")] for line in (files / "pareto.csv").read_text().splitlines()[1:]]
+    assert rows[0][:2] == [0, metrics["max_load_before"]]
+    assert any(row[1] == metrics["max_load_after"] for row in rows)
+    assert all(row[0] <= 20 for row in rows)
+
+
+PLACES = "subscriber,lat,lon\nu0,60.2,24.9\nü1,59.3,18.1\nu2,59.9,10.8\n"
+
+
+@pytest.mark.parametrize(
+    ("initial", "expected"),
+    [
+        ("nearest --positions places.csv", {"u0": "east", "ü1": "west", "u2": "west"}),
+        ("round_robin", {"u0": "east", "ü1": "west", "u2": "east"}),
+    ],
+)
+def test_subscribers_without_a_site_are_placed(
+    files: Path, initial: str, expected: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (files / "sites.csv").write_text("site,lat,lon\neast,60.1,24.9\nwest,59.3,18.0\n")
+    (files / "places.csv").write_text(PLACES)
+    (files / "rates.csv").write_text("subscription,rate\ns,1e300\n")
+    (files / "subscriptions.csv").write_text("subscriber,subscription\nu0,s\nü1,s\nu2,s\n")
+    words = f"--sites sites.csv --subscriptions subscriptions.csv --rates rates.csv --initial {initial}"
+    monkeypatch.setattr(sys, "argv", f"nearcast plan balance {words} --method stay --out plan.csv".split())
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+    assert read(files / "plan.csv") == expected
+
+
+@pytest.mark.parametrize("columns", [("c0",), ("c0", "c1", "c2"), ("x_km", "y_km")])
+def test_positions_have_any_number_of_dimensions(
+    files: Path, columns: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def rows(key: str, places: dict[str, int]) -> str:
+        lines = [",".join([name, *[str(value)] * len(columns)]) for name, value in places.items()]
+        return "\n".join([",".join([key, *columns]), *lines]) + "\n"
+
+    (files / "sites.csv").write_text(rows("site", {"east": 0, "north": 1000}))
+    (files / "places.csv").write_text(rows("subscriber", {f"u{i}": 700 if i % 2 else -3 for i in range(200)}))
+    (files / "current.csv").write_text("subscriber,site\nu0,north\n")
+    assert run(monkeypatch, "--initial nearest --positions places.csv --method stay --json --out plan.csv") == 0
+    plan, metrics = read(files / "plan.csv"), json.loads(capsys.readouterr().out)
+    assert {name: site for name, site in plan.items() if name != "u0"} == {
+        name: "north" if int(name[1:]) % 2 else "east" for name in plan if name != "u0"
+    }
+    assert (plan["u0"], metrics["moves"], metrics["placed"]) == ("north", 0, len(plan) - 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ("--initial nearest", "--initial nearest needs --positions"),
+        ("--initial nearest --positions rates.csv", "sites.csv, row 0 (header): no position; c0,c1,… or x_km,y_km"),
+        ("", "subscriptions.csv, row 10: subscriber 'u1' is not a"),
+    ],
+)
+def test_what_is_missing_to_place_them_is_said(
+    files: Path, options: str, reason: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (files / "sites.csv").write_text("site\neast\nnorth\n")
+    (files / "current.csv").write_text("subscriber,site\nu0,east\n")
+    assert run(monkeypatch, options) == 2
+    assert capsys.readouterr().err.startswith(f"nearcast: {reason}")
+
+
+def test_rates_that_no_float_can_sum_are_refused(
+    files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (files / "rates.csv").write_text("subscription,rate\n" + "".join(f"s{k},1e308\n" for k in range(30)))
+    assert run(monkeypatch, "--method refined") == 2
+    assert "adds up to more than a float holds" in capsys.readouterr().err

@@ -51,6 +51,10 @@ def test_the_late_topic_moves(
         "method": method,
         "violations_before": 1,
         "violations_after": 0,
+        "pairs": 2,
+        "late_pairs_before": 1,
+        "late_pairs_after": 0,
+        "pair_violation_ratio": 0.0,
         "worst_latency_ms": pytest.approx((1 + 1 + 1) + (2 + 2 + 1)),
         "moves": 1,
         "overloaded_sites": [],
@@ -168,3 +172,38 @@ def test_a_new_topic_without_room_is_refused(
     sites = FILES["sites"].replace(",20\n", ",9\n")
     assert run(monkeypatch, tmp_path, topics=topics, sites=sites) == 2
     assert "topics.csv, row 3: no site has room for rate_out 6" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("axes", ["c0", "c0,c1,c2"])
+@pytest.mark.parametrize("method", ["centroid", "allpairs", "refined", "exact", "hash"])
+def test_coordinates_have_any_number_of_dimensions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], axes: str, method: str
+) -> None:
+    rest = ",0" * axes.count(",")
+    changed = {
+        "topics": "topic,bound_ms,rate_out\nfür,50,1e300\nnear,50,1e300\n",
+        "clients": f"topic,client,role,{axes},height\nfür,a,pub,99{rest},1\nfür,b,sub,98{rest},2\n"
+        f"near,a,both,1{rest},1\n",
+        "sites": f"site,{axes},height,rate_limit\nwest,0{rest},1,2e300\neast,100{rest},1,2e300\n",
+        "current": "topic,site\nfür,west\nnear,west\n",
+    }
+    assert run(monkeypatch, tmp_path, "--method", method, "--objective", "pairs", "--json", **changed) == 0
+    metrics = json.loads(capsys.readouterr().out)
+    if method != "hash":
+        assert (metrics["late_pairs_after"], metrics["moves"]) == (0, 1)
+
+
+def test_a_cap_on_moves_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, tmp_path, "--method", "refined", "--moves-at-most", 0, "--json") == 0
+    metrics = json.loads(capsys.readouterr().out)
+    assert (metrics["violations_after"], metrics["moves"]) == (1, 0)
+
+
+def test_a_missing_axis_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sites = "site,c0,c2,height,rate_limit\nwest,0,0,1,20\n"
+    assert run(monkeypatch, tmp_path, sites=sites) == 2
+    assert "column 'c1' is missing" in capsys.readouterr().err

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["Column", "Ids", "Table", "read_table", "write_table"]
+__all__ = ["Column", "Ids", "Table", "column_names", "read_table", "write_table"]
 
 
 @dataclass(frozen=True)
@@ -138,12 +138,24 @@ def _write(path: Path | None, columns: Mapping[str, Sequence[Any] | NDArray[Any]
             stream.close()
 
 
+def column_names(path: Path) -> list[str]:
+    """The columns a file has, as its header names them."""
+    try:
+        if path.suffix == ".parquet":
+            return list(pa.parquet.read_schema(path).names)
+        with path.open(newline="") as stream:
+            return next(csv.reader(stream), [])
+    except FileNotFoundError:
+        raise InputError(f"{path}, row 0: there is no such file") from None
+    except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}, row 0: cannot be read as a table: {str(error).splitlines()[0]}") from None
+
+
 def _load(path: Path) -> pa.Table:
+    names = column_names(path)
     try:
         if path.suffix == ".parquet":
             return pa.parquet.read_table(path)
-        with path.open(newline="") as stream:
-            names = next(csv.reader(stream), [])
         # Everything is read as text, so that an identifier such as 007 stays what it is.
         types = {name: pa.string() for name in names}
         return pa.csv.read_csv(path, convert_options=pa.csv.ConvertOptions(column_types=types))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 from tests.placement.balance import literal
 
 from nearcast.placement import balance
+from nearcast.placement.balance import relief
 from nearcast.placement.balance.incremental_load import IncrementalLoad
 
 if TYPE_CHECKING:
@@ -89,8 +89,7 @@ def test_refined_in_batches_is_as_good_as_one_by_one(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(IncrementalLoad, "move_many", counted)
     together = balance.refined(problem, current)
     assert batches > 0
-    # The package's `refined` is the function; its module is found by name.
-    monkeypatch.setattr(sys.modules[balance.refined.__module__], "_LEAST_BATCH", problem.subscribers)
+    monkeypatch.setattr(relief, "_LEAST_BATCH", problem.subscribers)
     single = balance.refined(problem, current)
     goal = 1.0001 * balance.gsh(problem, current).max_load
     assert max(together.max_load, single.max_load) <= goal

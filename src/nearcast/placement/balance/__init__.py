@@ -6,10 +6,12 @@ Nguyen et al., "Multistage Adaptive Load Balancing for Big Active Data Publish S
 from nearcast.placement.balance.bound import lower_bound
 from nearcast.placement.balance.groups import group_shuffle, grouped, similar_groups
 from nearcast.placement.balance.planners import Thresholds, gsh, ldm, nearest, random, round_robin, sdm, staged
-from nearcast.placement.balance.problem import BalancePlan, BalanceProblem, cov, from_pairs, loads, report
-from nearcast.placement.balance.refined import refined
+from nearcast.placement.balance.problem import NOWHERE, BalancePlan, BalanceProblem, cov, from_pairs, loads, report
+from nearcast.placement.balance.refined import MOVE_PRICE, refined, trade_off
 
 __all__ = [
+    "MOVE_PRICE",
+    "NOWHERE",
     "BalancePlan",
     "BalanceProblem",
     "Thresholds",
@@ -29,4 +31,5 @@ __all__ = [
     "sdm",
     "similar_groups",
     "staged",
+    "trade_off",
 ]

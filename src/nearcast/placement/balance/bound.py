@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,8 +20,10 @@ def lower_bound(problem: BalanceProblem) -> float:
     """No assignment has a smaller maximum load. Three reasons, the strongest counts."""
     if not (problem.outgoing > 0).any():
         return 0.0
-    heaviest = _heaviest_subscribers(problem)
-    return max(heaviest, _each_subscription_held(problem, heaviest), _low_similarity(problem))
+    largest = float(problem.rates.max())
+    scaled = replace(problem, rates=problem.rates / largest)  # squares of large rates would overflow
+    heaviest = _heaviest_subscribers(scaled)
+    return largest * max(heaviest, _each_subscription_held(scaled, heaviest), _low_similarity(scaled))
 
 
 def _held_once(problem: BalanceProblem) -> csr_array:

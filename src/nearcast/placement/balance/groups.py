@@ -58,7 +58,8 @@ def group_shuffle(problem: BalanceProblem, seed: int = 0) -> Ints:
 
 def similar_groups(problem: BalanceProblem, count: int, seed: int) -> Ints:
     """At most `count` groups of subscribers with similar subscriptions, heavy subscriptions counting more."""
-    weighted = csr_array(problem.subscriptions * np.sqrt(problem.rates)[None, :])
+    largest = float(problem.rates.max(initial=0.0)) or 1.0
+    weighted = csr_array(problem.subscriptions * np.sqrt(problem.rates / largest)[None, :])
     place = _principal_places(weighted)
     length = np.linalg.norm(place, axis=1, keepdims=True)
     # Rounded, so that equal subscribers are equal and more clusters than places are never asked for.

@@ -14,13 +14,25 @@ from nearcast.placement.balance.problem import BalancePlan, BalanceProblem, cov,
 from nearcast.placement.progress import no_progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
 
     from nearcast.placement.arrays import Floats, Ints
     from nearcast.placement.progress import Advance
 
-__all__ = ["Thresholds", "gsh", "ldm", "nearest", "random", "round_robin", "sdm", "staged"]
+__all__ = [
+    "Scheme",
+    "Thresholds",
+    "gsh",
+    "ldm",
+    "migration_moves",
+    "nearest",
+    "random",
+    "round_robin",
+    "sdm",
+    "staged",
+]
 
+Scheme = Literal["ldm", "sdm"]
 _REPORT_EVERY = 4096
 
 
@@ -38,7 +50,7 @@ DEFAULT = Thresholds()
 
 
 def nearest(subscribers: Floats, sites: Floats) -> Ints:
-    """Stage 1 (Section 5.1), NR: the closest site, for positions in one row each (x, y)."""
+    """Stage 1 (Section 5.1), NR: the closest site, for positions in one row each, of any number of dimensions."""
     return np.asarray(KDTree(sites).query(subscribers)[1], dtype=np.int64)
 
 
@@ -57,17 +69,12 @@ def ldm(problem: BalanceProblem, current: Ints, *, alpha: float = 0.0, beta: flo
 
     Goes on while cov > α and μ > β, and ends when no valid move is left.
     """
-    return _migrate(problem, current, alpha, beta, lambda load: np.array([load.argmin()]))
+    return _migrate(problem, current, "ldm", alpha, beta)
 
 
 def sdm(problem: BalanceProblem, current: Ints, *, alpha: float = 0.0, beta: float = 0.0) -> BalancePlan:
     """Stage 2, similarity-based migration: to the site below the mean load that shares most with the subscriber."""
-
-    def below_mean(load: Floats) -> Ints:
-        lightest_first = np.argsort(load, kind="stable")
-        return np.asarray(lightest_first[load[lightest_first] < load.mean()])
-
-    return _migrate(problem, current, alpha, beta, below_mean)
+    return _migrate(problem, current, "sdm", alpha, beta)
 
 
 def gsh(problem: BalanceProblem, current: Ints, advance: Advance = no_progress) -> BalancePlan:
@@ -91,7 +98,7 @@ def gsh(problem: BalanceProblem, current: Ints, advance: Advance = no_progress) 
 
 
 def staged(
-    problem: BalanceProblem, current: Ints, thresholds: Thresholds = DEFAULT, scheme: Literal["ldm", "sdm"] = "ldm"
+    problem: BalanceProblem, current: Ints, thresholds: Thresholds = DEFAULT, scheme: Scheme = "ldm"
 ) -> BalancePlan:
     """Both later stages in one plan; a subscriber appears in it once, with its last site."""
     assignment, load = current, loads(problem, current)
@@ -102,16 +109,30 @@ def staged(
     return report(problem, current, migrated.assignment)
 
 
-def _migrate(
-    problem: BalanceProblem, current: Ints, alpha: float, beta: float, destinations: Callable[[Floats], Ints]
-) -> BalancePlan:
+def migration_moves(
+    problem: BalanceProblem, current: Ints, scheme: Scheme, *, alpha: float = 0.0, beta: float = 0.0
+) -> Iterator[tuple[int, int, float]]:
+    """Algorithm 1, lines 6-24, one move at a time: the subscriber, its new site, and the maximum load then."""
     state = IncrementalLoad(problem, current)
     while cov(state.load) > alpha and state.load.mean() > beta:
-        move = _first_valid(state, destinations(state.load))
+        destinations = np.array([state.load.argmin()]) if scheme == "ldm" else _below_mean(state.load)
+        move = _first_valid(state, destinations)
         if move is None:
-            break
+            return
         state.move(*move)
-    return report(problem, current, state.assignment())
+        yield int(state.order[move[0]]), move[1], float(state.load.max())
+
+
+def _migrate(problem: BalanceProblem, current: Ints, scheme: Scheme, alpha: float, beta: float) -> BalancePlan:
+    assignment = current.copy()
+    for subscriber, site, _ in migration_moves(problem, current, scheme, alpha=alpha, beta=beta):
+        assignment[subscriber] = site
+    return report(problem, current, assignment)
+
+
+def _below_mean(load: Floats) -> Ints:
+    lightest_first = np.argsort(load, kind="stable")
+    return np.asarray(lightest_first[load[lightest_first] < load.mean()])
 
 
 def _first_valid(state: IncrementalLoad, destinations: Ints) -> tuple[int, int] | None:

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
     Assignment = Ints
 
-__all__ = ["BalancePlan", "BalanceProblem", "cov", "from_pairs", "loads", "report"]
+__all__ = ["NOWHERE", "BalancePlan", "BalanceProblem", "cov", "from_pairs", "loads", "report"]
+
+NOWHERE = -1  # the site of a subscriber that has none yet
 
 
 @dataclass(frozen=True)
@@ -47,9 +49,9 @@ def from_pairs(subscriber: Ints, subscription: Ints, rates: Floats, *, subscribe
 
 def loads(problem: BalanceProblem, assignment: Assignment) -> Floats:
     """F_j: each subscription a site holds comes in once and goes out to each who has it (Eq. 1-5)."""
+    placed = np.flatnonzero(assignment != NOWHERE)
     at_site = csr_array(
-        (np.ones(problem.subscribers), (assignment, np.arange(problem.subscribers))),
-        shape=(problem.sites, problem.subscribers),
+        (np.ones(len(placed)), (assignment[placed], placed)), shape=(problem.sites, problem.subscribers)
     )
     attached = at_site @ problem.subscriptions  # n_jk (Eq. 3)
     attached.eliminate_zeros()
@@ -60,13 +62,19 @@ def loads(problem: BalanceProblem, assignment: Assignment) -> Floats:
 
 def cov(load: Floats) -> float:
     """Coefficient of variation of the sites' loads (Eq. 6-8)."""
-    mean = float(load.mean())
-    return float(load.std()) / mean if mean > 0 else 0.0
+    highest = float(load.max(initial=0.0))
+    if highest <= 0:
+        return 0.0
+    share = load / highest  # squares of large loads would overflow
+    return float(share.std()) / float(share.mean())
 
 
 @dataclass(frozen=True)
 class BalancePlan:
-    """A new assignment of subscribers to sites, and what it changes."""
+    """A new assignment of subscribers to sites, and what it changes.
+
+    A subscriber that has no site yet (`NOWHERE`) is placed, not moved.
+    """
 
     assignment: Assignment
     moved: Ints  # the subscribers whose site changes
@@ -84,5 +92,5 @@ class BalancePlan:
 
 def report(problem: BalanceProblem, current: Assignment, assignment: Assignment) -> BalancePlan:
     """The result with its figures, computed afresh."""
-    moved = np.flatnonzero(assignment != current)
+    moved = np.flatnonzero((assignment != current) & (current != NOWHERE))
     return BalancePlan(assignment, moved, loads(problem, current), loads(problem, assignment))

@@ -1,58 +1,104 @@
-"""Beyond the paper: the shuffle's maximum load with a fraction of its moves."""
+"""Beyond the paper: plans that trade moves against the maximum load, and the one that is worth its moves."""
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
 from nearcast.placement.balance.bound import lower_bound
-from nearcast.placement.balance.groups import group_shuffle
-from nearcast.placement.balance.incremental_load import IncrementalLoad
+from nearcast.placement.balance.groups import group_shuffle, grouped
+from nearcast.placement.balance.migration_path import migration_path
 from nearcast.placement.balance.planners import gsh, ldm
 from nearcast.placement.balance.problem import BalancePlan, BalanceProblem, loads, report
+from nearcast.placement.balance.relief import relieved
 from nearcast.placement.progress import no_progress
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from nearcast.placement.arrays import Ints
+    from nearcast.placement.balance.planners import Scheme
     from nearcast.placement.progress import Advance
 
-__all__ = ["refined"]
+__all__ = ["MOVE_PRICE", "refined", "trade_off"]
 
+MOVE_PRICE = 0.1
 # A shuffle this close to the lower bound leaves nothing worth searching for.
 _NEAR_BOUND = 1.01
-_SWAPS_TRIED = 64
-# How many may leave a site at once while it is far above the goal.
-_BATCH = 2048
-_LEAST_BATCH = 8
+_TOLERANCE = 0.0001
+# Goals between the lowest maximum that is known to be reachable (0) and the present one (1).
+_GOALS = (0.0, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.7)
+_BISECTIONS = 8
+# The paper's migrations are made one move at a time; beyond this they would take longer than all the rest.
+_MOST_MIGRATING = 200_000
+_FEW = 100
 
 
 def refined(
-    problem: BalanceProblem, current: Ints, *, tolerance: float = 0.0001, seed: int = 0, advance: Advance = no_progress
+    problem: BalanceProblem,
+    current: Ints,
+    *,
+    moves_at_most: int | None = None,
+    move_price: float = MOVE_PRICE,
+    seed: int = 0,
+    advance: Advance = no_progress,
 ) -> BalancePlan:
-    """The maximum load of the better shuffle (of subscribers or of similar groups), with few moves.
+    """The plan with the lowest maximum load that is worth its moves, and none with more moves than allowed.
 
-    The goal is what a shuffle reaches, within the tolerance. From the current assignment, sites above it
-    give away just enough subscribers, heavy ones first, to sites that stay below it. Where that fails, the
-    shuffle itself is taken, its sites renamed so that most subscribers stay. Never a higher maximum than
-    the current one.
+    `move_price` is the one figure that trades moves against balance: moving everybody must lower the maximum load by
+    this share of the lowest one known, moving a tenth of them by a tenth of it. At 0 the lowest maximum is taken, with
+    the fewest moves for it. With as many moves no plan of GSH, and up to 200,000 subscribers none of LDM and SDM, has
+    a lower maximum.
     """
-    shuffled = _renamed(problem, current, gsh(problem, current, advance).assignment)
-    if shuffled.max_load > _NEAR_BOUND * lower_bound(problem):
+    plans = trade_off(problem, current, moves_at_most=moves_at_most, seed=seed, advance=advance)
+    lowest = plans[-1].max_load or 1.0
+    subscribers = max(problem.subscribers, 1)
+    return min(plans, key=lambda plan: (plan.max_load / lowest + move_price * plan.moves / subscribers, plan.moves))
+
+
+def trade_off(
+    problem: BalanceProblem,
+    current: Ints,
+    *,
+    moves_at_most: int | None = None,
+    seed: int = 0,
+    advance: Advance = no_progress,
+) -> tuple[BalancePlan, ...]:
+    """Plans of which none is beaten by another in both moves and maximum load, by rising moves; the first moves nobody.
+
+    They come from LDM and SDM (the best prefixes of their moves), from shuffles of subscribers and of similar groups
+    with their sites renamed so that most subscribers stay, and from relief: sites above a goal give away just enough.
+    """
+    stay = report(problem, current, current)
+    most = problem.subscribers if moves_at_most is None else moves_at_most
+    if problem.sites == 1 or not problem.outgoing.any() or most == 0:
+        return (stay,)
+    found = [stay, *_shuffles(problem, current, seed)]
+    advance(0.3)
+    # Few subscribers have few different plans, and for very many each goal takes seconds.
+    goals = np.array(_GOALS if _FEW < problem.subscribers <= _MOST_MIGRATING else _GOALS[::3])
+    if problem.subscribers <= _MOST_MIGRATING:
+        found += [*_migrations(problem, current, "ldm", most), *_migrations(problem, current, "sdm", most)]
+    advance(0.5)
+    lowest = min(plan.max_load for plan in found) * (1 + _TOLERANCE)
+    span = stay.max_load - lowest
+    if span > 0:
+        found += _reliefs(problem, current, (lowest + span * goals).tolist(), most)
+    advance(1.0)
+    return _undominated(plan for plan in found if plan.moves <= most)
+
+
+def _shuffles(problem: BalanceProblem, current: Ints, seed: int) -> list[BalancePlan]:
+    found = [_renamed(problem, current, gsh(problem, current).assignment)]
+    if found[0].max_load > _NEAR_BOUND * lower_bound(problem):
         by_group = group_shuffle(problem, seed)
         # Worth levelling only where keeping groups together has saved load.
-        if loads(problem, by_group).mean() < shuffled.max_load:
-            levelled = _renamed(problem, current, ldm(problem, by_group).assignment)
-            shuffled = min(shuffled, levelled, key=lambda plan: plan.max_load)
-    goal = (1 + tolerance) * shuffled.max_load
-    state = IncrementalLoad(problem, current)
-    if all(_relieve(state, int(site), goal) for site in np.argsort(-state.load, kind="stable")):
-        relieved = report(problem, current, state.assignment())
-        if relieved.moves < shuffled.moves or shuffled.max_load > shuffled.loads_before.max():
-            return relieved
-    return shuffled
+        if loads(problem, by_group).mean() < found[0].max_load:
+            found.append(_renamed(problem, current, ldm(problem, by_group).assignment))
+            found.append(grouped(problem, current, seed=seed))
+    return found
 
 
 def _renamed(problem: BalanceProblem, current: Ints, assignment: Ints) -> BalancePlan:
@@ -63,102 +109,36 @@ def _renamed(problem: BalanceProblem, current: Ints, assignment: Ints) -> Balanc
     return report(problem, current, name[assignment])
 
 
-def _relieve(state: IncrementalLoad, source: int, goal: float) -> bool:
-    """Bring one site down to the goal without lifting another above it."""
-    mine = np.flatnonzero(state.site[: state.active] == source)
-    while (excess := float(state.load[source]) - goal) > state.tiny:
-        if _move_many(state, mine, excess, goal):
-            mine = mine[state.site[mine] == source]
-            continue
-        move = _move_away(state, mine, excess, goal)
-        if move is not None:
-            position, to = move
-            state.move(int(mine[position]), to)
-            # Nearly always the first: a view, where deleting would copy all the others.
-            mine = mine[1:] if position == 0 else np.delete(mine, position)
-        elif not _swap(state, source, goal):
-            return False
+def _migrations(problem: BalanceProblem, current: Ints, scheme: Scheme, most: int) -> list[BalancePlan]:
+    """The best prefix within the allowed moves, and some before it: all would be as many plans as moves."""
+    path = migration_path(problem, current, scheme)
+    lengths = [length for length in path.best_lengths() if path.away[length] <= most]
+    chosen = sorted({round(i) for i in np.linspace(0, len(lengths) - 1, 2 * len(_GOALS))})
+    return [report(problem, current, path.assignment(lengths[i])) for i in chosen]
+
+
+def _reliefs(problem: BalanceProblem, current: Ints, goals: list[float], most: int) -> list[BalancePlan]:
+    """Relief down to each of the rising goals; where the moves run out between two of them, also to goals between."""
+    plans = [relieved(problem, current, goal) for goal in goals]
+    found = [plan for plan in plans if plan is not None and plan.moves <= most]
+    first = next((i for i, plan in enumerate(plans) if plan is not None and plan.moves <= most), 0)
+    if first == 0:
+        return found
+    low, high = goals[first - 1], goals[first]
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        plan = relieved(problem, current, middle)
+        if plan is not None and plan.moves <= most:
+            found.append(plan)
+            high = middle
         else:
-            mine = np.flatnonzero(state.site[: state.active] == source)
-    return True
+            low = middle
+    return found
 
 
-def _move_many(state: IncrementalLoad, mine: Ints, excess: float, goal: float) -> int:
-    """Move as many at once as certainly must leave, those that single moves would take first; returns their number.
-
-    A site far above the goal has thousands to give away. Half of the excess and half of every room are left
-    for single moves.
-    """
-    destinations = np.argsort(state.load, kind="stable")
-    room = goal - state.load[destinations]
-    destinations, room = destinations[room > 0], room[room > 0] / 2
-    if not len(destinations):
-        return 0
-    fits = bisect_left(mine, -room[0], key=lambda rank: -state.outgoing[rank])
-    ranks = mine[fits : fits + _BATCH]
-    # A subscriber's leaving relieves its site of no more than twice what it is sent.
-    ranks = ranks[: np.searchsorted(np.cumsum(2 * state.outgoing[ranks]), excess, side="right")]
-    if len(ranks) < _LEAST_BATCH:
-        return 0
-    incoming = state.incoming(ranks, destinations)
-    incoming[state.outgoing[ranks] + incoming > room[:, None]] = np.inf
-    possible = np.isfinite(incoming).any(axis=0)
-    ranks, incoming = ranks[possible], incoming[:, possible]
-    to = incoming.argmin(axis=0)
-    added = np.zeros_like(incoming)
-    added[to, np.arange(len(ranks))] = state.outgoing[ranks] + incoming.min(axis=0)
-    # As many from the first as there is room for: together they add no more than each for itself.
-    count = int(np.count_nonzero((np.cumsum(added, axis=1) <= room[:, None]).all(axis=0)))
-    state.move_many(ranks[:count], destinations[to[:count]])
-    return count
-
-
-def _move_away(state: IncrementalLoad, mine: Ints, excess: float, goal: float) -> tuple[int, int] | None:
-    """The subscriber to move, and where: the lightest that is enough alone, else the heaviest that fits."""
-    destinations = np.argsort(state.load, kind="stable")
-    destinations = destinations[state.load[destinations] < goal]
-    if not len(destinations) or not len(mine):
-        return None
-    room = goal - state.load[destinations]
-    # mine[:enough] are sent at least the excess, mine[fits:] no more than the widest room.
-    enough = bisect_right(mine, -excess, key=lambda rank: -state.outgoing[rank])
-    fits = bisect_left(mine, -room[0], key=lambda rank: -state.outgoing[rank])
-    for some in (range(enough - 1, fits - 1, -1), range(max(enough, fits), len(mine))):
-        tried = 0
-        while tried < len(some):
-            positions = np.array(some[tried : 2 * tried + 2])  # the first is nearly always the one
-            tried += len(positions)
-            incoming = state.incoming(mine[positions], destinations)
-            within = state.outgoing[mine[positions]] + incoming <= room[:, None]
-            added = np.where(within, incoming, np.inf)
-            possible = np.flatnonzero(within.any(axis=0))
-            if len(possible):
-                return int(positions[possible[0]]), int(destinations[added[:, possible[0]].argmin()])
-    return None
-
-
-def _swap(state: IncrementalLoad, source: int, goal: float) -> bool:
-    """Exchange a subscriber with a slightly lighter one elsewhere, where no subscriber fits as it is."""
-    mine = np.flatnonzero(state.site[: state.active] == source)
-    before = float(state.load[source])
-    for other in np.argsort(state.load, kind="stable"):
-        room = goal - float(state.load[other])
-        if room <= 0 or other == source:
-            break
-        theirs = np.flatnonzero(state.site[: state.active] == other)
-        if not len(theirs):
-            continue
-        wanted = min(before - goal, room)
-        # For each of mine the heaviest of theirs that is lighter by as much as is wanted.
-        partner = np.searchsorted(-state.outgoing[theirs], wanted - state.outgoing[mine])
-        lighter = np.flatnonzero(partner < len(theirs))
-        difference = state.outgoing[mine[lighter]] - state.outgoing[theirs[partner[lighter]]]
-        for i in np.argsort(np.abs(difference - wanted), kind="stable")[:_SWAPS_TRIED]:
-            give, take = int(mine[lighter[i]]), int(theirs[partner[lighter[i]]])
-            state.move(give, int(other))
-            state.move(take, source)
-            if state.load[other] <= goal and state.load[source] < before - state.tiny:
-                return True
-            state.move(take, int(other))
-            state.move(give, source)
-    return False
+def _undominated(plans: Iterable[BalancePlan]) -> tuple[BalancePlan, ...]:
+    kept: list[BalancePlan] = []
+    for plan in sorted(plans, key=lambda plan: (plan.moves, plan.max_load)):
+        if not kept or plan.max_load < kept[-1].max_load:
+            kept.append(plan)
+    return tuple(kept)

@@ -1,10 +1,12 @@
 """Which site hosts a topic, so that latency bounds hold and no site is overloaded (ePulsar).
 
-`aggregates.py` shrinks a topic's clients to a constant size, `planners.py` is Algorithm 1 and its baselines,
-`refined.py` improves its plan when sites are full, `exact.py` is the optimum for small instances.
+`problem.py` shrinks a topic's clients to a constant size, `planners.py` is Algorithm 1 and its baselines, `refined.py`
+improves its plan (with `search.py` and `relaxation.py`), `exact.py` is the optimum for small instances, `late_pairs.py`
+the paper's measure.
 """
 
 from nearcast.placement.partitioning.exact import exact
+from nearcast.placement.partitioning.late_pairs import late_pairs, pair_counts
 from nearcast.placement.partitioning.planners import Partition, all_pairs, by_latencies, centroid, hashed
 from nearcast.placement.partitioning.problem import (
     PartitionClients,
@@ -26,6 +28,8 @@ __all__ = [
     "centroid",
     "exact",
     "hashed",
+    "late_pairs",
+    "pair_counts",
     "refined",
     "worst_latencies",
 ]

@@ -9,6 +9,8 @@ from scipy.sparse import csr_array, eye_array, hstack, kron
 
 from nearcast.errors import NearcastError
 from nearcast.placement.partitioning.planners import current_capacity, described
+from nearcast.placement.partitioning.problem import NOWHERE
+from nearcast.placement.partitioning.refined import late_topics
 
 if TYPE_CHECKING:
     from nearcast.placement.arrays import Floats
@@ -20,11 +22,12 @@ __all__ = ["exact"]
 SECONDS_PER_GOAL = 60.0
 
 
-def exact(topics: PartitionTopics, sites: PartitionSites, latencies: Floats) -> Partition:
-    """The least rate above the sites' limits, then the fewest violations, then moves, then latency.
+def exact(topics: PartitionTopics, sites: PartitionSites, latencies: Floats, late: Floats | None = None) -> Partition:
+    """The least rate above the sites' limits, then the least that is late, then moves, then latency.
 
-    `latencies` is the latency of every topic at every site. Each of the four goals is one integer programme
-    (HiGHS) that holds what those before it reached. Meant for up to some thousand topics × sites.
+    `latencies` is the latency of every topic at every site, `late` what is to be kept low (by default 1 where a
+    topic is above its bound). Each of the four goals is one integer programme (HiGHS) that holds what those before it
+    reached. Meant for up to some thousand topics × sites.
     """
     from scipy.optimize import Bounds, LinearConstraint, milp  # slow to import, and the others do not need it
 
@@ -32,12 +35,16 @@ def exact(topics: PartitionTopics, sites: PartitionSites, latencies: Floats) -> 
     placed, everywhere = count * width, np.ones((1, width))
     # Columns: topic t at site b (row by row), then the rate by which each site is above its limit.
     once = hstack([kron(eye_array(count), everywhere), csr_array((count, width))])
-    fits = hstack([kron(topics.rate[None, :], eye_array(width)), -eye_array(width)])
-    constraints = [LinearConstraint(once, 1, 1), LinearConstraint(fits, -np.inf, current_capacity(topics, sites))]
+    capacity = current_capacity(topics, sites)
+    scale = max(float(topics.rate.max()), float(capacity.max())) or 1.0
+    fits = hstack([kron(topics.rate[None, :] / scale, eye_array(width)), -eye_array(width)])
+    constraints = [LinearConstraint(once, 1, 1), LinearConstraint(fits, -np.inf, capacity / scale)]
+    late = late_topics(topics, latencies) if late is None else late
+    moved = (np.arange(width) != topics.site[:, None]) & (topics.site != NOWHERE)[:, None]
     goals = (
         np.r_[np.zeros(placed), np.ones(width)],
-        np.r_[(latencies > topics.bound[:, None]).ravel(), np.zeros(width)],
-        np.r_[(np.arange(width) != topics.site[:, None]).ravel(), np.zeros(width)],
+        np.r_[late.ravel(), np.zeros(width)],
+        np.r_[moved.ravel(), np.zeros(width)],
         np.r_[latencies.ravel(), np.zeros(width)],
     )
     for goal in goals:
@@ -50,6 +57,6 @@ def exact(topics: PartitionTopics, sites: PartitionSites, latencies: Floats) -> 
         )
         if best.status != 0:
             raise NearcastError(f"the solver did not reach the optimum: {best.message}")
-        constraints.append(LinearConstraint(goal[None, :], -np.inf, best.fun + 1e-6))
+        constraints.append(LinearConstraint(goal[None, :], -np.inf, best.fun + 1e-6 * max(1.0, abs(best.fun))))
     site = best.x[:placed].reshape(count, width).argmax(axis=1)
     return described(topics, sites, site, latencies[np.arange(count), site])

@@ -1,0 +1,100 @@
+"""Refined partitioning against the optimum, for both objectives, with and without a cap on moves."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.placement.partitioning import literal
+from tests.placement.partitioning.instances import build, instances
+
+from nearcast.placement.partitioning import (
+    PartitionClients,
+    PartitionSites,
+    aggregate,
+    all_pairs,
+    exact,
+    hashed,
+    late_pairs,
+    pair_counts,
+    planners,
+    refined,
+)
+
+
+def latencies(instance: literal.Instance) -> np.ndarray:
+    topics = instance.topics()
+    return planners.pair_latencies(topics, instance.clients, instance.sites)(np.arange(len(topics)))
+
+
+@given(instances())
+def test_pairs_are_counted_as_the_paper_does(instance: literal.Instance) -> None:
+    late = late_pairs(instance.clients, instance.sites, instance.bound)
+    counts = pair_counts(instance.clients, len(instance.site))
+    for t in range(len(instance.site)):
+        producers, consumers = instance.sides(t)
+        assert counts[t] == len(producers) * len(consumers)
+        for b in range(len(instance.sites)):
+            here = instance.node(b)
+            ways = [literal.d(p, here) + literal.d(c, here) for p in producers for c in consumers]
+            assert late[t, b] == sum(way > instance.bound[t] for way in ways)
+
+
+def test_many_pairs_are_counted_like_few() -> None:
+    rng = np.random.default_rng(2)
+    clients = PartitionClients(np.zeros(200, int), np.ones(200, bool), np.ones(200, bool), rng.normal(0, 30, (200, 3)),
+                               rng.uniform(0, 5, 200))  # fmt: skip
+    sites = PartitionSites(rng.normal(0, 30, (4, 3)), np.zeros(4), np.ones(4))
+    leg = np.linalg.norm(clients.position[:, None] - sites.position, axis=2) + clients.height[:, None]
+    expected = (leg[:, None] + leg[None] > 90.0).sum(axis=(0, 1))
+    assert late_pairs(clients, sites, np.array([90.0])).tolist() == [expected.tolist()]
+
+
+@pytest.mark.parametrize("fill", [0.5, 0.8, 0.9])
+@pytest.mark.parametrize("seed", range(3))
+def test_refined_is_the_optimum_of_small_instances(seed: int, fill: float) -> None:
+    """It was up to 1.9 times above the least late topics."""
+    instance = build(seed, topics=20, sites=4, fill=fill, resources=False)
+    topics, ways, rows = instance.topics(), latencies(instance), np.arange(20)
+    pairs = late_pairs(instance.clients, instance.sites, instance.bound)
+    start = all_pairs(topics, instance.clients, instance.sites)
+    for late in (None, pairs):
+        found, best = refined(topics, instance.sites, ways, start, late), exact(topics, instance.sites, ways, late)
+        counted = (ways > instance.bound[:, None]).astype(float) if late is None else late
+        assert not found.overloaded.size
+        assert counted[rows, found.site].sum() == counted[rows, best.site].sum()
+        assert found.moves == best.moves
+
+
+def test_topics_that_are_late_everywhere_stay() -> None:
+    """From a hash plan 84 topics were moved where 25 had to be: those that no site can serve in time moved, too."""
+    instance = build(5, topics=120, sites=6, fill=0.4, resources=False)
+    names = [f"topic-{i}" for i in range(120)]
+    at_hash = hashed(instance.topics(), names, instance.sites).site
+    topics = aggregate(instance.clients, instance.sites, at_hash, instance.bound, instance.rate)
+    ways = latencies(instance)
+    late = ways > instance.bound[:, None]
+    needed = int((late[np.arange(120), at_hash] & ~late.all(axis=1)).sum())
+    plan = refined(topics, instance.sites, ways, all_pairs(topics, instance.clients, instance.sites))
+    assert plan.moves == needed
+    assert late[np.arange(120), plan.site].sum() == late.all(axis=1).sum()
+
+
+@settings(max_examples=50)
+@given(instances(max_topics=8), st.integers(0, 4))
+def test_a_cap_on_moves_is_kept_and_nothing_gets_worse(instance: literal.Instance, most: int) -> None:
+    topics, ways = instance.topics(), latencies(instance)
+    start = all_pairs(topics, instance.clients, instance.sites)
+    plan = refined(topics, instance.sites, ways, start, moves_at_most=most)
+    rows, capacity = np.arange(len(topics)), planners.current_capacity(topics, instance.sites)
+    before = np.bincount(topics.site, topics.rate, len(instance.sites))
+
+    def over(load: np.ndarray) -> float:
+        return float(np.maximum(load - capacity, 0).sum())
+
+    assert plan.moves <= most
+    assert over(plan.load) <= over(before) + 1e-9
+    if over(before) == 0:
+        late = ways > instance.bound[:, None]
+        assert late[rows, plan.site].sum() <= late[rows, topics.site].sum()
