@@ -174,9 +174,9 @@ def test_a_model_of_another_version_is_named(
     copy = topics.parent / "copy"
     copy.mkdir()
     for file in model.iterdir():
-        (copy / file.name).write_bytes(file.read_bytes().replace(b'"version": 1', b'"version": 9'))
+        (copy / file.name).write_bytes(file.read_bytes().replace(b'"version": 2', b'"version": 9'))
     assert run(monkeypatch, "plan", "colocation", "--topics", topics, "--model", copy) == 2
-    assert "copy: the model has version 9, this Nearcast reads version 1" in capsys.readouterr().err
+    assert "copy: the model has version 9, this Nearcast reads version 2" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -202,3 +202,46 @@ def test_samples_that_cannot_be_learned_from_are_refused(
     assert run(monkeypatch, "model", "train", "--samples", tmp_path / "s.csv", "--out", tmp_path / "m") == 2
     assert reason in capsys.readouterr().err
     assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.parametrize("margin", ["auto", "0.3"])
+def test_a_plan_is_checked_by_simulation(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], model: Path, topics: Path, margin: str
+) -> None:
+    words = ("--topics", topics, "--model", model, "--k", 3, "--margin", margin, "--check", "--json")
+    assert run(monkeypatch, "plan", "colocation", *words) == 0
+    metrics = json.loads(capsys.readouterr().out)
+    assert metrics["checked_runs"] == 3
+    assert 0 <= metrics["late_messages"] <= 0.1
+    assert metrics["late_topics"] <= 1 / 9
+    assert metrics["worst_p90_ms"] > 10
+    assert metrics["margin"] == 0.3 or margin == "auto"
+
+
+def test_a_checked_plan_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], model: Path, topics: Path
+) -> None:
+    words = ("--topics", topics, "--model", model, "--k", 2, "--check", "--arrivals", "constant")
+    assert run(monkeypatch, "plan", "colocation", *words) == 0
+    assert "simulated 3 times with a margin of 0.1: 0.00% of the topics" in capsys.readouterr().err
+
+
+def test_the_highest_rates_are_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], model: Path
+) -> None:
+    words = ("model", "limits", "--model", model, "--json")
+    assert run(monkeypatch, *words, "--processing-ms", 15, "--processing-ms", 30, "--bound-ms", 500) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["processing_ms"] for row in rows] == [15, 30]
+    assert 1 > rows[0]["load"] > 0.4
+    assert rows[0]["max_rate"] > rows[1]["max_rate"]
+    assert run(monkeypatch, *words, "--processing-ms", 30, "--bound-ms", 1) == 0
+    assert json.loads(capsys.readouterr().out)[0]["max_rate"] == 0
+
+
+@pytest.mark.parametrize("margin", ["some", "1", "-0.1", "nan"])
+def test_a_margin_that_is_none_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], model: Path, topics: Path, margin: str
+) -> None:
+    assert run(monkeypatch, "plan", "colocation", "--topics", topics, "--model", model, "--margin", margin) == 2
+    assert "--margin is" in capsys.readouterr().err

@@ -9,11 +9,13 @@ from typing import Annotated
 import numpy as np
 import typer
 
+from nearcast.cli.output import print_rows
 from nearcast.cli.progress_bar import progress
 from nearcast.cli.tables import Column, read_table, write_table
 from nearcast.errors import InputError
 from nearcast.placement.colocation.encoding import DESCRIPTION, WEIGHTS, decode, encode
 from nearcast.placement.colocation.latency_model import LatencyModel
+from nearcast.placement.colocation.problem import max_rate
 from nearcast.placement.colocation.training import Training, learning_curve
 from nearcast.placement.colocation.training import train as train_model
 from nearcast.placement.colocation.worker_simulation import Arrivals, Samples, SimulatedWorker, joined
@@ -103,6 +105,28 @@ def train(
     else:
         for line in report:
             print(f"{line.topics} topics: R² {line.training:.3f} on {line.runs} runs, {line.test:.3f} held out")
+
+
+@app.command()
+def limits(
+    model: Annotated[Path, typer.Option(help="Folder that `nearcast model train` made.")],
+    processing_ms: Annotated[
+        list[float] | None, typer.Option(help="Processing time of a message; may be given several times.")
+    ] = None,
+    bound_ms: Annotated[float, typer.Option(help="Latency bound of the topic.")] = 1000.0,
+    margin: Annotated[float, typer.Option(help="Share of the bound that is kept free.")] = 0.1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
+) -> None:
+    """Show r_max: the highest rate at which a topic alone on a worker meets its bound."""
+    wanted = processing_ms or [10.0, 20.0, 30.0, 40.0]
+    if not 0 < bound_ms < np.inf or not 0 <= margin < 1 or not all(0 < p < np.inf for p in wanted):
+        raise InputError("--bound-ms and --processing-ms must be above 0, --margin at least 0 and less than 1")
+    learned = load_model(model)
+    rows = []
+    for processing in wanted:
+        rate = max_rate(learned, processing, bound_ms, margin)
+        rows.append({"processing_ms": processing, "max_rate": rate, "load": rate * processing / 1000})
+    print_rows(rows, as_json, "")
 
 
 def load_model(folder: Path) -> LatencyModel:

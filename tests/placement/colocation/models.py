@@ -8,7 +8,7 @@ from itertools import combinations
 import numpy as np
 
 from nearcast.placement.colocation.latency_model import IsolatedModel, LatencyModel, LatencyNetwork
-from nearcast.placement.colocation.problem import ColocationTopics, Feasibility, feasibility
+from nearcast.placement.colocation.problem import MAX_LOAD, ColocationTopics, Feasibility, feasibility
 
 K = 4
 
@@ -58,6 +58,6 @@ def literal_latency(possible: Feasibility, topic: int, others: list[int]) -> flo
 
 def literal_feasible(possible: Feasibility, topics: list[int]) -> bool:
     """F(T') by the definition."""
-    if possible.load[topics].sum() > 1:
+    if possible.load[topics].sum() > MAX_LOAD:
         return False
     return all(literal_latency(possible, t, [o for o in topics if o != t]) <= possible.log_limit[t] for t in topics)

@@ -73,8 +73,22 @@ def test_the_isolated_model_is_a_polynomial_of_degree_4(
     inside = ((scaled >= 0) & (scaled <= 1)).all(axis=1)
     terms = zip(isolated.powers, isolated.coefficients, strict=True)
     expected = sum(c * scaled[:, 0] ** p * scaled[:, 1] ** r for (p, r), c in terms)
+    load = np.minimum(runs_of_size(samples, 1)[0][:, 0, 2], 1)
+    expected += sum(c * load**power for c, power in zip(isolated.saturation, (8, 16, 32, 64), strict=True))
     found = isolated.log_latency(runs_of_size(samples, 1)[0][:, 0])
     np.testing.assert_allclose(found[inside], np.asarray(expected)[inside])
+
+
+def test_nearly_all_runs_stay_below_the_tail(trained: tuple[LatencyModel, tuple[Accuracy, ...]]) -> None:
+    """A mean is exceeded by every second run; near saturation that is what made topics late."""
+    model = trained[0]
+    for size, tail in enumerate(model.tails, start=1):
+        assert (np.diff(tail.margin) >= 0).all()
+        assert tail.margin[-1] > tail.margin[0] >= 0
+        topics, target = runs_of_size(simulate(600, 3, SimulatedWorker(load=(0.5, 0.98)), seed=7), size)
+        below = (target <= model.log_latency_of_sets(topics)).mean()
+        assert below > 0.85  # few runs to learn from
+        assert below > (target <= model.mean().log_latency_of_sets(topics)).mean() + 0.2
 
 
 def test_learning_curves_converge(samples: Samples) -> None:
@@ -95,8 +109,8 @@ def test_a_saved_model_predicts_the_same(trained: tuple[LatencyModel, tuple[Accu
 def test_another_version_is_refused(trained: tuple[LatencyModel, tuple[Accuracy, ...]]) -> None:
     files = encode(*trained)
     description = json.loads(files[DESCRIPTION])
-    newer = {**files, DESCRIPTION: json.dumps({**description, "version": 2}).encode()}
-    with pytest.raises(InputError, match="has version 2, this Nearcast reads version 1; train it again"):
+    newer = {**files, DESCRIPTION: json.dumps({**description, "version": 3}).encode()}
+    with pytest.raises(InputError, match="has version 3, this Nearcast reads version 2; train it again"):
         decode(newer)
 
 

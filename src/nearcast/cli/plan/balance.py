@@ -175,7 +175,7 @@ def _problem(pairs: Table, subscribers: Ids, rates: Path, *, sites: int) -> plan
 
 
 def _write_trade_off(path: Path, plans: Sequence[planners.BalancePlan]) -> None:
-    columns = {
+    columns: dict[str, list[Any]] = {
         "moves": [plan.moves for plan in plans],
         "max_load": [plan.max_load for plan in plans],
         "cov": [planners.cov(plan.loads) for plan in plans],

@@ -16,8 +16,11 @@ from nearcast.cli.tables import Column, Ids, Table, read_table
 from nearcast.errors import InputError
 from nearcast.placement import colocation as planners
 from nearcast.placement.colocation.incremental import NEW
+from nearcast.placement.colocation.worker_simulation import Arrivals, SimulatedWorker
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from nearcast.placement.progress import Advance
@@ -41,7 +44,14 @@ def colocation(
     method: Annotated[Method, typer.Option(help="The planner.")] = "refined",
     seed_size: Annotated[int, typer.Option(min=1, help="hybrid: size k' of the sets that workers start with.")] = 3,
     bound_ms: Annotated[float, typer.Option(help="Latency bound of topics that have none of their own.")] = 1000.0,
-    margin: Annotated[float, typer.Option(help="Share of every bound that is kept free for the model's error.")] = 0.1,
+    margin: Annotated[
+        str, typer.Option(help="Share of every bound that is kept free for the model's error; auto: chosen by --check.")
+    ] = "0.1",
+    check: Annotated[bool, typer.Option("--check", help="Simulate the plan: how many topics would be late?")] = False,
+    arrivals: Annotated[Arrivals, typer.Option(help="--check: how messages of a topic arrive.")] = "poisson",
+    overhead_ms: Annotated[
+        float, typer.Option(min=0, help="--check: what a real worker adds to each message (`nearcast profile worker`).")
+    ] = 0.0,
     current: Annotated[
         Path | None, typer.Option(help="topic,worker: adjust this plan, moving as few topics as possible.")
     ] = None,
@@ -52,8 +62,7 @@ def colocation(
 
     The plan has the columns topic,worker. An older plan may call the worker's column broker.
     """
-    if not 0 <= margin < 1:
-        raise InputError(f"--margin is {margin:g}; at least 0 and less than 1 is needed")
+    free = _margin(margin)
     if not 0 < bound_ms < np.inf:
         raise InputError(f"--bound-ms is {bound_ms:g}; more than 0 is needed")
     if method == "matching" and k != 2 and current is None:
@@ -64,30 +73,66 @@ def colocation(
     learned = load_model(model)
     _warn_outside(learned, known)
 
-    def plan(_: Advance) -> planners.ColocationPlan:
+    worker = SimulatedWorker(arrivals=arrivals, overhead_ms=overhead_ms)
+    methods: dict[str, Callable[[planners.Feasibility], planners.ColocationPlan]] = {
+        "ffd": lambda possible: planners.ffd(possible, k),
+        "lfs": lambda possible: planners.lfs(possible, k),
+        "hybrid": lambda possible: planners.hybrid(possible, k, seed_size),
+        "matching": planners.matching,
+        "refined": lambda possible: planners.refined(possible, k),
+        "exact": lambda possible: planners.exact(possible, k),
+    }
+    planner, used = methods[method], method
+    if current is not None:
+        before, used = _read_current(current, table), "adjusted"
+        planner = lambda possible: planners.adjusted(possible, k, before)  # noqa: E731
+
+    def plan(_: Advance) -> tuple[float, planners.ColocationPlan, planners.PlanCheck | None]:
         try:
-            possible = planners.feasibility(learned, known, margin)
+            with threadpool_limits(1):  # small matrices: threads would only wait for each other
+                if free is None:
+                    found = planners.with_checked_margin(learned, known, planner, worker)
+                    return found.margin, found.plan, found.check
+                made = planner(planners.feasibility(learned, known, free))
+                return free, made, planners.check_plan(made, known, worker) if check else None
         except planners.InfeasibleTopicError as error:
             table.refuse(error.topic, f"topic {table['topic'][error.topic]!r}: {error.reason}")
-        methods = {
-            "ffd": lambda: planners.ffd(possible, k),
-            "lfs": lambda: planners.lfs(possible, k),
-            "hybrid": lambda: planners.hybrid(possible, k, seed_size),
-            "matching": lambda: planners.matching(possible),
-            "refined": lambda: planners.refined(possible, k),
-            "exact": lambda: planners.exact(possible, k),
-        }
-        with threadpool_limits(1):  # small matrices: threads would only wait for each other
-            if current is not None:
-                return planners.adjusted(possible, k, _read_current(current, table))
-            return methods[method]()
 
-    def describe(plan: planners.ColocationPlan) -> tuple[dict[str, Any], dict[str, Any]]:
-        metrics = {"workers": plan.workers, "predicted_violations": plan.violations}
-        return {"topic": table["topic"], "worker": plan.worker}, metrics
+    def describe(
+        planned: tuple[float, planners.ColocationPlan, planners.PlanCheck | None],
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        kept_free, made, checked = planned
+        metrics = {"workers": made.workers, "predicted_violations": made.violations}
+        if checked is not None:
+            metrics |= {
+                "margin": kept_free,
+                "checked_runs": len(checked.p90_ms),
+                "late_topics": checked.late_topics,
+                "late_messages": checked.late_messages,
+                "worst_p90_ms": float(np.nanmax(checked.p90_ms, initial=0.0)),
+            }
+            if not as_json:
+                print(
+                    f"nearcast: simulated {len(checked.p90_ms)} times with a margin of {kept_free:g}: "
+                    f"{checked.late_topics:.2%} of the topics and {checked.late_messages:.2%} of the messages are late",
+                    file=sys.stderr,
+                )
+        return {"topic": table["topic"], "worker": made.worker}, metrics
 
-    used = "adjusted" if current else method
     plan_and_write("planning", plan, describe, method=used, out=out, as_json=as_json)
+
+
+def _margin(text: str) -> float | None:
+    """The share of a bound that is kept free; None for auto."""
+    if text == "auto":
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        raise InputError(f"--margin is {text!r}; a number or auto is needed") from None
+    if not 0 <= value < 1:
+        raise InputError(f"--margin is {value:g}; at least 0 and less than 1 is needed")
+    return value
 
 
 def _read_current(path: Path, topics: Table) -> NDArray[np.int64]:

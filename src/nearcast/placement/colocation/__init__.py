@@ -8,6 +8,7 @@ that `worker_simulation.py` or `nearcast profile worker` makes.
 from nearcast.placement.colocation.exact import exact, lower_bound
 from nearcast.placement.colocation.incremental import adjusted
 from nearcast.placement.colocation.latency_model import LatencyModel
+from nearcast.placement.colocation.plan_check import CheckedPlan, PlanCheck, check_plan, with_checked_margin
 from nearcast.placement.colocation.planners import ffd, hybrid, lfs, matching
 from nearcast.placement.colocation.problem import (
     ColocationPlan,
@@ -15,16 +16,20 @@ from nearcast.placement.colocation.problem import (
     Feasibility,
     InfeasibleTopicError,
     feasibility,
+    max_rate,
 )
 from nearcast.placement.colocation.refined import refine, refined
 
 __all__ = [
+    "CheckedPlan",
     "ColocationPlan",
     "ColocationTopics",
     "Feasibility",
     "InfeasibleTopicError",
     "LatencyModel",
+    "PlanCheck",
     "adjusted",
+    "check_plan",
     "exact",
     "feasibility",
     "ffd",
@@ -32,6 +37,8 @@ __all__ = [
     "lfs",
     "lower_bound",
     "matching",
+    "max_rate",
     "refine",
     "refined",
+    "with_checked_margin",
 ]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nearcast.errors import InputError
-from nearcast.placement.colocation.latency_model import IsolatedModel, LatencyModel, LatencyNetwork
+from nearcast.placement.colocation.latency_model import IsolatedModel, LatencyModel, LatencyNetwork, Tail
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["DESCRIPTION", "VERSION", "WEIGHTS", "decode", "encode"]
 
 FORMAT = "nearcast-latency-model"
-VERSION = 1  # raise it when an older Nearcast would misread a model
+VERSION = 2  # raise it when an older Nearcast would misread a model
 DESCRIPTION, WEIGHTS = "model.json", "weights.npz"
 
 
@@ -33,6 +33,8 @@ def encode(model: LatencyModel, report: Sequence[Accuracy]) -> dict[str, bytes]:
         for layer in range(3):
             arrays[f"weights_{topics}_{layer}"] = network.weights[layer]
             arrays[f"biases_{topics}_{layer}"] = network.biases[layer]
+    for topics, tail in enumerate(model.tails, start=1):
+        arrays[f"tail_{topics}"] = np.stack([tail.load, tail.margin])
     archive = io.BytesIO()
     np.savez(archive, allow_pickle=False, **arrays)
     return {DESCRIPTION: json.dumps(description, indent=1).encode(), WEIGHTS: archive.getvalue()}
@@ -52,12 +54,14 @@ def decode(files: Mapping[str, bytes]) -> LatencyModel:
     try:
         with np.load(io.BytesIO(files[WEIGHTS]), allow_pickle=False) as arrays:
             isolated = IsolatedModel(
-                *(arrays[f"isolated_{name}"] for name in ("low", "high", "powers", "coefficients"))
+                *(arrays[f"isolated_{name}"] for name in ("low", "high", "powers", "coefficients", "saturation"))
             )
             networks = tuple(_network(arrays, topics) for topics in range(2, description["k"] + 1))
+            learned = [arrays[f"tail_{topics}"] for topics in range(1, description["k"] + 1) if "tail_1" in arrays]
+            tails = tuple(Tail(load, margin) for load, margin in learned)
     except (KeyError, TypeError, ValueError, EOFError, zipfile.BadZipFile):
         raise InputError(f"{WEIGHTS} is damaged or does not belong to {DESCRIPTION}; train the model again") from None
-    return LatencyModel(isolated, networks)
+    return LatencyModel(isolated, networks, tails)
 
 
 def _network(arrays: Mapping[str, np.ndarray], topics: int) -> LatencyNetwork:

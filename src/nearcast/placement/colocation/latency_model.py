@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import combinations
 from typing import TYPE_CHECKING
@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
     from nearcast.placement.arrays import Floats, Ints
 
-__all__ = ["IsolatedModel", "LatencyModel", "LatencyNetwork", "load_of", "subset_columns", "topic_features"]
+__all__ = ["IsolatedModel", "LatencyModel", "LatencyNetwork", "Tail", "load_of", "subset_columns", "topic_features"]
+
+
+SATURATION_POWERS = np.array([8, 16, 32, 64])
 
 
 def load_of(rate: Floats, processing_ms: Floats) -> Floats:
@@ -31,13 +34,19 @@ def topic_features(rate: Floats, processing_ms: Floats) -> Floats:
 class IsolatedModel:
     """log p90 of a topic alone: a polynomial of degree 4 in p and r, both scaled to the range trained on.
 
-    The paper fits the latency itself; its logarithm fits the simulated worker far better (R² .97, not .69).
+    The paper fits the latency itself; its logarithm fits the simulated worker far better (R² .97, not .69). Near
+    saturation latency climbs faster than such a polynomial can: high powers of the load follow it.
     """
 
     low: Floats  # p, r
     high: Floats
     powers: Ints  # one row per term: the powers of p and r
     coefficients: Floats
+    saturation: Floats = field(default_factory=lambda: np.zeros(len(SATURATION_POWERS)))
+
+    def saturation_terms(self, own: Floats) -> Floats:
+        """High powers of the load: next to nothing below 0.8."""
+        return np.asarray(np.minimum(own[:, 2:3], 1.0) ** SATURATION_POWERS)
 
     def terms(self, own: Floats) -> Floats:
         """The polynomial's terms for topics p, r, d. Features are clipped to the range: a polynomial
@@ -47,7 +56,7 @@ class IsolatedModel:
         return powers[:, 0, self.powers[:, 0]] * powers[:, 1, self.powers[:, 1]]
 
     def log_latency(self, own: Floats) -> Floats:
-        return np.asarray(self.terms(own) @ self.coefficients)
+        return np.asarray(self.terms(own) @ self.coefficients + self.saturation_terms(own) @ self.saturation)
 
 
 @dataclass(frozen=True)
@@ -74,11 +83,27 @@ class LatencyNetwork:
 
 
 @dataclass(frozen=True)
+class Tail:
+    """What is added to the learned log p90 so that nearly all runs stay below it; it grows with the worker's load.
+
+    Near saturation the p90 of two runs of the same topics differs by a factor, and a mean of them promises what every
+    second run breaks. Between the knots the margin is interpolated.
+    """
+
+    load: Floats
+    margin: Floats
+
+    def at(self, load: Floats) -> Floats:
+        return np.interp(load, self.load, self.margin)
+
+
+@dataclass(frozen=True)
 class LatencyModel:
-    """ℓ_i(T'): one model per number of co-located topics, up to k."""
+    """ℓ_i(T'): one model per number of co-located topics, up to k, each with the tail of its errors."""
 
     isolated: IsolatedModel
     networks: tuple[LatencyNetwork, ...]  # for 2, 3, …, k topics
+    tails: tuple[Tail, ...] = ()  # for 1, 2, …, k topics; none: the mean is predicted
 
     @property
     def k(self) -> int:
@@ -88,8 +113,16 @@ class LatencyModel:
     def log_latency(self, size: int, own: Floats, background: Floats) -> Floats:
         """log p90 (ms) of topics (rows p, r, d) among `size` - 1 others that sum to `background`."""
         if size > 1:
-            return self.networks[size - 2].log_latency(own, background)
-        return np.maximum(self.isolated.log_latency(own), np.log(own[:, 0]))  # no faster than its processing
+            learned = self.networks[size - 2].log_latency(own, background)
+            load = own[:, 2] + background[:, 2]
+        else:
+            learned = np.maximum(self.isolated.log_latency(own), np.log(own[:, 0]))  # no faster than its processing
+            load = own[:, 2]
+        return learned + self.tails[size - 1].at(load) if self.tails else learned
+
+    def mean(self) -> LatencyModel:
+        """The model without its tails: what was learned."""
+        return replace(self, tails=())
 
     def log_latency_of_sets(self, topics: Floats) -> Floats:
         """log p90 of each member of each set as learned; topics: sets × members × (p, r, d)."""

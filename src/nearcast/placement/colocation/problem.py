@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from nearcast.placement.arrays import Bools, Floats, Ints
     from nearcast.placement.colocation.latency_model import LatencyModel
 
-__all__ = ["ColocationPlan", "ColocationTopics", "Feasibility", "InfeasibleTopicError", "feasibility"]
+__all__ = ["ColocationPlan", "ColocationTopics", "Feasibility", "InfeasibleTopicError", "feasibility", "max_rate"]
 
-# A worker asked for more time than there is falls behind without end: no p90 describes it.
-MAX_LOAD = 1.0
+# A worker asked for all the time there is falls behind without end, and no p90 describes it. Closer to that than
+# this, the p90 of a run depends on chance and on how long the run is.
+MAX_LOAD = 0.98
 
 
 class InfeasibleTopicError(InputError):
@@ -149,5 +150,20 @@ def feasibility(model: LatencyModel, topics: ColocationTopics, margin: float) ->
         topic = int(slow[0])
         alone, bound = np.exp(isolated[topic]), topics.bound_ms[topic]
         needs = f"p90 is predicted at {alone:.0f} ms even alone on a worker, its bound is {bound:g} ms"
-        raise InfeasibleTopicError(topic, f"{needs} less a margin of {margin:.0%}; split the topic")
+        most = max_rate(model, float(topics.processing_ms[topic]), float(bound), margin)
+        advice = f"at most {most:.3g}/s would do, split the topic" if most > 0 else "no rate would do"
+        raise InfeasibleTopicError(topic, f"{needs} less a margin of {margin:.0%}; {advice}")
     return Feasibility(model, topics, features, features[:, 2].copy(), log_limit, isolated)
+
+
+def max_rate(model: LatencyModel, processing_ms: float, bound_ms: float, margin: float) -> float:
+    """r_max: the rate up to which a topic alone on a worker meets its bound, less the margin; 0 if at none.
+
+    Rates are asked from the least one learned from upwards, so that what lies behind a rate that fails does not count.
+    """
+    highest = MAX_LOAD * 1000 / processing_ms
+    rate = np.linspace(min(float(model.isolated.low[1]), highest), highest, 2001)
+    features = topic_features(rate, np.full(len(rate), processing_ms))
+    fails = model.log_latency(1, features, features) > np.log(bound_ms * (1 - margin))
+    first = int(fails.argmax()) if fails.any() else len(rate)
+    return float(rate[first - 1]) if first else 0.0

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nearcast.errors import InputError
-from nearcast.placement.colocation.latency_model import IsolatedModel, LatencyModel, LatencyNetwork, topic_features
+from nearcast.placement.colocation.latency_model import (
+    IsolatedModel,
+    LatencyModel,
+    LatencyNetwork,
+    Tail,
+    topic_features,
+)
 from nearcast.placement.progress import no_progress
 
 if TYPE_CHECKING:
@@ -22,6 +28,8 @@ __all__ = ["Accuracy", "CurvePoint", "Training", "Validation", "learning_curve",
 DEGREE = 4
 ISOLATED_L2 = 1e-4
 LEAST_RUNS = 10
+TAIL_LOADS = np.array([0.3, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.94, 0.97, 1.0])
+LEAST_NEAR = 30  # topics whose errors make one knot of a tail
 
 
 @dataclass(frozen=True)
@@ -33,6 +41,7 @@ class Training:
     l2: float = 0.1
     iterations: int = 200
     held_out: float = 0.05
+    tail: float = 0.95  # of the runs stay below what is predicted
     seed: int = 0
 
 
@@ -82,22 +91,26 @@ def train(
     largest = int(np.unique(samples.run, return_counts=True)[1].max())
     report = []
     parts: list[IsolatedModel | LatencyNetwork] = []
+    tails = []
     for size in range(1, largest + 1):
         topics, target = _usable(samples, size)
         kept, tested = _split(len(topics), settings)
         part = _fit(topics[kept], target[kept], settings)
         parts.append(part)
+        tails.append(_tail(part, topics, target, settings.tail))
         training, test = (_r2(part, topics[rows], target[rows]) for rows in (kept, tested))
         report.append(Accuracy(size, len(topics), training, test))
         advance(size**2 / largest**2)
     isolated, *networks = parts
     assert isinstance(isolated, IsolatedModel)
-    return LatencyModel(isolated, tuple(n for n in networks if isinstance(n, LatencyNetwork))), tuple(report)
+    learned = tuple(n for n in networks if isinstance(n, LatencyNetwork))
+    return LatencyModel(isolated, learned, tuple(tails)), tuple(report)
 
 
 def validate(model: LatencyModel, samples: Samples) -> tuple[Validation, ...]:
     """R² on samples of their own, for each number of topics."""
     report = []
+    model = model.mean()
     for size in range(1, model.k + 1):
         topics, target = _usable(samples, size)
         learned = model.log_latency_of_sets(topics)
@@ -160,10 +173,10 @@ def _fit_isolated(own: Floats, target: Floats) -> IsolatedModel:
     empty = IsolatedModel(low, high, powers, np.zeros(len(powers)))
     # A trace of L2 on all but the constant: without it a few dozen runs, or processing times of few values,
     # make a polynomial that fits them and nothing between them.
-    penalty = np.sqrt(ISOLATED_L2) * np.eye(len(powers))[1:]
-    terms = np.concatenate([empty.terms(own), penalty])
-    coefficients = np.linalg.lstsq(terms, np.concatenate([target, np.zeros(len(penalty))]), rcond=None)[0]
-    return replace(empty, coefficients=coefficients.astype(np.float64))
+    penalty = np.sqrt(ISOLATED_L2) * np.eye(len(powers) + len(empty.saturation))[1:]
+    terms = np.concatenate([np.hstack([empty.terms(own), empty.saturation_terms(own)]), penalty])
+    found = np.linalg.lstsq(terms, np.concatenate([target, np.zeros(len(penalty))]), rcond=None)[0]
+    return replace(empty, coefficients=found[: len(powers)], saturation=found[len(powers) :])
 
 
 def _fit_network(features: Floats, target: Floats, neurons: int, settings: Training) -> LatencyNetwork:
@@ -193,12 +206,27 @@ def _fit_network(features: Floats, target: Floats, neurons: int, settings: Train
     return LatencyNetwork((weights[0], weights[1], weights[2]), (weights[3], weights[4], weights[5]))
 
 
-def _r2(part: IsolatedModel | LatencyNetwork, topics: Floats, target: Floats) -> float:
+def _tail(part: IsolatedModel | LatencyNetwork, topics: Floats, target: Floats, quantile: float) -> Tail:
+    """The quantile of the errors among runs of a similar load, made to grow with the load."""
+    error = (target - _predicted(part, topics)).ravel()
+    load = np.repeat(topics[:, :, 2].sum(axis=1), topics.shape[1])
+    margin = np.zeros(len(TAIL_LOADS))
+    for knot, centre in enumerate(TAIL_LOADS):
+        near = np.argsort(np.abs(load - centre), kind="stable")[: max(LEAST_NEAR, len(load) // 12)]
+        margin[knot] = max(0.0, float(np.quantile(error[near], quantile)))
+    return Tail(TAIL_LOADS, np.maximum.accumulate(margin))
+
+
+def _predicted(part: IsolatedModel | LatencyNetwork, topics: Floats) -> Floats:
+    """log p90 of every topic of every run."""
     if isinstance(part, IsolatedModel):
-        return _score(target, part.log_latency(topics[:, 0])[:, None])
+        return part.log_latency(topics[:, 0])[:, None]
     background = topics.sum(axis=1, keepdims=True) - topics
-    found = part.log_latency(topics.reshape(-1, 3), background.reshape(-1, 3))
-    return _score(target, found.reshape(target.shape))
+    return part.log_latency(topics.reshape(-1, 3), background.reshape(-1, 3)).reshape(topics.shape[:2])
+
+
+def _r2(part: IsolatedModel | LatencyNetwork, topics: Floats, target: Floats) -> float:
+    return _score(target, _predicted(part, topics))
 
 
 def _score(target: Floats, found: Floats) -> float:

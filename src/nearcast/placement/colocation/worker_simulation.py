@@ -15,9 +15,20 @@ if TYPE_CHECKING:
     from nearcast.placement.arrays import Floats, Ints
     from nearcast.placement.progress import Advance
 
-__all__ = ["Arrivals", "Samples", "SimulatedWorker", "arrival_times", "joined", "latencies_ms", "p90_ms", "simulate"]
+__all__ = [
+    "Arrivals",
+    "Samples",
+    "SimulatedWorker",
+    "arrival_times",
+    "joined",
+    "latencies_ms",
+    "messages_ms",
+    "p90_ms",
+    "simulate",
+]
 
 Arrivals = Literal["constant", "poisson"]
+SATURATED = 0.8
 
 
 @dataclass(frozen=True)
@@ -55,6 +66,7 @@ class SimulatedWorker:
     warm_up: float = 0.2
     processing_ms: tuple[float, float] = (10.0, 40.0)
     load: tuple[float, float] = (0.05, 1.1)
+    near_saturation: float = 0.5  # share of the runs whose load is at least SATURATED, where p90 differs most
     overhead_ms: float = 0.0
 
 
@@ -78,6 +90,14 @@ def latencies_ms(arrival: Floats, service: Floats) -> Floats:
 
 def p90_ms(rates: Floats, processing_ms: Floats, worker: SimulatedWorker, generator: np.random.Generator) -> Floats:
     """The 90th percentile latency of each topic of one run; infinite for one that had no message."""
+    per_topic = messages_ms(rates, processing_ms, worker, generator)
+    return np.array([np.percentile(x, 90) if len(x) else np.inf for x in per_topic])
+
+
+def messages_ms(
+    rates: Floats, processing_ms: Floats, worker: SimulatedWorker, generator: np.random.Generator
+) -> list[Floats]:
+    """The latency of each message of each topic of one run, after the warm-up."""
     times = [arrival_times(rate, worker.seconds, worker.arrivals, generator) for rate in rates]
     topic = np.repeat(np.arange(len(rates)), [len(t) for t in times])
     arrival = np.concatenate(times)
@@ -85,8 +105,7 @@ def p90_ms(rates: Floats, processing_ms: Floats, worker: SimulatedWorker, genera
     arrival, topic = arrival[order], topic[order]
     latency = latencies_ms(arrival, (processing_ms[topic] + worker.overhead_ms) / 1000)
     counted = arrival >= worker.warm_up * worker.seconds
-    per_topic = (latency[counted & (topic == t)] for t in range(len(rates)))
-    return np.array([np.percentile(x, 90) if len(x) else np.inf for x in per_topic])
+    return [latency[counted & (topic == t)] for t in range(len(rates))]
 
 
 def simulate(runs: int, k: int, worker: SimulatedWorker, seed: int, advance: Advance = no_progress) -> Samples:
@@ -97,7 +116,10 @@ def simulate(runs: int, k: int, worker: SimulatedWorker, seed: int, advance: Adv
     for done, size in enumerate(sizes):
         advance(done / runs)
         own_processing = generator.uniform(*worker.processing_ms, size)
-        shares = generator.dirichlet(np.ones(size)) * generator.uniform(*worker.load)
+        low, high = worker.load
+        if generator.random() < worker.near_saturation:
+            low = min(max(low, SATURATED), high)
+        shares = generator.dirichlet(np.ones(size)) * generator.uniform(low, high)
         # At least a message a second, as the paper's publishers: fewer make no percentile in two minutes.
         own_rate = np.maximum(1.0, shares / own_processing * 1000)
         processing.append(own_processing)

@@ -24,7 +24,7 @@ _NODES = 400  # of the search tree; a number and not a time, so that the same pr
 
 def nearest_of_least(cost: Floats, latencies: Floats) -> Ints:
     """Each topic's cheapest site, of equals the nearest."""
-    return np.where(cost <= cost.min(axis=1, keepdims=True), latencies, np.inf).argmin(axis=1)
+    return np.asarray(np.where(cost <= cost.min(axis=1, keepdims=True), latencies, np.inf).argmin(axis=1))
 
 
 def relaxed(
