@@ -82,9 +82,9 @@ def colocation(
         "refined": lambda possible: planners.refined(possible, k),
         "exact": lambda possible: planners.exact(possible, k),
     }
-    planner, used = methods[method], method
+    planner = methods[method]
     if current is not None:
-        before, used = _read_current(current, table), "adjusted"
+        before = _read_current(current, table)
         planner = lambda possible: planners.adjusted(possible, k, before)  # noqa: E731
 
     def plan(_: Advance) -> tuple[float, planners.ColocationPlan, planners.PlanCheck | None]:
@@ -102,7 +102,7 @@ def colocation(
         planned: tuple[float, planners.ColocationPlan, planners.PlanCheck | None],
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         kept_free, made, checked = planned
-        metrics = {"workers": made.workers, "predicted_violations": made.violations}
+        metrics: dict[str, Any] = {"workers": made.workers, "predicted_violations": made.violations}
         if checked is not None:
             metrics |= {
                 "margin": kept_free,
@@ -119,6 +119,7 @@ def colocation(
                 )
         return {"topic": table["topic"], "worker": made.worker}, metrics
 
+    used = "adjusted" if current else method
     plan_and_write("planning", plan, describe, method=used, out=out, as_json=as_json)
 
 
