@@ -13,8 +13,9 @@ import pyarrow as pa
 from benchmarks.cluster_workload import KIND_AND_AREA, NEAR, REPORTS, SHELTERS, reports
 from benchmarks.measure import Figure, median_seconds
 
-from nearcast.cluster.channels.matching import Matcher, RunningChannel
+from nearcast.cluster.channels.matching import Matcher
 from nearcast.cluster.channels.query_validation import validate_query
+from nearcast.cluster.channels.running_channel import RunningChannel
 from nearcast.cluster.datasets.schema import dataset_ddl, parse_ddl
 from nearcast.cluster.datasets.views import DatasetViews
 from nearcast.domain.dataset import DatasetSpec

@@ -20,6 +20,7 @@ from nearcast.domain.channel import ChannelSpec, Parameter
 from nearcast.domain.cluster import ClusterSpec
 from nearcast.domain.dataset import DatasetSpec
 from nearcast.domain.deployment import Deployment
+from nearcast.nats.catalog import CHANNELS, SUBSCRIPTIONS
 from nearcast.site.site import run_sites
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -118,3 +119,46 @@ async def test_a_failure_is_reported_in_one_sentence_and_recovered_from(
             await until(lambda: len(inbox.rows) == 30, "results after the checkpoint is gone")
     assert sorted(row["id"] for row in inbox.rows) == sorted(f"r{n}" for n in range(30))
     assert len(set(inbox.ids)) == len(inbox.ids)
+
+
+ATTACK = "java_method('java.lang.System', 'exit', 3)"
+
+
+async def test_what_a_user_writes_harms_nobody_else(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A value that looks like code, a division by zero, and garbage in the catalog: the others lose nothing."""
+    deployment = two_sites(tmp_path)
+    bad = (
+        ("after", "SELECT r.id FROM reports r WHERE r.id > :x", "string"),
+        ("divided", "SELECT r.id FROM reports r WHERE length(r.id) / :x > 0", "int"),
+        ("commented", "SELECT r.id, length(r.id) - :x AS rest FROM reports r WHERE r.kind = 'fire' -- all", "int"),
+    )
+    async with run_sites(deployment, tmp_path / "run"), channel_of_ids(spark, deployment) as client:
+        admin = await asyncio.to_thread(Admin, deployment)
+        for name, query, kind in bad:
+            spec = ChannelSpec(name, query, (Parameter("x", kind),), None, "reports")
+            await asyncio.to_thread(admin.add_channel, spec, spark)
+        async with running_driver(spark, deployment) as driver:
+            wanted: list[tuple[str, dict[str, object]]] = [("of_kind", {"kind": "fire"}), ("after", {"x": ATTACK})]
+            wanted += [("divided", {"x": x}) for x in (1, 0, 2)] + [("commented", {"x": 1})]
+            fire, _, one, zero, two, commented = await subscribe_all(client, wanted)
+            connection = driver._connection
+            connection.call(connection.connection.flush())
+            for key, value in (("of_kind.zz.edge", b"\x00"), ("of_kind.yy.edge", b'{"kind": 7}'), ("x.y.z", b"[]")):
+                connection.call(driver._catalog._buckets[SUBSCRIPTIONS].put(key, value))
+            connection.call(driver._catalog._buckets[CHANNELS].put("broken", b"\x01"))
+            for n in range(4):
+                await feed_all(client, "reports", [{"id": f"r{n}{m}", "kind": "fire"} for m in range(5)])
+                await until(lambda n=n: len(fire.rows) == 5 * n + 5, "results")  # type: ignore[misc]
+            for inbox in (fire, one, two, commented):
+                await until(lambda inbox=inbox: len(inbox.rows) == 20, f"all rows of {inbox.name}")  # type: ignore[misc]
+            await until(lambda: zero.results, "the reason")
+            assert "Division by zero" in zero.results[0]["error"]
+            assert driver.progress.snapshot()["reports"].problem == ""
+            faults = await asyncio.to_thread(admin.faults)
+            assert "divided" in {name.split(".")[0] for name in faults}
+            assert "subscription yy is switched off: channel of_kind, parameter kind is 7" in caplog.text
+            async with nearcast.connect(deployment.cloud().url) as other:
+                with pytest.raises(nearcast.NearcastError, match=r"is switched off: .*Division by zero"):
+                    await other.subscribe(channel="divided", params={"x": 0})

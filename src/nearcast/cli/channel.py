@@ -81,6 +81,20 @@ def subscriptions(
     print_rows(rows, as_json, "No client that registered with the coordinator subscribes to a channel.")
 
 
+@app.command()
+def faults(
+    name: Annotated[str, typer.Argument(help="Only this channel.")] = "",
+    config: ConfigOption = Path("nearcast.toml"),
+    as_json: JsonOption = False,
+) -> None:
+    """Channels and subscriptions that are switched off or failed for a record, and why."""
+    rows = [
+        {"channel": at.partition(".")[0], "subscription": at.partition(".")[2], "reason": reason}
+        for at, reason in admin(config).faults(name).items()
+    ]
+    print_rows(rows, as_json, "No channel and no subscription has a fault.")
+
+
 def _parameter(channel: str, text: str) -> Parameter:
     name, colon, kind = text.partition(":")
     if not colon:

@@ -104,6 +104,13 @@ class Admin:
         self._connection.call(self._catalog.add_channel(spec))
         return spec
 
+    def faults(self, channel: str = "") -> dict[str, str]:
+        """Why channels and subscriptions (`<channel>.<key>`) are switched off or failed; of one channel, or of all."""
+        if channel:
+            self.channel(channel)
+        found = self._connection.call(self._catalog.faults())
+        return {name: reason for name, reason in found.items() if not channel or name.split(".")[0] == channel}
+
     def remove_channel(self, name: str) -> None:
         """Remove a channel with its results."""
         self._connection.call(self._catalog.remove_channel(name))

@@ -13,7 +13,8 @@ from nearcast.cluster.driver_progress import StageTimer
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from nearcast.cluster.channels.matching import Matcher, RunningChannel
+    from nearcast.cluster.channels.matching import Matcher
+    from nearcast.cluster.channels.running_channel import RunningChannel
     from nearcast.cluster.datasets.dataset_tables import StreamTable
     from nearcast.cluster.datasets.views import DatasetViews
     from nearcast.cluster.driver_progress import DriverProgress

@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from nearcast.cluster.analytics.workload_tables import workload_tables, write_tables
 from nearcast.cluster.channels.channel_set import ChannelSet
-from nearcast.cluster.channels.matching import Matcher, RunningChannel
+from nearcast.cluster.channels.fault_reports import FaultReports
+from nearcast.cluster.channels.faults import ChannelFault
+from nearcast.cluster.channels.matching import Matcher
 from nearcast.cluster.channels.results import ResultLog
+from nearcast.cluster.channels.running_channel import RunningChannel, valid_values
 from nearcast.cluster.channels.scheduled_channel import ScheduledChannel
 from nearcast.cluster.channels.subscribers import Subscribers
 from nearcast.cluster.dataset_ingest import DatasetIngest
@@ -24,7 +27,7 @@ from nearcast.cluster.datasets.warehouse import Warehouse
 from nearcast.cluster.driver_lease import DriverLease
 from nearcast.cluster.driver_progress import DriverProgress
 from nearcast.cluster.nats_source.blocking_connection import connection_to
-from nearcast.cluster.spark_errors import error_line
+from nearcast.cluster.spark_errors import error_line, is_interruption
 from nearcast.nats import subjects
 from nearcast.nats.catalog import CHANNELS, DATASETS, SUBSCRIPTIONS, Catalog
 from nearcast.nats.kv import BucketError
@@ -60,7 +63,8 @@ class Driver:
         self._followers = {name: self._catalog.follow(name) for name in (DATASETS, CHANNELS, SUBSCRIPTIONS)}
         self._subscribers = Subscribers()
         self.progress = DriverProgress()
-        self._matcher = Matcher(spark)
+        self._matcher = Matcher(spark, limit=self._spec.channel_seconds)
+        self._faults = FaultReports(self._connection, self._catalog, self.progress)
         self._views = DatasetViews(spark)
         self._datasets = DatasetQueries(
             spark, deployment, self._warehouse, self._views, self.progress, self._ingest, self._failed
@@ -110,7 +114,8 @@ class Driver:
             for name, ingest in self._datasets.ingests.items():
                 ingest.channels = self._channels.continuous(name)
         for name in touched & self._channels.running.keys():
-            self._matcher.load(self._channels.running[name], self._subscribers.rows(name))
+            self._load(self._channels.running[name])
+        self._faults.report(self._matcher.faults.take(), self._channels.running)
         if self._unconfirmed:  # what is fed from now on is matched with these subscriptions
             self._connection.call(self._catalog.confirm(self._unconfirmed))
             self._unconfirmed = 0
@@ -146,6 +151,19 @@ class Driver:
 
     def _changes(self, bucket: str) -> list[tuple[str, bytes | None]]:
         return self._connection.call(self._followers[bucket].changes())
+
+    def _load(self, channel: RunningChannel) -> None:
+        """Load the subscriptions of a channel. What is wrong with them must not stop anything else."""
+        valid, refused = valid_values(channel, self._subscribers.rows(channel.name))
+        for key in refused.keys() - channel.off.keys():
+            self._matcher.faults.add(ChannelFault(channel.name, refused[key], key=key))
+        try:
+            self._matcher.load(channel, valid)
+            channel.off |= refused
+        except Exception as error:
+            if is_interruption(error):
+                raise
+            self._matcher.faults.add(ChannelFault(channel.name, error_line(error), off=False))
 
     def _ingest(self, table: StreamTable) -> DatasetIngest:
         results = self._result_log(f"dataset-{table.spec.name}-{table.spec.created}")

@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from nearcast.nats.connection import Connection
     from nearcast.nats.streams import StoredEntry
 
-__all__ = ["CHANNELS", "CONFIRMED", "DATASETS", "REPORTS_STREAM", "SUBSCRIPTIONS", "Catalog"]
+__all__ = ["CHANNELS", "CONFIRMED", "DATASETS", "FAULTS", "REPORTS_STREAM", "SUBSCRIPTIONS", "Catalog"]
 
 DATASETS, CHANNELS, SUBSCRIPTIONS = "nearcast-datasets", "nearcast-channels", "nearcast-subscriptions"
+FAULTS = "nearcast-channel-faults"
+"""Why channels (by name) and subscriptions (`<channel>.<key>`) are switched off; the data cluster writes it."""
 CONFIRMED = "confirmed"
 """The key of the subscriptions' bucket under which the data cluster says which revision it has in its tables."""
 REPORTS_STREAM = "nearcast-reports"
@@ -40,12 +42,12 @@ class Catalog:
     def __init__(self, connection: Connection, store: str, timeout: float = 10.0) -> None:
         self._js = connection.jetstream(domain=store, timeout=timeout)
         self._store = store
-        names = (DATASETS, CHANNELS, SUBSCRIPTIONS, subjects.STATE_BUCKET)
+        names = (DATASETS, CHANNELS, SUBSCRIPTIONS, FAULTS, subjects.STATE_BUCKET)
         self._buckets = {name: Bucket(connection, store, name, timeout=timeout) for name in names}
 
     async def prepare(self) -> None:
         """Create the buckets that do not exist yet."""
-        for bucket in (DATASETS, CHANNELS, SUBSCRIPTIONS):
+        for bucket in (DATASETS, CHANNELS, SUBSCRIPTIONS, FAULTS):
             await self._buckets[bucket].create()
 
     def follow(self, bucket: str) -> BucketFollower:
@@ -116,6 +118,30 @@ class Catalog:
     async def subscribe(self, channel: str, key: str, site: str, values: Mapping[str, Any]) -> int:
         """Note that a site has subscribers for these values; returns the revision that the data cluster confirms."""
         return await self._buckets[SUBSCRIPTIONS].put(f"{channel}.{key}.{site}", msgspec.json.encode(values))
+
+    async def note_fault(self, channel: str, key: str, reason: str) -> None:
+        """Note why a channel, or with a key one of its subscriptions, is switched off or failed once."""
+        await self._buckets[FAULTS].put(f"{channel}.{key}" if key else channel, reason.encode())
+
+    async def clear_fault(self, name: str) -> None:
+        """Forget a fault of a channel, or of `<channel>.<key>`."""
+        await self._buckets[FAULTS].remove(name)
+
+    async def fault(self, channel: str, key: str) -> str:
+        """Why a subscription is switched off; empty when it is not."""
+        try:
+            entry = await self._buckets[FAULTS].get(f"{channel}.{key}")
+        except BucketNotFoundError:
+            return ""
+        return "" if entry is None else entry.payload.decode(errors="replace")
+
+    async def faults(self) -> dict[str, str]:
+        """All faults by channel or `<channel>.<key>`."""
+        try:
+            entries = await self._buckets[FAULTS].read_all()
+        except BucketNotFoundError:
+            return {}
+        return {name: entries[name].payload.decode(errors="replace") for name in sorted(entries)}
 
     async def confirm(self, revision: int) -> None:
         """The data cluster answers all subscriptions up to this revision from now on."""

@@ -10,9 +10,10 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from nearcast.cluster.channels.matching import Matcher, RunningChannel
+from nearcast.cluster.channels.matching import Matcher
 from nearcast.cluster.channels.query_validation import validate_query
 from nearcast.cluster.channels.reusable_plan import PlanInput, is_reusable
+from nearcast.cluster.channels.running_channel import RunningChannel
 from nearcast.cluster.datasets.dataset_tables import StreamTable
 from nearcast.cluster.datasets.views import DatasetViews
 from nearcast.cluster.datasets.warehouse import Warehouse
@@ -81,9 +82,10 @@ def test_a_reused_plan_gives_the_same_results(spark: SparkSession, tmp_path: Pat
         assert matched((f"a{n}", "fire", 5), (f"b{n}", "flood", 1)) == both(("1", f"a{n}"))
         assert matched((f"a{n}", "fire", 1)) == both(("1", f"a{n}"), ("2", f"a{n}"))
     assert matcher._plans["reports", False].channels == channels[:1]
-    assert matched(("z", "fire", 0)) == [], "it cannot be divided by zero"
+    assert matched(("v", "fire", 5), ("z", "fire", 0)) == both(("1", "v")), "only z cannot be divided by"
     assert not matcher._plans
     assert [channel.failures for channel in channels] == [1, 1]
+    assert [(fault.channel, fault.record) for fault in matcher.faults.take()] == [("c", 1), ("f", 1)]
     assert matched(("y", "fire", 5)) == both(("1", "y"))
     for channel in channels:
         channel.unchanged_batches = 2

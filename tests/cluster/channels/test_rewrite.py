@@ -64,9 +64,3 @@ def test_a_radius_becomes_an_equality_of_cells_only_where_copies_do_not_change_t
     assert "FROM v_shelters)" in write(left)
     assert "FROM v_reports r" in write(left)
     assert "explode(" not in write(left.replace("LEFT", "RIGHT"))
-
-
-def test_a_threshold_is_paired_with_the_values_in_use() -> None:
-    text = write("SELECT r.id FROM reports r WHERE r.severity > :least", RewriteOptions(thresholds=True), least=[3, 1])
-    assert "explode(filter(array(1, 3), _v -> severity > _v)) AS _e0" in text
-    assert "(r._e0 = _p._p_least)" in text

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from nearcast.cluster.channels.matching import RunningChannel
 from nearcast.cluster.channels.query_validation import validate_query
+from nearcast.cluster.channels.running_channel import RunningChannel
 from nearcast.cluster.channels.scheduled_channel import ScheduledChannel
+from nearcast.cluster.spark_errors import error_line, is_interruption
 from nearcast.domain.channel import ChannelSpec
 from nearcast.errors import NearcastError
 
@@ -42,7 +43,10 @@ class ChannelSet:
         for name, value in changes:
             self._specs.pop(name, None)
             if value is not None:
-                self._specs[name] = msgspec.json.decode(value, type=ChannelSpec)
+                try:
+                    self._specs[name] = msgspec.json.decode(value, type=ChannelSpec)
+                except msgspec.DecodeError as error:
+                    _log.error("channel %s: its entry in the catalog is damaged: %s", name, error)
 
     def update(self, datasets: Mapping[str, DatasetSpec]) -> set[str]:
         """Run the channels that the catalog has, and no others; returns the names of new ones."""
@@ -58,10 +62,13 @@ class ChannelSet:
                 continue
             try:
                 validated = validate_query(self._spark, spec, datasets)
-            except NearcastError as error:  # it was valid when it was added; a dataset must have changed since
+            except Exception as error:  # it was valid when it was added; a dataset must have changed since
+                if not isinstance(error, NearcastError) and is_interruption(error):
+                    raise
                 self._refused[name] = spec
-                _log.error("%s", error)
-                self._progress.note(name, problem=str(error).splitlines()[0])
+                reason = str(error) if isinstance(error, NearcastError) else f"channel {name}: {error_line(error)}"
+                _log.error("%s", reason)
+                self._progress.note(name, problem=reason.splitlines()[0])
                 continue
             self.running[name] = RunningChannel(validated)
             new.add(name)

@@ -70,7 +70,7 @@ def validate_query(spark: SparkSession, channel: ChannelSpec, datasets: Mapping[
     analysed = _analyse(session, channel, query, types)
     columns = tuple(analysed.columns)
     for n, column in enumerate(columns):
-        if column in columns[:n]:
+        if column.lower() in [other.lower() for other in columns[:n]]:
             raise QueryError(channel.name, query, None, f"two columns are named {column!r}; rename one with AS")
     _check_casts(channel, query, analysed, types, used)
     _check_new(channel, query, named, datasets, analysed)
@@ -253,25 +253,41 @@ def _choose(
     simple = _joins_first(analysed._jdf.queryExecution().analyzed())
     values = {name: [1.0, 1000.0] if kind == "double" else [1, 1000] for name, kind in types.items()}
     reasons: list[str] = []
-    for how in (RewriteOptions(True), RewriteOptions(), RewriteOptions(True, True), RewriteOptions(False, True)):
+    nested_loop: RewriteOptions | None = None
+    for how in (RewriteOptions(True), RewriteOptions()):
         if how.inline and not simple:
             continue
         try:
             text = rewrite(query, how, view_of=lambda name: name, values=values)
-            plan = session.sql(text)._jdf.queryExecution().executedPlan().toString()
+            plan = session.sql(text)._jdf.queryExecution().executedPlan()
         except PySparkException as error:
             reasons.append(error_line(error))
             continue
-        if not any(word in plan for word in _CROSS):
+        if not any(word in plan.toString() for word in _CROSS):
             return how
+        if nested_loop is None and _compares_subscriptions_only(plan):
+            nested_loop = how
         reasons.append("")
+    if nested_loop is not None:
+        return nested_loop
     if all(reasons):
         raise QueryError(channel.name, query, None, f"cannot be answered for all subscriptions at once: {reasons[0]}")
     raise QueryError(
         channel.name, query, None,
-        "would compare every subscription, or every record of two datasets, with every other (a cross join). "
+        "would compare every record of a dataset with every record of another (a cross join). "
         "Join them by an equality, or by distance(a.lat, a.lon, b.lat, b.lon) <= a number or parameter, with AND",
     )  # fmt: skip
+
+
+def _compares_subscriptions_only(plan: Any) -> bool:
+    """Whether each nested loop of a plan has the subscriptions on one side: `r.severity > :least` and the like."""
+    children = [plan.children().apply(n) for n in range(plan.children().size())]
+    if str(plan.nodeName()).startswith(_CROSS):
+        subscribed = [child for child in children if "_key#" in child.toString()]
+        alone = any(child.collectLeaves().size() == 1 for child in subscribed)
+        if not subscribed or not (alone or plan.condition().isDefined()):
+            return False
+    return all(_compares_subscriptions_only(child) for child in children)
 
 
 def _empty_view(session: SparkSession, name: str, ddl: str) -> None:

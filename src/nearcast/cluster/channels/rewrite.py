@@ -1,11 +1,8 @@
 """Rewrites a channel's query so that one plan answers all its subscriptions.
 
-`:name` becomes a column of the subscription table, and Spark's optimizer turns equalities into hash joins. Two kinds of
-predicate that would become a cross join are rewritten as equalities first:
-
-- `distance(a.lat, a.lon, x, y) <= :radius`: the records of `a` are copied into the grid cells around them;
-- `a.severity > :least`, when nothing else joins the two: the records of `a` are copied once for each *distinct* value
-  of the parameter that they pass.
+`:name` becomes a column of the subscription table, and Spark's optimizer turns equalities into hash joins. A value of a
+subscription is never part of the text. `distance(a.lat, a.lon, x, y) <= :radius` is rewritten as an equality: the
+records of `a` are copied into the grid cells around them.
 """
 
 from __future__ import annotations
@@ -28,7 +25,6 @@ __all__ = ["KEY", "SUBSCRIPTIONS", "RewriteOptions", "parameters_used", "rewrite
 
 SUBSCRIPTIONS = "_subscriptions"
 KEY = "_subscription"
-_FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
 @dataclass(frozen=True)
@@ -36,11 +32,10 @@ class RewriteOptions:
     """How a query is rewritten.
 
     inline: the subscription table joins the query's own FROM, which gives the cheaper plan; else it joins the query as
-    a LATERAL subquery, which works for any query. thresholds: predicates such as `severity > :least` become equalities.
+    a LATERAL subquery, which works for any query.
     """
 
     inline: bool = False
-    thresholds: bool = False
 
 
 def parameters_used(query: str) -> dict[str, int]:
@@ -69,7 +64,7 @@ def rewrite(
     named = tables(tokens)
     extra: dict[int, list[str]] = {}  # a table by its start -> the columns it gets
 
-    for n, (predicate, alias, column, wanted) in enumerate(_equalities(tokens, named, how, values)):
+    for n, (predicate, alias, column, wanted) in enumerate(_equalities(tokens, named, values)):
         extra.setdefault(alias.start, []).append(f"explode({column}) AS _e{n}")
         edits.put(predicate.start, predicate.end, wanted.replace("{e}", f"{alias.alias}._e{n}"))
     for table in named:
@@ -95,7 +90,6 @@ def rewrite(
 def _equalities(
     tokens: Sequence[Token],
     named: Sequence[TableRef],
-    how: RewriteOptions,
     values: Mapping[str, Collection[float]],
 ) -> list[tuple[Predicate, TableRef, str, str]]:
     """(predicate, table to copy, array to explode, new predicate) for each predicate that becomes an equality."""
@@ -103,8 +97,6 @@ def _equalities(
     copied: set[int] = set()
     for predicate in predicates(tokens):
         made = _radius(predicate, named, copied, values)
-        if made is None and how.thresholds:
-            made = _threshold(predicate, named, copied, values)
         if made is not None:
             copied.add(made[0].start)
             found.append((predicate, *made))
@@ -163,26 +155,6 @@ def _level(bound: Token) -> tuple[str, str]:
         return f"_p._l_{name}", f"_p._h_{name}"
     level = grid.level_of(float(bound.text.rstrip("DdLlFf")))
     return str(level), f"{grid.height_of(level)!r}D"
-
-
-def _threshold(
-    predicate: Predicate, named: Sequence[TableRef], copied: set[int], values: Mapping[str, Collection[float]]
-) -> tuple[TableRef, str, str] | None:
-    tokens = predicate.tokens
-    if len(tokens) < 3:
-        return None
-    if tokens[-1].kind == "parameter" and tokens[-2].text in _FLIPPED:
-        left, sign, parameter = tokens[:-2], tokens[-2].text, tokens[-1]
-    elif tokens[0].kind == "parameter" and tokens[1].text in _FLIPPED:
-        left, sign, parameter = tokens[2:], _FLIPPED[tokens[1].text], tokens[0]
-    else:
-        return None
-    table = _owner(predicate, named, [left])
-    name = parameter.text[1:]
-    if table is None or table.start in copied or name not in values:
-        return None
-    known = ", ".join(f"{value!r}D" if isinstance(value, float) else str(value) for value in sorted(values[name]))
-    return table, f"filter(array({known}), _v -> {_columns_only(left)} {sign} _v)", f"({{e}} = {parameter.text})"
 
 
 def _owner(predicate: Predicate, named: Sequence[TableRef], parts: Sequence[Sequence[Token]]) -> TableRef | None:

@@ -8,12 +8,14 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from nearcast.cluster.channels.matching import NewRecords
 from nearcast.cluster.channels.results import ResultLog, group_results
 from nearcast.cluster.driver_progress import StageTimer
 from nearcast.errors import NearcastError
 
 if TYPE_CHECKING:
-    from nearcast.cluster.channels.matching import Matcher, RunningChannel
+    from nearcast.cluster.channels.matching import Matcher
+    from nearcast.cluster.channels.running_channel import RunningChannel
     from nearcast.cluster.datasets.views import DatasetViews
     from nearcast.cluster.datasets.warehouse import Warehouse
     from nearcast.cluster.driver_progress import DriverProgress
@@ -66,15 +68,16 @@ class ScheduledChannel:
         spec = self.channel.validated.spec
         high = self._views.position(spec.new) if spec.new else 0
         stored = self.results.stored(number)
-        rows = 0
+        rows, new = 0, None
         if stored is None:
             view_of = {name: self._views.whole(name) for name in self.channel.validated.datasets if name != spec.new}
             if spec.new:
                 table: Any = self._views.tables[spec.new]
                 frame = table.between(int(self._position or 0), high)
-                view_of[spec.new] = self._views.part(spec.new, spec.name, frame)
+                view_of[spec.new] = self._views.part(spec.new, f"channel_{self.channel.number}", frame)
                 rows = high - int(self._position or 0)
-            matches = self._matcher.match([self.channel] if rows or not spec.new else [], view_of)
+                new = NewRecords(spec.new, table.schema, frame.toArrow)
+            matches = self._matcher.match([self.channel] if rows or not spec.new else [], view_of, new)
             timer.lap("match")
             results = group_results(matches, number, time.time_ns() // 1000)
             stored = self.results.store(number, results, {"position": high})

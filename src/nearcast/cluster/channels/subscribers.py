@@ -41,6 +41,10 @@ class Subscribers:
                 _log.warning("ignored subscription entry %r: not <channel>.<key>.<site>", key)
                 continue
             channel, subscription, site = parts
+            values = None if value is None else _decoded(value)
+            if value is not None and values is None:
+                _log.warning("ignored subscription entry %r: not a JSON object", key)
+                continue
             if value is not None:
                 self._renewed[site] = now  # who subscribes is alive
             self._renewed.setdefault(site, now)
@@ -50,7 +54,7 @@ class Subscribers:
             if value is None:
                 sites.discard(site)
             else:
-                self._values[row] = msgspec.json.decode(value)
+                self._values[row] = values or {}
                 sites.add(site)
             if bool(sites - self._expired) != before:
                 changed.add(channel)
@@ -84,3 +88,10 @@ class Subscribers:
             _log.warning("site %s: lease not renewed for %g s, its subscriptions are suspended", site, _LEASE_SECONDS)
         self._expired = expired
         return {channel for (channel, _), sites in self._sites.items() if sites & different}
+
+
+def _decoded(value: bytes) -> dict[str, Any] | None:
+    try:
+        return msgspec.json.decode(value, type=dict[str, Any])
+    except msgspec.DecodeError:
+        return None

@@ -80,6 +80,9 @@ class ChannelSubscriptions:
         name = f"{spec.name}.{key}"
         clients = self._renewed.setdefault(name, {})
         first = not clients
+        if first and (reason := await self._catalog.fault(spec.name, key)):
+            self._renewed.pop(name, None)
+            raise InputError(f"channel {spec.name}: the subscription with these values is switched off: {reason}")
         clients[request.client] = self._clock()
         if first:
             try:
