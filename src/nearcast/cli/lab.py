@@ -1,6 +1,6 @@
 """`nearcast lab wan …`: a wide area on this machine, up until it is taken down.
 
-`lab run …` is in `scenarios`, `lab chaos` in `chaos`.
+`lab run …` is in `scenarios` and `experiments`, `lab chaos` in `chaos`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 from rich.table import Table as Screen
 
-from nearcast.cli import scenarios
+from nearcast.cli import experiments, scenarios
 from nearcast.cli.chaos import chaos
 from nearcast.errors import InputError
 from nearcast.lab import wan
@@ -38,7 +38,13 @@ app.add_typer(
     help="A network namespace per node, with the delays of a wide area between them.",
 )
 
-app.add_typer(scenarios.app, name="run", no_args_is_help=True, help="Whole scenarios on an emulated wide area.")
+experiments.add_commands(scenarios.app)
+app.add_typer(
+    scenarios.app,
+    name="run",
+    no_args_is_help=True,
+    help="The papers' experiments, and whole scenarios on an emulated wide area.",
+)
 
 app.command()(chaos)
 

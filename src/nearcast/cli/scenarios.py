@@ -29,7 +29,7 @@ Out = Annotated[Path, typer.Option(help="The folder for the CSV tables, the plot
 
 @app.callback()
 def root() -> None:
-    """Run the experiments of Fig. 8 and Fig. 9 of ePulsar, with real processes. Needs root."""
+    """Run the papers' experiments. `swarms` and `game` (ePulsar, Fig. 8 and 9) use real processes and need root."""
 
 
 @app.command()

@@ -63,6 +63,26 @@ def test_unconstrained_greedy_uses_the_favourites_of_step_1() -> None:
         assert votes[topic, plan.placed[topic]].min() >= votes[topic, ~plan.placed[topic]].max()
 
 
+@pytest.mark.parametrize("assign", [storage.sequential, storage.wrr])
+def test_on_a_ring_where_all_nodes_are_equal_the_stores_are_spread(assign: object) -> None:
+    nodes = np.arange(40)
+    network = storage.from_edges(40, nodes, (nodes + 1) % 40)
+    problem = storage.StorageProblem(network, np.ones((4, 40)), 8, 2, np.full(4, 4))
+    plan = assign(problem)  # type: ignore[operator]
+    assert np.diff(np.sort(plan.stores), append=40 + plan.stores.min()).max() <= 10  # 24 when the lowest numbers win
+    assert plan.mean_hops < 3.5  # 2.5 with the four replicas of a topic at equal distances; it was 5.5
+
+
+def test_equal_topics_do_not_all_take_the_same_stores() -> None:
+    random = spread = 0.0
+    for seed in range(3):
+        problem = paper_problem(seed, popularity=0.0)
+        assert problem.replicas.tolist() == [10] * 10  # every place of the 20 stores is used
+        random += storage.random(problem, seed).mean_hops
+        spread += storage.sequential(problem).mean_hops
+    assert spread < random
+
+
 def test_reassignment_keeps_the_stores_and_regains_what_changed_demand_cost() -> None:
     before = paper_problem(1, popularity=-1.0)
     plan = storage.wrr(before)

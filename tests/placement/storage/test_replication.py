@@ -13,6 +13,7 @@ from nearcast.placement.storage import (
     minimum_degrees,
     relative_weights,
     stores_needed,
+    topic_weights,
     weighted_degrees,
     wrr_rounds,
 )
@@ -34,13 +35,24 @@ def test_a_topic_nobody_asks_for_gets_the_minimum() -> None:
 
 def test_degrees_shrink_to_fit_the_stores() -> None:
     degrees = weighted_degrees(popularity(10, 1.0), 2, stores=20, capacity=2)
-    assert degrees.sum() <= 40
+    assert degrees.sum() == 40
     assert degrees.min() == 2
     assert (np.diff(degrees) <= 0).all()
-    assert (
-        weighted_degrees(popularity(10, 1.0), 2, stores=20, capacity=5).tolist()
-        == minimum_degrees(popularity(10, 1.0), 2).tolist()
-    )
+
+
+def test_degrees_grow_until_every_place_is_used() -> None:
+    # Section 6.1.2: M = 20 stores of L = 5 for ten topics; with equal popularity each has ten replicas.
+    assert weighted_degrees(popularity(10, 0.0), 1, stores=20, capacity=5).tolist() == [10] * 10
+    for exponent in (0.5, 1.0, 2.0, -1.0):
+        degrees = weighted_degrees(popularity(10, exponent), 1, stores=20, capacity=5)
+        assert degrees.sum() == 100
+        assert degrees.max() <= 20
+        assert (np.diff(degrees) * np.sign(exponent) <= 0).all()  # popularity decides
+
+
+def test_weights_of_any_size_give_degrees() -> None:
+    assert weighted_degrees(np.array([1e300, 1.0, 1e-300]), 1, stores=4, capacity=2).tolist() == [4, 3, 1]
+    assert topic_weights(np.full((2, 3), 1e308)).tolist() == [0.5, 0.5]
 
 
 def test_what_cannot_fit_is_refused() -> None:
@@ -62,7 +74,11 @@ def test_degrees_hold_their_bounds(demand: list[int], least: int, stores: int, s
     degrees = weighted_degrees(np.array(demand, dtype=float), least, stores, capacity, sizes)
     assert degrees.min() >= least
     assert degrees.max() <= stores
-    assert sizes @ degrees <= stores * capacity
+    left = stores * capacity - sizes @ degrees
+    assert left >= -1e-9
+    # Filled: no topic that is asked for could have one more.
+    growing = (degrees < stores) & (np.array(demand) > 0)
+    assert not (growing & (sizes <= left)).any()
 
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=5))

@@ -33,15 +33,15 @@ def test_step_1_gives_the_vectors_of_possible_stores(problem: storage.StoragePro
     np.testing.assert_allclose(storage.plan_stores(problem).votes, VOTES)
 
 
-def test_steps_2_and_3_choose_stores_3_5_and_2() -> None:
-    planning = storage.choose_stores(VOTES, np.array([0.34, 0.54, 0.12]), 3)
+def test_steps_2_and_3_choose_stores_3_5_and_2(problem: storage.StorageProblem) -> None:
+    planning = storage.choose_stores(problem, VOTES, np.array([0.34, 0.54, 0.12]))
     np.testing.assert_allclose(planning.weighted, [0, 2.34, 5, 0, 3.98, 0.68])
     assert (planning.stores + 1).tolist() == [3, 5, 2]
 
 
 @pytest.mark.parametrize("assign", [storage.assign_sequential, storage.assign_wrr])
 def test_step_4_assigns_b_then_a_then_c(problem: storage.StorageProblem, assign: object) -> None:
-    planning = storage.choose_stores(VOTES, storage.topic_weights(DEMAND), 3)
+    planning = storage.choose_stores(problem, VOTES, storage.topic_weights(DEMAND))
     assert held(assign(problem, planning)) == [{2, 3}, {3, 5}, {2, 5}]  # type: ignore[operator]
 
 

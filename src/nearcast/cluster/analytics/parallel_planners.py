@@ -35,7 +35,7 @@ def stores(spark: SparkSession, problem: storage.StorageProblem, assign: str) ->
 
     chosen = dict(spark.sparkContext.parallelize(parts, len(parts)).map(choose).collect())
     votes = np.concatenate([chosen[n] for n in range(len(parts))])
-    planning = storage.choose_stores(votes, storage.topic_weights(problem.demand), problem.stores)
+    planning = storage.choose_stores(problem, votes, storage.topic_weights(problem.demand))
     return (storage.assign_wrr if assign == "wrr" else storage.assign_sequential)(problem, planning)
 
 

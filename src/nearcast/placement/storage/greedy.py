@@ -142,8 +142,10 @@ def _choose(through: Floats, left: list[int], paths: _Paths) -> Iterator[tuple[I
     way = depth[None, :]  # from each node to where its requests stop now
     gain, nearer = through * way, np.empty_like(through)
     for count in [*left[1:], 0]:
-        best = gain.argmax(axis=1)
-        topics = rows[: len(best)]
+        # Equal gains: the first from the origin on. Always the lowest number would favour a few nodes over all origins.
+        after, before = gain[:, origin:].argmax(axis=1) + origin, gain[:, : origin or 1].argmax(axis=1)
+        topics = rows[: len(gain)]
+        best = np.where(gain[topics, before] > gain[topics, after], before, after)
         gains = gain[topics, best] > negligible[: len(best)]
         yield topics[gains], best[gains]
         if not count:

@@ -25,15 +25,11 @@ class StorePacking:
         self.room = np.full(problem.network.nodes, -np.inf)
         self.room[stores] = problem.capacity * (1 + 1e-12)
 
-    def put(self, topic: int, preferred: Ints) -> bool:
-        """Put one replica into the first preferred store with room; exchange replicas where there is none."""
-        fits = ~self.placed[topic, preferred] & (self.room[preferred] >= self.problem.sizes[topic])
-        if not fits.any():
-            return self._put_by_exchange(topic, preferred)
-        self._add(topic, int(preferred[fits.argmax()]))
-        return True
+    def fits(self, topic: int, nodes: Ints) -> Bools:
+        """Which of the nodes can take a replica of the topic as they are."""
+        return np.asarray(~self.placed[topic, nodes] & (self.room[nodes] >= self.problem.sizes[topic]))
 
-    def _add(self, topic: int, node: int) -> None:
+    def add(self, topic: int, node: int) -> None:
         self.placed[topic, node] = True
         self.room[node] -= self.problem.sizes[topic]
 
@@ -41,8 +37,8 @@ class StorePacking:
         self.placed[topic, node] = False
         self.room[node] += self.problem.sizes[topic]
 
-    def _put_by_exchange(self, topic: int, preferred: Ints) -> bool:
-        """The room left is at stores that have the topic: another topic moves there from a full store.
+    def put_by_exchange(self, topic: int, preferred: Ints) -> int | None:
+        """The room left is at stores that have the topic: another topic moves there from a full store, which is given.
 
         With topics of one size this always succeeds: a full store has more topics than one with room.
         """
@@ -56,10 +52,10 @@ class StorePacking:
                 to = self.stores[(self.room[self.stores] >= sizes[guest]) & ~self.placed[guest, self.stores]]
                 if len(to):
                     self._remove(guest, full)
-                    self._add(guest, int(to[0]))
-                    self._add(topic, full)
-                    return True
-        return False
+                    self.add(guest, int(to[0]))
+                    self.add(topic, int(full))
+                    return int(full)
+        return None
 
 
 def pack_largest_first(problem: StorageProblem, stores: Ints) -> Bools:
@@ -67,7 +63,11 @@ def pack_largest_first(problem: StorageProblem, stores: Ints) -> Bools:
     packing = StorePacking(problem, stores)
     for topic in np.argsort(-problem.sizes, kind="stable"):
         for _ in range(problem.replicas[topic]):
-            if not packing.put(topic, stores[np.argsort(-packing.room[stores], kind="stable")]):
+            emptiest = stores[np.argsort(-packing.room[stores], kind="stable")]
+            fits = packing.fits(topic, emptiest)
+            if fits.any():
+                packing.add(topic, int(emptiest[fits.argmax()]))
+            elif packing.put_by_exchange(topic, emptiest) is None:
                 raise StorageInfeasibleError(
                     f"capacity too small: no way was found to pack topics of these sizes into "
                     f"{len(stores)} stores of {problem.capacity:g}"

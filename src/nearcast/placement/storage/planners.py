@@ -59,13 +59,29 @@ def wrr(problem: StorageProblem, advance: Advance = no_progress) -> StoragePlan:
 def plan_stores(problem: StorageProblem, advance: Advance = no_progress) -> StoreChoice:
     """Steps 1-3: what every topic would choose, weighted by its share of the requests; the M best nodes."""
     votes = modified_greedy(problem.network, problem.demand, problem.replicas, problem.publication, advance)
-    return choose_stores(votes, topic_weights(problem.demand), problem.stores)
+    return choose_stores(problem, votes, topic_weights(problem.demand))
 
 
-def choose_stores(votes: Floats, weights: Floats, count: int) -> StoreChoice:
-    """Steps 2 and 3: Σ w_t·s_t, and its `count` largest elements (the lower node where equal)."""
+def choose_stores(problem: StorageProblem, votes: Floats, weights: Floats) -> StoreChoice:
+    """Steps 2 and 3: Σ w_t·s_t, and its M largest elements.
+
+    Of nodes with equal votes the one farthest from the stores chosen so far is next: on a ring all are equal, and the
+    lowest numbers would be neighbours. Without a store yet, it is the one nearest to all requests.
+    """
     weighted = weights @ votes
-    return StoreChoice(votes, weighted, _largest_first(weighted)[:count])
+    level = _levels(weighted)
+    distance, requests = problem.network.distance, problem.demand.sum(axis=0)
+    chosen: list[int] = []
+    near = np.full(problem.network.nodes, np.inf)  # to the nearest store
+    while len(chosen) < problem.stores:
+        level[chosen[-1:]] = -1
+        best = np.flatnonzero(level == level.max())
+        if len(best) > 1:
+            far = _levels(near[best] if chosen else -(distance[best] @ requests))
+            best = best[far == far.max()]
+        chosen.append(int(best[0]))
+        np.minimum(near, distance[chosen[-1]], out=near)
+    return StoreChoice(votes, weighted, np.array(chosen, dtype=np.int64))
 
 
 def assign_sequential(problem: StorageProblem, planning: StoreChoice) -> StoragePlan:
@@ -93,7 +109,7 @@ def random(problem: StorageProblem, seed: int, advance: Advance = no_progress) -
     total = problem.demand.sum(axis=0, keepdims=True)
     degree = np.array([problem.stores])
     votes = modified_greedy(problem.network, total, degree, problem.publication, advance)
-    planning = choose_stores(votes, np.ones(1), problem.stores)
+    planning = choose_stores(problem, votes, np.ones(1))
     rng = np.random.default_rng(seed)
     shuffled = rng.permuted(np.tile(np.arange(problem.stores), (len(problem.demand), 1)), axis=1)
     preferred = np.zeros(problem.demand.shape)
@@ -112,19 +128,45 @@ def greedy_unconstrained(problem: StorageProblem, advance: Advance = no_progress
 
 def _assign(problem: StorageProblem, planning: StoreChoice, rounds: list[Ints]) -> StoragePlan:
     stores, packing = planning.stores, StorePacking(problem, planning.stores)
-    # A topic without preferred stores left in S continues with those of the highest total votes.
     by_votes = stores[_largest_first(planning.weighted[stores])]
-    preferred = [by_votes[_largest_first(votes)] for votes in planning.votes[:, by_votes]]
+    votes = _levels(planning.votes[:, by_votes])
+    # Farther than any store: the first replica is then the one nearest to all requests of the topic.
+    near = np.full(problem.demand.shape, 2 * problem.network.distance.max() + 1)
     popular_first = _largest_first(problem.demand.sum(axis=1))
     for portion in rounds:
         for topic in popular_first:
             for _ in range(portion[topic]):
-                if not packing.put(topic, preferred[topic]):
+                node = _next_store(problem, packing, topic, by_votes, votes[topic], near[topic])
+                if node is None:
                     return evaluate(problem, stores, pack_largest_first(problem, stores))
+                np.minimum(near[topic], problem.network.distance[node], out=near[topic])
     return evaluate(problem, stores, packing.placed)
 
 
+def _next_store(
+    problem: StorageProblem, packing: StorePacking, topic: int, stores: Ints, votes: Floats, near: Floats
+) -> int | None:
+    """Put the topic's next replica where it has most votes; of equals, where it saves most of what is still far.
+
+    Equals are common: of topics asked for alike everywhere, all but the most popular find their favourites full.
+    """
+    fits = packing.fits(topic, stores)
+    if not fits.any():
+        return packing.put_by_exchange(topic, stores[np.argsort(-votes, kind="stable")])
+    open_stores, level = stores[fits], votes[fits]
+    best = open_stores[level == level.max()]
+    if len(best) > 1:
+        saved = np.maximum(near - problem.network.distance[best], 0.0) @ problem.demand[topic]
+        best = best[_largest_first(saved)]
+    packing.add(topic, int(best[0]))
+    return int(best[0])
+
+
 def _largest_first(values: Floats) -> Ints:
-    # Values that differ by rounding only are equal: the lower position goes first.
-    scale = np.abs(values).max() or 1.0
-    return np.argsort(-np.round(values / scale, 12), kind="stable")
+    return np.argsort(-_levels(values), kind="stable")
+
+
+def _levels(values: Floats) -> Floats:
+    """Values that differ by rounding only are made equal."""
+    scale = np.abs(values).max(initial=0.0) or 1.0
+    return np.asarray(np.round(values / scale, 12), dtype=np.float64)

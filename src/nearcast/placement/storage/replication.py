@@ -16,12 +16,16 @@ __all__ = ["minimum_degrees", "relative_weights", "stores_needed", "topic_weight
 
 # Quotients of rates that should be whole are sometimes a rounding error above it; ⌈·⌉ must not see that.
 _ROUNDING = 1e-9
+_HUGE = 1e12
 
 
 def topic_weights(demand: Floats) -> Floats:
     """w_t: the topic's share of all requests."""
-    total = demand.sum()
-    return np.asarray(demand.sum(axis=1) / total) if total else np.full(len(demand), 1 / len(demand))
+    largest = demand.max() if demand.size else 0.0
+    if not largest:
+        return np.full(len(demand), 1 / max(len(demand), 1))
+    requests = (demand / largest).sum(axis=1)  # divided first: the sum of huge rates would overflow
+    return np.asarray(requests / requests.sum())
 
 
 def minimum_degrees(weights: Floats, min_replicas: int) -> Ints:
@@ -32,30 +36,43 @@ def minimum_degrees(weights: Floats, min_replicas: int) -> Ints:
 def weighted_degrees(
     weights: Floats, min_replicas: int, stores: int, capacity: float, sizes: Floats | None = None
 ) -> Ints:
-    """The same within M stores of capacity L: at most M each, scaled down by weight until all fit.
+    """Degrees by weight that fill the L·M places of M stores: at least `min_replicas` each, at most M.
 
-    No topic falls below `min_replicas`; when even those do not fit, that is refused.
+    One factor scales all weights, up or down; what rounding leaves over goes to the topics with most requests per
+    replica. When not even the minimum fits, that is refused.
     """
     size = np.ones(len(weights)) if sizes is None else sizes
-    wanted, room = _relative(weights) * min_replicas, stores * capacity
+    wanted, room = _relative(weights), stores * capacity * (1 + _ROUNDING)
 
     def scaled(factor: float) -> Ints:
-        return np.clip(_ceil(wanted * factor), min_replicas, stores)
+        return np.maximum(min_replicas, _ceil(np.minimum(wanted * factor, stores)))
 
     if min_replicas > stores:
         raise StorageInfeasibleError(f"at least {min_replicas} replicas are asked for; there are only {stores} stores")
     if (needed := float(size @ scaled(0.0))) > room:
         raise StorageInfeasibleError(
             f"capacity too small: {min_replicas} replicas of each topic need {needed:g}, "
-            f"{stores} stores of {capacity:g} have {room:g}"
+            f"{stores} stores of {capacity:g} have {stores * capacity:g}"
         )
-    low, high = 0.0, 1.0
+    low, high = 0.0, float(stores)  # the least weight is 1: no topic wants more than all stores
     if size @ scaled(high) <= room:
         return scaled(high)
     for _ in range(60):
         middle = (low + high) / 2
         low, high = (middle, high) if size @ scaled(middle) <= room else (low, middle)
-    return scaled(low)
+    return _fill(scaled(low), wanted, size, stores, room)
+
+
+def _fill(degrees: Ints, wanted: Floats, size: Floats, stores: int, room: float) -> Ints:
+    """One more replica at a time, while there is room, to the topic with most requests per replica."""
+    left = room - float(size @ degrees)
+    while True:
+        takes = (degrees < stores) & (size <= left) & (wanted > 0)
+        if not takes.any():
+            return degrees
+        topic = int(np.where(takes, wanted / degrees, -1.0).argmax())
+        degrees[topic] += 1
+        left -= float(size[topic])
 
 
 def stores_needed(replicas: Ints, capacity: float) -> int:
@@ -82,8 +99,12 @@ def wrr_rounds(relative: Ints, replicas: Ints) -> list[Ints]:
 
 
 def _relative(weights: Floats) -> Floats:
+    """Weights over the least of them that is above 0, at most _HUGE: beyond it whole numbers are not exact."""
     asked = weights[weights > 0]
-    return np.asarray(weights / asked.min()) if len(asked) else np.ones(len(weights))
+    if not len(asked):
+        return np.ones(len(weights))
+    with np.errstate(over="ignore"):
+        return np.asarray(np.minimum(weights / asked.min(), _HUGE))
 
 
 def _ceil(values: Floats) -> Ints:

@@ -1,0 +1,146 @@
+"""A figure of an experiment: readable in print, in grey and for colour-blind readers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from matplotlib.axes import Axes
+
+    from nearcast.lab.experiments.experiment import Experiment, Panel, Value
+    from nearcast.lab.experiments.results import Results
+
+__all__ = ["COLOURS", "DASHES", "HATCHES", "MARKERS", "draw", "plain_axes", "style"]
+
+# Okabe and Ito; lines differ by marker and dashes, bars by hatching as well.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C7A00")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+DASHES: tuple[object, ...] = (
+    "-",
+    (0, (5, 2)),
+    (0, (1, 1.5)),
+    (0, (5, 2, 1, 2)),
+    (0, (8, 2)),
+    "-",
+    (0, (3, 1)),
+    (0, (1, 3)),
+)
+HATCHES = ("", "//", "..", "xx", "\\\\", "--", "++", "oo")
+PANEL = (4.0, 2.9)  # inches
+MOST_PER_ROW = 3
+
+
+def draw(experiment: Experiment, results: Results, path: Path) -> None:
+    """Write the PNG of an experiment."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    columns = max(min(len(experiment.panels), experiment.columns), 1)
+    rows = max(-(-len(experiment.panels) // columns), 1)
+    size = experiment.size or (max(PANEL[0] * columns, 5.5), PANEL[1] * rows + 0.7)
+    figure = Figure(figsize=size, layout="constrained")
+    FigureCanvasAgg(figure)
+    if experiment.draw is not None:
+        experiment.draw(results, figure)
+    else:
+        axes = figure.subplots(rows, columns, squeeze=False).ravel()
+        for panel, place in zip(experiment.panels, axes, strict=False):
+            _panel(place, panel, results)
+        for place in axes[len(experiment.panels) :]:
+            place.set_visible(False)
+        shown = {
+            text: handle for place in axes for handle, text in zip(*place.get_legend_handles_labels(), strict=True)
+        }
+        figure.legend(
+            shown.values(),
+            shown.keys(),
+            loc="outside lower center",
+            ncols=min(len(shown), 6),
+            frameon=False,
+            fontsize=8,
+        )
+    figure.suptitle(f"{experiment.title} ({experiment.figure})", fontsize=11)
+    figure.savefig(path, dpi=130)
+
+
+def style(number: int) -> dict[str, object]:
+    """Of the line with this number."""
+    which = number % len(COLOURS)
+    return {
+        "color": COLOURS[which],
+        "marker": MARKERS[which],
+        "linestyle": DASHES[which],
+        "markersize": 4.5,
+        "linewidth": 1.4,
+    }
+
+
+def plain_axes(axes: Axes) -> None:
+    axes.grid(axis="y", linewidth=0.4, color="0.85")
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(labelsize=8)
+
+
+def _panel(axes: Axes, panel: Panel, results: Results) -> None:
+    names = results.values(panel.series)  # of all rows: a series looks the same in every panel
+    chosen = results.where(**panel.where)
+    chosen = chosen.select(lambda row: panel.y in row)
+    categories = [value for value in chosen.values(panel.x) if isinstance(value, str)]
+    drawn = [name for name in names if chosen.where(**{panel.series: name}).rows]
+    for name in drawn:
+        look = names.index(name)
+        if categories:
+            _bars(axes, panel, chosen, categories, name, look, (drawn.index(name), len(drawn)))
+        else:
+            _line(axes, panel, chosen, name, look)
+    if categories:
+        axes.set_xticks(range(len(categories)), categories)
+    for text, value in panel.limits.items():
+        axes.axhline(value, color="0.25", linewidth=0.9, linestyle=(0, (6, 3)))
+        axes.annotate(text, (1, value), xycoords=("axes fraction", "data"), fontsize=8, va="bottom", ha="right")
+    if panel.log_x:
+        axes.set_xscale("log")
+    if panel.log_y:
+        axes.set_yscale("log")
+    elif panel.from_zero:
+        axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
+    axes.set_xlabel(panel.x_label, fontsize=9)
+    axes.set_ylabel(panel.y_label, fontsize=9)
+    axes.set_title(panel.title, fontsize=9, loc="left")
+    plain_axes(axes)
+
+
+def _line(axes: Axes, panel: Panel, results: Results, name: Value, look: int) -> None:
+    places = sorted(float(x) for x in results.where(**{panel.series: name}).values(panel.x))
+    found = [results.mean(panel.y, **{panel.series: name, panel.x: x}) for x in places]
+    mean, half = np.array([each.mean for each in found]), np.array([each.half for each in found])
+    axes.plot(places, mean, label=str(name), **style(look))  # type: ignore[arg-type]
+    axes.fill_between(places, mean - half, mean + half, color=COLOURS[look % len(COLOURS)], alpha=0.18, linewidth=0)
+
+
+def _bars(
+    axes: Axes,
+    panel: Panel,
+    results: Results,
+    categories: Sequence[str],
+    name: Value,
+    look: int,
+    place: tuple[int, int],
+) -> None:
+    number, count = place
+    for at, category in enumerate(categories):
+        rows = results.where(**{panel.series: name, panel.x: category})
+        if not rows.rows:
+            continue
+        found, width = rows.mean(panel.y), 0.8 / count
+        axes.bar(
+            at + (number - (count - 1) / 2) * width, found.mean, width, yerr=found.half or None, capsize=2,
+            color=COLOURS[look % len(COLOURS)], hatch=HATCHES[look % len(HATCHES)], edgecolor="white", linewidth=0.5,
+            label=str(name), error_kw={"linewidth": 0.9},
+        )  # fmt: skip

@@ -1,0 +1,134 @@
+"""How experiments are declared, run, estimated, drawn and judged."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from nearcast.cli import main
+from nearcast.errors import InputError
+from nearcast.lab.experiments import catalog
+from nearcast.lab.experiments.experiment import Claim, Experiment, Panel, Task, verdict
+from nearcast.lab.experiments.figure import draw
+from nearcast.lab.experiments.page import write_page
+from nearcast.lab.experiments.results import Estimate, Results, estimate, read, write
+from nearcast.lab.experiments.sweep import ExperimentError, sweep
+from nearcast.placement.progress import no_progress
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from nearcast.lab.experiments.experiment import Point, Row
+
+
+def measure(task: Task) -> Iterator[Row]:
+    if task.number("n") == 13:
+        raise InputError("13 is refused")
+    for method, factor in (("one", 1.0), ("two, |", 2.0)):
+        yield {"method": method, "cost": factor * task.number("n") * (1 + task.seed / 10)}
+
+
+def points(quick: bool) -> Sequence[Point]:
+    return [{"n": float(n), "kind": kind} for kind in ("a", "b") for n in ((1, 2) if quick else (1, 2, 3))]
+
+
+def claims(results: Results) -> list[Claim]:
+    ratio = results.ratio("cost", {"method": "two, |"}, {"method": "one"})
+    return [Claim("Two costs more.", "twice", ratio.percent(), verdict(ratio.low > 1))]
+
+
+PLAIN = Experiment(
+    name="plain", paper="003", figure="Fig. 0", title="Costs", about="", points=points, seeds=(3, 5), measure=measure,
+    claims=claims, panels=[Panel("n", "cost", "n", "cost", limits={"A": 3.0}), Panel("kind", "cost", "kind", "cost")],
+)  # fmt: skip
+
+
+def test_points_times_seeds_quick_and_in_full() -> None:
+    assert len(PLAIN.tasks(quick=True)) == 4 * 3
+    assert len(PLAIN.tasks(quick=False)) == 6 * 5
+    assert [task.seed for task in PLAIN.tasks(quick=True, seeds=2)][:4] == [1, 2, 1, 2]
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_rows_are_in_the_order_of_the_tasks_however_they_were_run(processes: int) -> None:
+    shares: list[float] = []
+    results = sweep(PLAIN, PLAIN.tasks(quick=True), shares.append, processes=processes)
+    assert results.rows[:2] == [
+        {"n": 1.0, "kind": "a", "seed": 1.0, "method": "one", "cost": 1.1},
+        {"n": 1.0, "kind": "a", "seed": 1.0, "method": "two, |", "cost": 2.2},
+    ]
+    assert len(results.rows) == 24
+    assert sorted(shares) == shares
+    assert shares[-1] == 1.0
+
+
+def test_a_failed_task_is_named() -> None:
+    for processes in (1, 2):
+        with pytest.raises(ExperimentError, match=r"the task with n 13.0, kind a, seed 4 failed: 13 is refused"):
+            sweep(PLAIN, [Task({"n": 13.0, "kind": "a"}, 4)] * 2, no_progress, processes=processes)
+
+
+def test_a_missing_file_of_real_data_is_refused(tmp_path: Path) -> None:
+    reading = Experiment(**{**PLAIN.__dict__, "data": "graph/edges.txt"})
+    assert reading.tasks(quick=True)[0].data is None
+    with pytest.raises(InputError, match=r"there is no file .*graph/edges.txt; plain reads it"):
+        reading.tasks(quick=True, data=tmp_path)
+
+
+def test_estimates_have_students_interval() -> None:
+    assert estimate([1.0, 2.0, 3.0]) == Estimate(2.0, pytest.approx(2.4841, abs=1e-4), 3)
+    assert estimate([5.0]) == Estimate(5.0, 0.0, 1)
+    assert Estimate(0.9, 0.02, 3).percent() == "-10.0 ± 2.0 %"
+    assert Estimate(1.5, 0.0, 1).text(1, " ms") == "1.5 ms"
+    with pytest.raises(InputError, match="no row was selected"):
+        estimate([])
+
+
+def test_ratios_are_paired_by_task() -> None:
+    results = sweep(PLAIN, PLAIN.tasks(quick=True), no_progress, processes=1)
+    ratio = results.ratio("cost", {"method": "two, |"}, {"method": "one"})
+    assert ratio == Estimate(2.0, pytest.approx(0.0), 12)
+    assert results.difference("cost", {"method": "one"}, {"method": "one"}).mean == 0.0
+    # A side may fix a column of the point.
+    assert results.ratio("cost", {"n": 2.0}, {"n": 1.0}, method="one").mean == pytest.approx(2.0)
+
+
+def test_tables_figure_and_page(tmp_path: Path) -> None:
+    results = sweep(PLAIN, PLAIN.tasks(quick=True), no_progress, processes=1)
+    folder = tmp_path / "results"
+    write(results, folder / "plain.csv")
+    draw(PLAIN, results, folder / "plain.png")
+    again = read(folder / "plain.csv")
+    assert again.rows == [{**row, "cost": pytest.approx(row["cost"])} for row in results.rows]
+    np.testing.assert_allclose(again.numbers("cost"), results.numbers("cost"))
+    other = Experiment(**{**PLAIN.__dict__, "name": "other"})
+    page = write_page([PLAIN, other], folder, {"other": "needs root"})
+    text = page.read_text()
+    assert page == tmp_path / "results.md"
+    assert "| Two costs more. | twice | 100.0 ± 0.0 % | holds | [plain](#plain) |" in text
+    assert "![Costs](results/plain.png)" in text
+    assert "`other` (needs root)" in text
+    assert (folder / "plain.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_every_listed_experiment_is_there_under_its_name() -> None:
+    for name in catalog.CATALOG:
+        experiment = catalog.load(name)
+        assert experiment.name == name
+        assert experiment.points(True)
+        assert experiment.measure.__module__ in sys.modules  # a function that processes can import
+        assert len(experiment.tasks(quick=True)) <= len(experiment.tasks(quick=False))
+
+
+def test_an_unknown_experiment_or_prefix_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["nearcast", "lab", "run", "all", "--only", "nothing"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert "--only is 'nothing'; no experiment begins so: " in capsys.readouterr().err
