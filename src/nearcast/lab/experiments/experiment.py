@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from nearcast.errors import InputError
+from nearcast.lab.experiments.results import Row, Value
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -16,9 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Claim", "Experiment", "Panel", "Point", "Row", "Task", "Verdict", "verdict"]
 
-Value = str | float
 Point = Mapping[str, Value]
-Row = Mapping[str, Value]
 Verdict = Literal["holds", "partly", "differs"]
 
 

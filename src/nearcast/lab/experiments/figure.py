@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
-    from nearcast.lab.experiments.experiment import Experiment, Panel, Value
-    from nearcast.lab.experiments.results import Results
+    from nearcast.lab.experiments.experiment import Experiment, Panel
+    from nearcast.lab.experiments.results import Results, Value
 
 __all__ = ["COLOURS", "DASHES", "HATCHES", "MARKERS", "draw", "plain_axes", "style"]
 

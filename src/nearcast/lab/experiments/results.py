@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,13 +14,15 @@ from scipy.stats import t as student
 from nearcast.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
-    from nearcast.lab.experiments.experiment import Row, Value
     from nearcast.placement.arrays import Floats
 
-__all__ = ["Estimate", "Results", "estimate", "read", "write"]
+__all__ = ["Estimate", "Results", "Row", "Value", "estimate", "read", "write"]
+
+Value = str | float
+Row = Mapping[str, Value]
 
 
 @dataclass(frozen=True)
