@@ -142,10 +142,12 @@ def _choose(through: Floats, left: list[int], paths: _Paths) -> Iterator[tuple[I
     way = depth[None, :]  # from each node to where its requests stop now
     gain, nearer = through * way, np.empty_like(through)
     for count in [*left[1:], 0]:
-        # Equal gains: the first from the origin on. Always the lowest number would favour a few nodes over all origins.
-        after, before = gain[:, origin:].argmax(axis=1) + origin, gain[:, : origin or 1].argmax(axis=1)
+        # Equal gains: from the origin downwards. Always the lowest number would favour a few nodes over all origins.
         topics = rows[: len(gain)]
-        best = np.where(gain[topics, before] > gain[topics, after], before, after)
+        best = origin - gain[:, origin::-1].argmax(axis=1)
+        if origin + 1 < gain.shape[1]:
+            above = gain.shape[1] - 1 - gain[:, :origin:-1].argmax(axis=1)
+            best = np.where(gain[topics, above] > gain[topics, best], above, best)
         gains = gain[topics, best] > negligible[: len(best)]
         yield topics[gains], best[gains]
         if not count:
