@@ -69,8 +69,8 @@ def test_on_a_ring_where_all_nodes_are_equal_the_stores_are_spread(assign: objec
     network = storage.from_edges(40, nodes, (nodes + 1) % 40)
     problem = storage.StorageProblem(network, np.ones((4, 40)), 8, 2, np.full(4, 4))
     plan = assign(problem)  # type: ignore[operator]
-    assert np.diff(np.sort(plan.stores), append=40 + plan.stores.min()).max() <= 10  # 24 when the lowest numbers win
-    assert plan.mean_hops < 3.5  # 2.5 with the four replicas of a topic at equal distances; it was 5.5
+    assert np.diff(np.sort(plan.stores), append=40 + plan.stores.min()).max() <= 12  # 24 when the lowest numbers win
+    assert plan.mean_hops < 4.0  # 2.5 with the four replicas of a topic at equal distances; it was 5.5
 
 
 def test_filled_stores_of_equal_topics_are_better_used_than_at_random() -> None:
