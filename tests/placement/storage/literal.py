@@ -37,9 +37,8 @@ def greedy(network: Network, rates: NDArray[np.float64], replicas: int, origin: 
                     if way.index(candidate) < way.index(stop):
                         gain += rate * network.distance[candidate, stop]
             gains.append(gain)
-        best = (
-            int(np.argmax(gains[origin:] + gains[:origin])) + origin
-        ) % network.nodes  # of equals, from the origin on
+        downwards = [(origin - step) % network.nodes for step in range(network.nodes)]  # the order of equals
+        best = max(downwards, key=gains.__getitem__)
         if gains[best] > 0:
             chosen.add(best)
     return chosen
