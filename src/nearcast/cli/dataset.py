@@ -20,7 +20,7 @@ NameArgument = Annotated[str, typer.Argument(help="The dataset.")]
 
 @app.callback()
 def root() -> None:
-    """List, add, load and remove datasets."""
+    """List, add, load, alter and remove datasets."""
 
 
 @app.command("ls")
@@ -54,7 +54,10 @@ def add(
     ] = "",
     keep: Annotated[float | None, typer.Option(help="Seconds to keep records.")] = None,
     late_after: Annotated[
-        float | None, typer.Option(help="Refuse records this many seconds behind the latest.")
+        float | None, typer.Option(help="Refuse records this many seconds behind the latest of their publisher.")
+    ] = None,
+    future_limit: Annotated[
+        float | None, typer.Option(help="Refuse records dated this many seconds after they arrived.")
     ] = None,
     config: ConfigOption = Path("nearcast.toml"),
 ) -> None:
@@ -62,7 +65,7 @@ def add(
     from nearcast.cluster.datasets.schema import read_schema
 
     ddl = read_schema(schema, f"dataset {name}")
-    admin(config).add_dataset(DatasetSpec(name, ddl, source, key, time, keep, late_after))
+    admin(config).add_dataset(DatasetSpec(name, ddl, source, key, time, keep, late_after, future_limit))
     typer.echo(f"Dataset {name} is added.")
 
 
@@ -74,6 +77,30 @@ def load(
 ) -> None:
     """Replace the content of a static dataset by a file."""
     typer.echo(f"Dataset {name} has {admin(config).load_dataset(name, file)} rows.")
+
+
+@app.command()
+def alter(
+    name: NameArgument,
+    add_column: Annotated[
+        str, typer.Option(help="Columns to add as DDL, such as 'note STRING'; older records have null.")
+    ],
+    config: ConfigOption = Path("nearcast.toml"),
+) -> None:
+    """Add columns to a dataset."""
+    typer.echo(f"Dataset {name} has the columns: {admin(config).alter_dataset(name, add_column).schema}")
+
+
+@app.command()
+def backfill(
+    name: NameArgument,
+    file: Annotated[
+        Path, typer.Argument(help="CSV, Parquet, one JSON object per line, or the folder of a Delta table.")
+    ],
+    config: ConfigOption = Path("nearcast.toml"),
+) -> None:
+    """Put past records into a dataset; no channel is notified of them."""
+    typer.echo(f"Dataset {name} has {admin(config).backfill_dataset(name, file)} more records.")
 
 
 @app.command("rm")

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from nearcast.cluster.channels.query_validation import validate_query
 from nearcast.cluster.channels.tokens import tables, tokenize
-from nearcast.cluster.datasets.dataset_tables import static_path
+from nearcast.cluster.datasets.backfill import backfill
 from nearcast.cluster.datasets.record_files import read_table
+from nearcast.cluster.datasets.records import check_readable
 from nearcast.cluster.datasets.schema import arrow_schema, dataset_ddl, parse_ddl, required_fields
+from nearcast.cluster.datasets.static_table import load_static
 from nearcast.cluster.datasets.warehouse import Warehouse
 from nearcast.cluster.nats_source.blocking_connection import connection_to
 from nearcast.cluster.spark_session import spark_session
@@ -65,6 +67,8 @@ class Admin:
         spark = spark or _validation_session()
         schema = parse_ddl(spec.schema, f"dataset {spec.name}")
         names = schema.fieldNames()
+        if not spec.static:
+            check_readable(arrow_schema(schema), f"dataset {spec.name}")
         for name in names:
             if name.startswith("_"):
                 raise InputError(f"dataset {spec.name}: column {name!r}: names that start with _ are reserved")
@@ -72,6 +76,10 @@ class Admin:
             column = getattr(spec, what)
             if column and column not in names:
                 raise InputError(f"dataset {spec.name}: {what} is {column!r}; its columns are: {', '.join(names)}")
+        if spec.key and schema[spec.key].dataType.typeName() in ("array", "struct"):
+            raise InputError(
+                f"dataset {spec.name}: key column {spec.key} is an ARRAY or STRUCT; a plain value is needed"
+            )
         if spec.time and schema[spec.time].dataType.simpleString() != "timestamp":
             raise InputError(f"dataset {spec.name}: time column {spec.time} is no TIMESTAMP")
         self._connection.call(self._catalog.add_dataset(spec))
@@ -88,10 +96,36 @@ class Admin:
         spark = spark or _validation_session()
         table = read_table(path, arrow_schema(parse_ddl(dataset_ddl(spec), name)), required_fields(spec.schema))
         following = replace(spec, version=spec.version + 1)
-        warehouse = Warehouse(self._deployment.data_cluster().warehouse)
-        warehouse.write_file(static_path(warehouse, name, following.version), table)
+        load_static(Warehouse(self._deployment.data_cluster().warehouse), following, table)
         self._connection.call(self._catalog.replace_dataset(following))
         return int(table.num_rows)
+
+    def alter_dataset(self, name: str, columns: str, spark: SparkSession | None = None) -> DatasetSpec:
+        """Add columns (DDL) to a dataset; in records that came before, they are null."""
+        spec = self.dataset(name)
+        spark = spark or _validation_session()
+        known = parse_ddl(spec.schema, f"dataset {name}").fieldNames()
+        added = parse_ddl(columns, f"dataset {name}")
+        for field in added:
+            if field.name.startswith("_") or field.name.lower() in map(str.lower, known):
+                reason = "names that start with _ are reserved" if field.name.startswith("_") else "it exists already"
+                raise InputError(f"dataset {name}: column {field.name!r}: {reason}")
+            if not field.nullable:
+                raise InputError(f"dataset {name}: column {field.name!r} is NOT NULL, but records have come without it")
+        if not spec.static:
+            check_readable(arrow_schema(added), f"dataset {name}")
+        altered = replace(spec, schema=f"{spec.schema}, {columns}")
+        self._connection.call(self._catalog.replace_dataset(altered))
+        return altered
+
+    def backfill_dataset(self, name: str, path: Path, spark: SparkSession | None = None) -> int:
+        """Put past records into a dataset, of which no channel is notified; returns how many."""
+        spec = self.dataset(name)
+        spark = spark or _validation_session()
+        rows = backfill(Warehouse(self._deployment.data_cluster().warehouse), spec, path)
+        # The data cluster opens the table again: the state of a keyed dataset may have changed.
+        self._connection.call(self._catalog.replace_dataset(replace(spec, version=spec.version + 1)))
+        return rows
 
     def add_channel(self, spec: ChannelSpec, spark: SparkSession | None = None) -> ChannelSpec:
         """Validate a channel's query and add it; returns it with the dataset whose records are new to it."""

@@ -48,11 +48,11 @@ class DatasetIngest:
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         timer = self._timer
         timer.lap("spark")
-        rows = self._reader.read(batch_id, self._table.position) if self._reader else None
+        rows = self._reader.read(batch_id, self._table.notified) if self._reader else None
         batch = self._table.validate(frame.toArrow() if rows is None else rows)
         timer.lap("read")
-        if batch.last <= self._table.position:
-            return  # kept already; Spark was stopped before it noted the end of the batch
+        if batch.last <= self._table.notified:
+            return  # answered already; Spark was stopped before it noted the end of the batch
         stored = self.results.stored(batch.last) if self._first else None
         self._first = False
         if stored is None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from nearcast.cluster.dataset_ingest import DatasetIngest
-from nearcast.cluster.datasets.dataset_tables import StaticTable, StreamTable
+from nearcast.cluster.datasets.dataset_tables import StreamTable
+from nearcast.cluster.datasets.static_table import StaticTable
 from nearcast.cluster.nats_source.blocking_connection import connection_to
 from nearcast.cluster.nats_source.driver_read import DriverReader
 from nearcast.cluster.nats_source.source import NatsSource
@@ -32,10 +34,13 @@ __all__ = ["DatasetQueries"]
 
 _log = logging.getLogger(__name__)
 _RESTART_AFTER = 2.0
+_GAP_ROWS = 10_000
 
 
 class DatasetQueries:
-    """ingest: makes the DatasetIngest of a stream table. failed: is told the name and the reason of a failure."""
+    """ingest: makes the DatasetIngest of a stream table. failed: is told the name and the reason of a failure.
+
+    term: of the driver's lease."""
 
     def __init__(
         self,
@@ -46,10 +51,11 @@ class DatasetQueries:
         progress: DriverProgress,
         ingest: Callable[[StreamTable], DatasetIngest],
         failed: Callable[[str, str], None],
+        term: Callable[[], int],
     ) -> None:
         self._spark, self._deployment, self._spec = spark, deployment, deployment.data_cluster()
         self._warehouse, self._views, self._progress = warehouse, views, progress
-        self._make_ingest, self._failed = ingest, failed
+        self._make_ingest, self._failed, self._term = ingest, failed, term
         self._checkpoints = self._spec.checkpoints or warehouse.uri(warehouse.folder("checkpoints"))
         self.specs: dict[str, DatasetSpec] = {}
         self.ingests: dict[str, DatasetIngest] = {}
@@ -65,16 +71,19 @@ class DatasetQueries:
             spec = None if value is None else msgspec.json.decode(value, type=DatasetSpec)
             if spec == before:
                 continue
-            if before is not None and (spec is None or spec.created != before.created):
+            if before is not None and (spec is None or spec.created != before.created or not spec.static):
                 self._remove(name)
             if spec is not None:
-                self.specs[name] = spec
-                self._add(spec)
+                try:
+                    self._add(spec)
+                    self.specs[name] = spec
+                except NearcastError as error:  # this dataset does not run; the others do
+                    self._failed(name, str(error))
 
     def start(self) -> None:
         """Start new queries, and those that stopped a while ago."""
         while self._pending:
-            self._start_query(self._pending.pop())
+            self._start_or_report(self._pending.pop())
         now = time.monotonic()
         for name, query in list(self._queries.items()):
             if query.isActive:
@@ -85,12 +94,14 @@ class DatasetQueries:
             elif now > self._restart_at[name]:
                 del self._restart_at[name]
                 _log.info("dataset %s: restarting its query", name)
-                self._start_query(self.specs[name])
+                self._start_or_report(self.specs[name])
 
     def stop(self) -> None:
         """Stop all queries."""
         for query in self._queries.values():
             query.stop()
+        for table in self._views.tables.values():
+            table.close()
 
     def tidy(self) -> None:
         """Merge small files, delete what has expired, note how far each dataset is behind its stream."""
@@ -106,12 +117,17 @@ class DatasetQueries:
         tables = self._views.tables
         if spec.static:
             before = tables.get(spec.name)
-            tables[spec.name] = StaticTable(self._spark, spec, self._warehouse)
+            tables[spec.name] = table = StaticTable(self._spark, spec, self._warehouse)
+            self._progress.forget(spec.name)
+            if table.problem:
+                self._failed(spec.name, table.problem)
             if isinstance(before, StaticTable):
                 before.close()
             return
-        tables[spec.name] = table = StreamTable(self._spark, spec, self._warehouse)
-        self.ingests[spec.name] = self._make_ingest(table)
+        tables[spec.name] = stream = StreamTable(
+            self._spark, spec, self._warehouse, self._term(), lambda problem: self._failed(spec.name, problem)
+        )
+        self.ingests[spec.name] = self._make_ingest(stream)
         self._pending.append(spec)
 
     def _remove(self, name: str) -> None:
@@ -119,9 +135,18 @@ class DatasetQueries:
         if query := self._queries.pop(name, None):
             query.stop()
         self.ingests.pop(name, None)
-        self._views.tables.pop(name, None)
+        if table := self._views.tables.pop(name, None):
+            table.close()
         self.specs.pop(name, None)
         self._progress.forget(name)
+
+    def _start_or_report(self, spec: DatasetSpec) -> None:
+        """A query that cannot even start is not tried again until its dataset changes."""
+        try:
+            self._start_query(spec)
+        except NearcastError as error:
+            self._queries.pop(spec.name, None)
+            self._failed(spec.name, str(error))
 
     def _start_query(self, spec: DatasetSpec) -> None:
         from pyspark.errors import PySparkException
@@ -129,20 +154,39 @@ class DatasetQueries:
         servers, domain, stream = self._location(spec)
         options = {"servers": servers, "stream": stream, "valueSchema": spec.schema}
         options |= {"maxRowsPerBatch": str(self._spec.batch_rows)}
-        options |= {"startingSequence": str(self._views.position(spec.name) + 1)}
         if domain:
             options["domain"] = domain
         if spec.source.startswith("pub."):
             options["subject"] = spec.source
         checkpoint = f"{self._checkpoints}/{spec.name}-{spec.created}"
-        ingest = self.ingests[spec.name]
-        ingest.query_starts(DriverReader(options, checkpoint))
+        reader = DriverReader(options, checkpoint)
+        table = self._views.tables[spec.name]
+        assert isinstance(table, StreamTable)
+        table.answered(reader.answered())
+        self._fill_gap(table, reader)
+        options |= {"startingSequence": str(table.notified + 1)}
+        self.ingests[spec.name].query_starts(reader)
         frame = self._spark.readStream.format("nats").options(**options).load()
-        writer = frame.writeStream.queryName(f"dataset {spec.name}").foreachBatch(ingest)
+        writer = frame.writeStream.queryName(f"dataset {spec.name}").foreachBatch(self.ingests[spec.name])
         try:
             self._queries[spec.name] = writer.option("checkpointLocation", checkpoint).start()
         except PySparkException as error:
             raise NearcastError(f"dataset {spec.name}: {error_line(error)}") from error
+
+    def _fill_gap(self, table: StreamTable, reader: DriverReader) -> None:
+        """Read again what was answered but not written to the table when the last driver ended."""
+        if (gap := table.gap()) is None:
+            return
+        after, watermarks = gap
+        _log.info("dataset %s: records %d to %d are read again", table.spec.name, after + 1, table.notified)
+        while after < table.notified:
+            last = min(after + _GAP_ROWS, table.notified)
+            rows = reader.read_range(after + 1, last)
+            if rows is not None:
+                batch = table.validator.split(rows, watermarks)
+                watermarks = batch.watermarks
+                table.fill(replace(batch, last=last))
+            after = last
 
     def _location(self, spec: DatasetSpec) -> tuple[str, str, str]:
         """Servers, domain and stream of a dataset's records: in the cloud, or where its topic is stored."""

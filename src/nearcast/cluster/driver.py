@@ -67,7 +67,7 @@ class Driver:
         self._faults = FaultReports(self._connection, self._catalog, self.progress)
         self._views = DatasetViews(spark)
         self._datasets = DatasetQueries(
-            spark, deployment, self._warehouse, self._views, self.progress, self._ingest, self._failed
+            spark, deployment, self._warehouse, self._views, self.progress, self._ingest, self._failed, self._lease_term
         )
         self._channels = ChannelSet(spark, self.progress, self._schedule)
         self._unconfirmed = 0  # the revision of the subscriptions that are loaded, while their sites do not know of it
@@ -148,6 +148,9 @@ class Driver:
             coordinated=self._connection.call(self._catalog.knows_clients()),
         )
         write_tables(self._warehouse, tables)
+
+    def _lease_term(self) -> int:
+        return self._lease.term
 
     def _changes(self, bucket: str) -> list[tuple[str, bytes | None]]:
         return self._connection.call(self._followers[bucket].changes())

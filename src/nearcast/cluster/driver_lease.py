@@ -53,6 +53,11 @@ class DriverLease:
             time.sleep(machine.period / 16)
         self._renewal = self._connection.call(self._start_renewal())
 
+    @property
+    def term(self) -> int:
+        """The number of drivers that have held the lease so far: files and commits of an older one are refused."""
+        return self._keeper.machine.term
+
     def check(self) -> None:
         """InputError when another driver has taken over, for example while this machine slept."""
         lease = self._keeper.machine.lease

@@ -16,9 +16,10 @@ class DatasetSpec:
 
     schema: its columns, as Spark DDL. source: `fed.<name>` or `pub.<topic>`; nothing for a static dataset.
     key: with one, queries see the latest record of each key. time: the column that says when a record happened; without
-    one it is the time of arrival. late_after: records this many seconds behind the latest one are refused.
-    version: counts the loads of a static dataset. created: when it was added; it distinguishes a dataset from an
-    earlier one of the same name.
+    one it is the time of arrival. late_after: records this many seconds behind the latest one of their source are
+    refused. future_limit: records whose time is this many seconds after their arrival are refused.
+    version: counts the loads of a static dataset and the backfills of a stream. created: when it was added; it
+    distinguishes a dataset from an earlier one of the same name.
     """
 
     name: str
@@ -28,6 +29,7 @@ class DatasetSpec:
     time: str = ""
     keep_seconds: float | None = None
     late_after: float | None = None
+    future_limit: float | None = None
     version: int = 0
     created: int = 0
 
@@ -42,10 +44,12 @@ def check_dataset(spec: DatasetSpec) -> DatasetSpec:
     check_identifier(spec.name, "dataset name")
     if spec.source and spec.source != f"fed.{spec.name}" and not spec.source.startswith("pub."):
         raise InputError(f"dataset {spec.name}: source is {spec.source!r}; allowed: fed.{spec.name} or pub.<topic>")
-    for field in ("keep_seconds", "late_after"):
+    for field in ("keep_seconds", "late_after", "future_limit"):
         value = getattr(spec, field)
         if value is not None and not value > 0:
             raise InputError(f"dataset {spec.name}: {field} is {value!r}; a number above 0 is needed")
-    if spec.static and (spec.key or spec.time or spec.keep_seconds or spec.late_after):
-        raise InputError(f"dataset {spec.name} is static: key, time, keep and late-after are for streams")
+    if spec.static and (spec.key or spec.time or spec.keep_seconds or spec.late_after or spec.future_limit):
+        raise InputError(f"dataset {spec.name} is static: key, time, keep, late-after and future-limit are for streams")
+    if spec.future_limit and not spec.time:
+        raise InputError(f"dataset {spec.name}: future-limit needs a time column; give it --time")
     return spec

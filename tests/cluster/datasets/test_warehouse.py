@@ -46,9 +46,9 @@ def test_merging_until_nothing_is_left_to_merge_keeps_every_record_once(numbers:
 def test_a_batch_written_again_replaces_itself_and_days_are_deleted(tmp_path: Path) -> None:
     warehouse = Warehouse(str(tmp_path / "w"))
     folder = warehouse.folder("datasets", "x", "data")
-    times = pa.array([0, 86_400_000_000], pa.timestamp("us", "UTC"))
     for _ in range(2):
-        warehouse.write_by_day(folder, 7, pa.table({"n": [1, 2]}), times)
+        for n, day in ((1, "1970-01-01"), (2, "1970-01-02")):
+            warehouse.write(f"{folder}/day={day}", 7, pa.table({"n": [n]}))
     assert sorted(span.path.split("/")[-2] for span in warehouse.files(folder)) == ["day=1970-01-01", "day=1970-01-02"]
     assert warehouse.delete_days(folder, "1970-01-02") == ["1970-01-01"]
     assert [warehouse.read(span).to_pydict()["n"] for span in warehouse.files(folder)] == [[2]]

@@ -141,3 +141,9 @@ def test_a_replayed_batch_is_stored_once(nats: SparkSession, store: Store) -> No
 def test_wrong_options_are_named(nats: SparkSession, store: Store, options: dict[str, str], words: str) -> None:
     with pytest.raises(Exception, match=words):
         nats.read.format("nats").option("servers", store.url).options(**options).load().collect()
+
+
+def test_an_empty_stream_is_an_empty_table(nats: SparkSession, store: Store) -> None:
+    stream = fresh(store, [])
+    assert read(nats, store, stream) == []
+    assert read(nats, store, stream, valueSchema="id STRING") == []

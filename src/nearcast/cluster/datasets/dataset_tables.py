@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from nearcast.cluster.datasets.delta_table import RecordTable
+from nearcast.cluster.datasets.keyed_table import KeyedTable
+from nearcast.cluster.datasets.records import check_readable
 from nearcast.cluster.datasets.schema import arrow_schema, dataset_ddl, parse_ddl
+from nearcast.cluster.datasets.table_writer import PendingBatch, TableWriter
+from nearcast.cluster.datasets.validation import QUARANTINE, RecordValidator, ValidatedBatch
+from nearcast.cluster.datasets.watermarks import Watermarks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -18,165 +24,137 @@ if TYPE_CHECKING:
     from nearcast.cluster.datasets.warehouse import Warehouse
     from nearcast.domain.dataset import DatasetSpec
 
-__all__ = ["StaticTable", "StreamTable", "ValidatedBatch", "static_path"]
+__all__ = ["StreamTable"]
 
-# A table up to this size is sent with the plan: joining it takes no job of its own.
-_SENT_WITH_PLAN = 4 << 20
-
-
-@dataclass(frozen=True)
-class ValidatedBatch:
-    """A micro-batch: valid and refused records. last: its last sequence.
-
-    removed: messages that were removed before they were read. watermark: the latest time seen, in microseconds.
-    """
-
-    valid: pa.Table
-    refused: pa.Table
-    times: pa.Array
-    last: int
-    removed: int
-    watermark: int
+_VACUUM_SECONDS = 600.0
 
 
 class StreamTable:
     """A stream dataset. Only its own query adds to it; any thread may read.
 
-    position: the last sequence that is kept. watermark: the latest time among the records, in microseconds.
+    position: the last sequence that is in the table. notified: the last one that its channels have answered; it is
+    stored with each batch, the table about a second later. term: of the driver's lease. problem: is told why records
+    are not written.
     """
 
-    def __init__(self, spark: SparkSession, spec: DatasetSpec, warehouse: Warehouse) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        spec: DatasetSpec,
+        warehouse: Warehouse,
+        term: int = 0,
+        problem: Callable[[str], None] = lambda text: None,
+    ) -> None:
         self.spec, self._spark, self._warehouse = spec, spark, warehouse
         self._folder = warehouse.folder("datasets", spec.name)
-        self._data = f"{self._folder}/data"
         self.schema = parse_ddl(dataset_ddl(spec), f"dataset {spec.name}")
         self.arrow = arrow_schema(self.schema)
+        check_readable(self.arrow, f"dataset {spec.name}")
+        self.validator = RecordValidator(spec, self.arrow)
         state = warehouse.load_state(self._folder)
         if state.get("created", spec.created) != spec.created:  # of a removed dataset of the same name
             warehouse.remove(self._folder)
             state = {}
-        self.position = int(state.get("position", 0))
-        self.watermark = int(state.get("watermark", 0))
+        self.records = RecordTable(warehouse, f"{self._folder}/data", self.arrow, term)
+        self.quarantine = RecordTable(warehouse, f"{self._folder}/quarantine", QUARANTINE, term)
+        self.position = self.records.position
+        self.notified = max(int(state.get("position", 0)), self.position)
+        self.watermarks = Watermarks(state.get("watermarks", {}))
+        self._kept: dict[str, object] = dict(state.get("kept", {}))
         self._lock = threading.Lock()
-        self._latest: pa.Table | None = None
-        if spec.key:
-            spans = warehouse.files(self._data)
-            tables = [warehouse.read(span).cast(self.arrow) for span in sorted(spans, key=lambda s: s.high)]
-            self._latest = self._last_of_each(pa.concat_tables(tables or [self.arrow.empty_table()]))
+        self._writer = TableWriter(self.records, self.quarantine, term, self._committed, problem)
+        self._keyed = KeyedTable(spark, warehouse, spec, self.schema, self.records) if spec.key else None
+        self._vacuumed = time.monotonic()
+
+    @property
+    def version(self) -> int:
+        """It differs when the content does, or the files that hold it."""
+        return self._keyed.version if self._keyed is not None else self.records.version
 
     def validate(self, batch: pa.Table) -> ValidatedBatch:
         """Split a micro-batch of the nats source: valid records, and refused ones with the reason. Keeps nothing."""
-        batch = batch.combine_chunks()
-        removed = pc.greater(batch["removed"], 0)
-        valid = batch.filter(pc.and_(pc.is_null(batch["error"]), pc.invert(removed)))
-        refused = batch.filter(pc.or_(pc.is_valid(batch["error"]), removed))
-        records = _records(valid, self.arrow)
-        times = self._times(records)
-        watermark = max(self.watermark, _latest_time(times))
-        reasons = refused["error"]
-        if self.spec.late_after is not None and self.watermark:
-            oldest = self.watermark - int(self.spec.late_after * 1e6)
-            late = pc.less(times.cast(pa.int64()), oldest)
-            if pc.any(late).as_py():
-                refused = pa.concat_tables([refused, valid.filter(late)])
-                reason = f"late by more than {self.spec.late_after:g} s"
-                reasons = pa.chunked_array([*reasons.chunks, pa.array([reason] * pc.sum(late).as_py(), pa.string())])
-                records, times = records.filter(pc.invert(late)), times.filter(pc.invert(late))
-        quarantine = pa.table(
-            {name: refused[name] for name in ("sequence", "time", "id", "payload", "removed")} | {"reason": reasons}
-        )
-        last = int(pc.max(batch["sequence"]).as_py()) if batch.num_rows else self.position
-        count = int(pc.sum(batch["removed"]).as_py() or 0)
-        return ValidatedBatch(records, quarantine, times, last, count, watermark)
+        return self.validator.split(batch, self.watermarks)
 
     def keep(self, batch: ValidatedBatch) -> None:
-        """Store a batch. Idempotent."""
-        self._warehouse.write_by_day(self._data, batch.last, batch.valid, batch.times)
-        if batch.refused.num_rows:
-            self._warehouse.write(f"{self._folder}/quarantine", batch.last, batch.refused)
-        state = {"position": batch.last, "watermark": batch.watermark, "created": self.spec.created}
-        self._warehouse.save_state(self._folder, state)
-        with self._lock:
-            if self._latest is not None and batch.valid.num_rows:
-                self._latest = self._last_of_each(pa.concat_tables([self._latest, batch.valid]))
-            self.position, self.watermark = batch.last, batch.watermark
+        """Note that a batch was answered; its records are in the table about a second later."""
+        self._put(PendingBatch(batch.valid, batch.times, batch.refused, batch.last, batch.watermarks))
+
+    def answered(self, last: int) -> None:
+        """Spark has noted batches up to this sequence as complete: the stored position may be lost."""
+        self.notified = max(self.notified, last)
+
+    def gap(self) -> tuple[int, Watermarks] | None:
+        """The sequence after which records were answered but are not in the table, and the watermarks there."""
+        if self.notified <= self.position:
+            return None
+        exact = self._kept.get("position") == self.position
+        kept = self._kept.get("watermarks") if exact else {}
+        return self.position, Watermarks(kept if isinstance(kept, dict) else {})
+
+    def fill(self, batch: ValidatedBatch) -> None:
+        """Put records of a gap into the table."""
+        pending = PendingBatch(batch.valid, batch.times, batch.refused, batch.last, batch.watermarks)
+        if self._keyed is not None:
+            self._keyed.update(batch.valid)
+        self._writer.put(pending)
+        self._writer.flush()
+
+    def flush(self) -> None:
+        """Write now what is pending."""
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Write what is pending, and end."""
+        self._writer.close()
 
     def frame(self) -> DataFrame:
         """All records; for a dataset with a key, the latest record of each key."""
-        if self._latest is not None:
-            with self._lock:
-                return self._spark.createDataFrame(self._latest, self.schema)
-        return self._read([span.path for span in self._warehouse.files(self._data)])
+        return self._keyed.frame() if self._keyed is not None else self.read(self.records.paths())
 
     def between(self, low: int, high: int) -> DataFrame:
         """The records with low < sequence ≤ high."""
-        paths = [span.path for span in self._warehouse.files(self._data) if span.high > low]
-        frame = self._read(paths)
+        frame = self.read(self.records.paths(low))
         return frame.where((frame["_sequence"] > low) & (frame["_sequence"] <= high))
 
     def tidy(self, now: datetime) -> None:
-        """Merge small files and delete records older than `keep_seconds`."""
-        for folder in (self._data, f"{self._folder}/quarantine"):
-            self._warehouse.merge(folder)
+        """Compact small files and delete records older than `keep_seconds`."""
+        for table in (self.records, self.quarantine):
+            table.compact()
         if self.spec.keep_seconds is not None:
             oldest = now.astimezone(UTC) - timedelta(seconds=self.spec.keep_seconds)
-            self._warehouse.delete_days(self._data, oldest.strftime("%Y-%m-%d"))
+            midnight = oldest.replace(hour=0, minute=0, second=0, microsecond=0)
+            self.records.delete_days(oldest.strftime("%Y-%m-%d"))
+            if self._keyed is not None:
+                self._keyed.expire(int(midnight.timestamp() * 1e6))
+        if time.monotonic() - self._vacuumed > _VACUUM_SECONDS:
+            self._vacuumed = time.monotonic()
+            for table in (self.records, self.quarantine):
+                table.vacuum()
+        self.records.refresh()
 
-    def _read(self, paths: list[str]) -> DataFrame:
+    def read(self, paths: list[str]) -> DataFrame:
+        """Files of the table as a frame."""
         if not paths:
             return self._spark.createDataFrame(self.arrow.empty_table(), self.schema)
         return self._spark.read.schema(self.schema).parquet(*map(self._warehouse.uri, paths))
 
-    def _times(self, records: pa.Table) -> pa.Array:
-        arrived = _flat(records["_arrived"])
-        if not self.spec.time:
-            return arrived
-        return pc.coalesce(_flat(records[self.spec.time]).cast(arrived.type), arrived)
+    def _put(self, pending: PendingBatch) -> None:
+        self._writer.put(pending)
+        if self._keyed is not None:
+            self._keyed.update(pending.valid)
+        with self._lock:
+            self.notified, self.watermarks = pending.last, pending.watermarks
+            self._save()
 
-    def _last_of_each(self, table: pa.Table) -> pa.Table:
-        rows = pa.table({"key": table[self.spec.key], "row": pa.array(range(table.num_rows), pa.int64())})
-        last = rows.group_by("key").aggregate([("row", "max")])["row_max"]
-        return table.take(last).combine_chunks()
+    def _committed(self, batch: PendingBatch) -> None:
+        with self._lock:
+            self._kept = {"position": batch.last, "watermarks": dict(batch.watermarks.latest)}
+            self.position = batch.last
+            if self.watermarks.latest:
+                self._save()
+        if self._keyed is not None:
+            self._keyed.fold_if_large()
 
-
-class StaticTable:
-    """A static dataset: one version at a time."""
-
-    def __init__(self, spark: SparkSession, spec: DatasetSpec, warehouse: Warehouse) -> None:
-        self.spec = spec
-        schema = parse_ddl(dataset_ddl(spec), f"dataset {spec.name}")
-        if spec.version == 0:
-            self._frame = spark.createDataFrame(arrow_schema(schema).empty_table(), schema)
-            return
-        path = static_path(warehouse, spec.name, spec.version)
-        table = warehouse.read(path).cast(arrow_schema(schema))
-        self._frame = spark.createDataFrame(table, schema)
-        if table.nbytes > _SENT_WITH_PLAN:
-            self._frame = self._frame.cache()
-
-    def frame(self) -> DataFrame:
-        return self._frame
-
-    def close(self) -> None:
-        """Drop it from Spark's cache."""
-        self._frame.unpersist()
-
-
-def static_path(warehouse: Warehouse, name: str, version: int) -> str:
-    """The file of a version of a static dataset."""
-    return warehouse.folder("datasets", name, "static", f"{version:08d}.parquet")
-
-
-def _records(valid: pa.Table, schema: pa.Schema) -> pa.Table:
-    values = _flat(valid["value"])
-    columns: list[Any] = [values.field(n) for n in range(values.type.num_fields)]
-    table = pa.Table.from_arrays([*columns, valid["sequence"], valid["time"]], names=schema.names)
-    return table.cast(schema)
-
-
-def _flat(column: pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
-
-
-def _latest_time(times: pa.Array) -> int:
-    return int(pc.max(times.cast(pa.int64())).as_py() or 0) if len(times) else 0
+    def _save(self) -> None:
+        state = {"position": self.notified, "watermarks": self.watermarks.latest, "created": self.spec.created}
+        self._warehouse.save_state(self._folder, state | {"kept": self._kept})

@@ -1,4 +1,4 @@
-"""Records from files: CSV, Parquet, or a JSON object per line."""
+"""Records from files: CSV, Parquet, a JSON object per line, or a Delta table."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.json as pajson
 import pyarrow.parquet as pq
+from deltalake import DeltaTable
 
 from nearcast.errors import InputError
 
@@ -49,6 +50,8 @@ def read_table(path: Path, schema: pa.Schema, required: set[str]) -> pa.Table:
 
 def _load(path: Path, schema: pa.Schema | None) -> pa.Table:
     try:
+        if (path / "_delta_log").is_dir():
+            return DeltaTable(path).to_pyarrow_table()
         if path.suffix == ".parquet":
             return pq.read_table(path)
         if path.suffix in _JSON:

@@ -11,17 +11,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
+from nearcast.cluster.datasets.suspects import find_suspects
+from nearcast.errors import InputError
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["RecordReader"]
+__all__ = ["RecordReader", "check_readable"]
+
+# With a larger part of payloads that only Arrow can judge, halving finds the invalid ones faster.
+_MOST_DOUBTFUL = 0.02
+# After an invalid payload, this many reads begin with the quick look: invalid ones seldom come alone.
+_WARY_READS = 20
 
 
-@dataclass(frozen=True)
+@dataclass
 class RecordReader:
     """Reads JSON objects by a schema: unknown fields are ignored, missing ones are null unless they are required."""
 
     schema: pa.Schema
+    _wary: int = 0
 
     def read(self, payloads: Sequence[bytes]) -> tuple[pa.StructArray, pa.Array]:
         """For each payload a struct (null if it does not fit the schema) and an error (null if it does)."""
@@ -29,27 +38,59 @@ class RecordReader:
             return self._empty(0), pa.nulls(0, pa.string())
         structs: list[pa.Array] = []
         reasons: list[pa.Array] = []
-        self._read(list(payloads), structs, reasons)
+        self._read_all(list(payloads), structs, reasons)
         return pa.concat_arrays(structs), pa.concat_arrays(reasons)
 
-    def _read(self, payloads: list[bytes], structs: list[pa.Array], reasons: list[pa.Array]) -> None:
+    def _read_all(self, payloads: list[bytes], structs: list[pa.Array], reasons: list[pa.Array]) -> None:
+        """All at once; if that fails, those that look invalid apart from the others."""
+        if not self._wary:
+            try:
+                self._read_valid(payloads, structs, reasons)
+                return
+            except (pa.ArrowInvalid, UnicodeDecodeError):
+                self._wary = _WARY_READS
+        self._wary -= 1
+        suspects = find_suspects(self.schema, payloads)
+        if suspects:
+            self._wary = _WARY_READS
+        doubtful = sum(reason is None for reason in suspects.values())
+        if not suspects or doubtful > max(_MOST_DOUBTFUL * len(payloads), 1):
+            self._halve(payloads, structs, reasons)
+            return
+        others = [n for n in range(len(payloads)) if n not in suspects]
+        found: tuple[list[pa.Array], list[pa.Array]] = [], []
+        if others:
+            self._halve([payloads[n] for n in others], *found)
+        for n, reason in suspects.items():
+            if reason is None:
+                self._halve([payloads[n]], *found)
+            else:
+                found[0].append(self._empty(1))
+                found[1].append(pa.array([reason]))
+        order = pc.sort_indices(pa.array([*others, *suspects]))
+        structs.append(pa.concat_arrays(found[0]).take(order))
+        reasons.append(pa.concat_arrays(found[1]).take(order))
+
+    def _halve(self, payloads: list[bytes], structs: list[pa.Array], reasons: list[pa.Array]) -> None:
         """All at once; if that fails, halve until the payload that does not fit is alone."""
         try:
-            table = self._parse(payloads)
+            self._read_valid(payloads, structs, reasons)
         except (pa.ArrowInvalid, UnicodeDecodeError) as error:
             if len(payloads) == 1:
+                reason = find_suspects(self.schema, payloads).get(0) or _plain(str(error))
                 structs.append(self._empty(1))
-                reasons.append(pa.array([_plain(str(error))], pa.string()))
+                reasons.append(pa.array([reason], pa.string()))
                 return
             middle = len(payloads) // 2
-            self._read(payloads[:middle], structs, reasons)
-            self._read(payloads[middle:], structs, reasons)
-            return
+            self._halve(payloads[:middle], structs, reasons)
+            self._halve(payloads[middle:], structs, reasons)
+
+    def _read_valid(self, payloads: list[bytes], structs: list[pa.Array], reasons: list[pa.Array]) -> None:
+        table = self._parse(payloads)
         missing = self._missing(table)
         columns = [column.combine_chunks() if column.num_chunks != 1 else column.chunk(0) for column in table.columns]
         fields = [field.with_nullable(True) for field in self.schema]
-        good = pa.StructArray.from_arrays(columns, fields=fields, mask=pc.is_valid(missing))
-        structs.append(good)
+        structs.append(pa.StructArray.from_arrays(columns, fields=fields, mask=pc.is_valid(missing)))
         reasons.append(missing)
 
     def _parse(self, payloads: list[bytes]) -> pa.Table:
@@ -82,9 +123,31 @@ class RecordReader:
         return pa.nulls(rows, pa.struct([field.with_nullable(True) for field in self.schema]))
 
 
+def check_readable(schema: pa.Schema, at: str) -> None:
+    """InputError names the column that JSON records cannot fill."""
+    for field in schema:
+        try:
+            RecordReader(pa.schema([field])).read([b"{}"])
+        except pa.ArrowNotImplementedError:
+            raise InputError(
+                f"{at}: column {field.name} is {field.type}, which is not read from JSON; allowed: STRING, BOOLEAN, "
+                "numbers, DATE, TIMESTAMP, BINARY, and ARRAY or STRUCT of these"
+            ) from None
+
+
 def _as_read(field: pa.Field) -> pa.Field:
     """Arrow's JSON reader does not read dates; they are read as text and cast."""
-    return field.with_type(pa.string()) if pa.types.is_date(field.type) else field.with_nullable(True)
+    return field.with_type(_type_as_read(field.type)).with_nullable(True)
+
+
+def _type_as_read(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_date(kind):
+        return pa.string()
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_type_as_read(kind.value_type)))
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_type_as_read(field.type)) for field in kind])
+    return kind
 
 
 def _one_line(payload: bytes) -> bytes:

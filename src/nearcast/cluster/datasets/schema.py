@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nearcast.domain.dataset import DatasetSpec
 
 __all__ = [
-    "META_COLUMNS", "arrow_schema", "dataset_ddl", "ddl_of", "parse_ddl", "read_schema", "required_fields",
+    "META_COLUMNS", "arrow_schema", "conform", "dataset_ddl", "ddl_of", "parse_ddl", "read_schema", "required_fields",
     "without_not_null",
 ]  # fmt: skip
 
@@ -79,6 +79,15 @@ def arrow_schema(schema: Any) -> pa.Schema:
     from pyspark.sql.pandas.types import to_arrow_schema
 
     return to_arrow_schema(schema, timezone="UTC")
+
+
+def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """A table of an older schema, with nulls in the columns that were added since."""
+    import pyarrow as pa
+
+    names = set(table.column_names)
+    columns = [table[f.name] if f.name in names else pa.nulls(table.num_rows, f.type) for f in schema]
+    return pa.table(columns, names=schema.names).cast(schema)
 
 
 def required_fields(ddl: str) -> set[str]:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from nearcast.cluster.datasets.dataset_tables import StaticTable, StreamTable
+    from nearcast.cluster.datasets.dataset_tables import StreamTable
+    from nearcast.cluster.datasets.static_table import StaticTable
 
 __all__ = ["DatasetViews"]
 
@@ -37,8 +38,9 @@ class DatasetViews:
         return int(getattr(self.tables.get(dataset), "position", 0))
 
     def version(self, dataset: str) -> tuple[object, int]:
-        """Equal versions have equal content."""
-        return self.tables[dataset], self.position(dataset)
+        """Equal versions have equal content, in the same files."""
+        table = self.tables[dataset]
+        return table, table.version
 
     def part(self, dataset: str, reader: str, frame: DataFrame) -> str:
         """A view of some records of a dataset, for one reader."""

@@ -1,11 +1,9 @@
-"""Where datasets and results are stored: Parquet files, written atomically, on a local or shared disk.
+"""Where results and small documents are stored: files, written atomically, on a local or shared disk.
 
 A file is named after the last sequence it holds, so that a repeated micro-batch overwrites the same files.
 Merged files name the range that they cover; a reader skips files that are covered, so merging needs no lock.
 
-    datasets/<name>/data/day=2026-11-15/batch-00000000000000000042.parquet     records, by the day of their time
-    datasets/<name>/quarantine/…                                              what was refused, and why
-    datasets/<name>/static/<version>.parquet                                  a static dataset
+    datasets/<name>/                                                          Delta tables, see `delta_table`
     results/<producer>/day=2026-11-15/…                                       results, stored before they are published
 """
 
@@ -16,22 +14,24 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import PurePosixPath
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from nearcast.errors import NearcastError
 
-__all__ = ["FileSpan", "StorageError", "Warehouse", "live_files", "merges"]
+__all__ = ["LONGEST_READ", "FileSpan", "StorageError", "Warehouse", "disk_reason", "live_files", "merges"]
 
 _NAME = re.compile(r"batch-(?P<last>\d{20})\.parquet|merged-(?P<low>\d{20})-(?P<high>\d{20})\.parquet")
 # This many files of one size are merged into one of the next size.
 _MERGE = 32
 _PIECE = 65_536
+LONGEST_READ = timedelta(hours=1)
+"""A query that takes longer may find that files it began with were deleted."""
 
 
 class StorageError(NearcastError, OSError):
@@ -80,11 +80,11 @@ class Warehouse:
     def __init__(self, root: str) -> None:
         try:
             if "://" in root:
-                self._fs, base = pafs.FileSystem.from_uri(root)
+                self.fs, base = pafs.FileSystem.from_uri(root)
                 self.root, self._scheme = base.rstrip("/"), root.split("://")[0]
             else:
-                self._fs, self.root, self._scheme = pafs.LocalFileSystem(), root.rstrip("/"), "file"
-            self._fs.create_dir(self.root, recursive=True)
+                self.fs, self.root, self._scheme = pafs.LocalFileSystem(), root.rstrip("/"), "file"
+            self.fs.create_dir(self.root, recursive=True)
         except (OSError, pa.ArrowInvalid) as error:
             raise StorageError(f"warehouse {root}: {error}") from error
 
@@ -92,13 +92,17 @@ class Warehouse:
         """The URI of a path, for Spark."""
         return f"{self._scheme}://{path}"
 
+    def table_uri(self, path: str) -> str:
+        """The location of a Delta table."""
+        return path if self._scheme == "file" else self.uri(path)
+
     def folder(self, *parts: str) -> str:
         return "/".join([self.root, *parts])
 
     def files(self, folder: str) -> list[FileSpan]:
         """The live data files below a folder."""
         selector = pafs.FileSelector(folder, recursive=True, allow_not_found=True)
-        return live_files(info.path for info in self._fs.get_file_info(selector) if info.is_file)
+        return live_files(info.path for info in self.fs.get_file_info(selector) if info.is_file)
 
     def write(self, folder: str, last: int, table: pa.Table, metadata: Mapping[str, Any] | None = None) -> None:
         """Write one batch as one file, atomically."""
@@ -107,17 +111,9 @@ class Warehouse:
             table = table.replace_schema_metadata({"nearcast": json.dumps(metadata)})
         self.write_file(path, table)
 
-    def write_by_day(self, folder: str, last: int, table: pa.Table, times: pa.Array) -> None:
-        """Write one batch, split by the day of each row."""
-        if table.num_rows == 0:
-            return
-        days = pc.strftime(times, format="%Y-%m-%d")
-        for day in sorted(pc.unique(days).to_pylist()):
-            self.write(f"{folder}/day={day}", last, table.filter(pc.equal(days, day)))
-
     def read(self, span_or_path: FileSpan | str) -> pa.Table:
         path = span_or_path.path if isinstance(span_or_path, FileSpan) else span_or_path
-        with self._fs.open_input_file(path) as stream:
+        with self.fs.open_input_file(path) as stream:
             return pq.ParquetFile(stream).read()
 
     @staticmethod
@@ -136,9 +132,9 @@ class Warehouse:
         """Write a file, atomically."""
         folder = str(PurePosixPath(path).parent)
         try:
-            self._fs.create_dir(folder, recursive=True)
+            self.fs.create_dir(folder, recursive=True)
         except OSError as error:
-            raise StorageError(f"{folder} cannot be created: {_reason(error)}") from error
+            raise StorageError(f"{folder} cannot be created: {disk_reason(error)}") from error
         with self._replacing(path) as sink:
             sink.write(content)
 
@@ -149,22 +145,21 @@ class Warehouse:
     def load_state(self, folder: str) -> dict[str, Any]:
         """The document of a folder, or an empty one."""
         path = f"{folder}/state.json"
-        if not self._fs.get_file_info(path).is_file:
+        if not self.fs.get_file_info(path).is_file:
             return {}
-        with self._fs.open_input_file(path) as stream:
+        with self.fs.open_input_file(path) as stream:
             try:
                 return dict(json.loads(stream.read()))
             except ValueError as error:
                 raise StorageError(f"{path} is damaged ({error}); restore it from a backup or remove it") from error
 
     def merge(self, folder: str, *, at_least: int = _MERGE) -> int:
-        """Merge small files; returns how many were merged."""
+        """Merge small files; returns how many were merged. They are deleted when no reader can have them open."""
         done = 0
+        self._delete_covered(folder)
         for group in merges(self.files(folder), at_least=at_least):
             low, high = min(span.low for span in group), max(span.high for span in group)
             self._copy(group, f"{group[0].folder}/merged-{low:020d}-{high:020d}.parquet")
-            for span in group:
-                self._fs.delete_file(span.path)
             done += len(group)
         return done
 
@@ -172,24 +167,36 @@ class Warehouse:
         """Delete the days before one; returns them."""
         selector = pafs.FileSelector(folder, allow_not_found=True)
         gone = []
-        for info in self._fs.get_file_info(selector):
+        for info in self.fs.get_file_info(selector):
             day = info.base_name.removeprefix("day=")
             if info.type == pafs.FileType.Directory and info.base_name.startswith("day=") and day < before:
-                self._fs.delete_dir(info.path)
+                self.fs.delete_dir(info.path)
                 gone.append(day)
         return gone
 
     def remove(self, folder: str) -> None:
         """Delete a folder and its content."""
-        if self._fs.get_file_info(folder).type == pafs.FileType.Directory:
-            self._fs.delete_dir(folder)
+        if self.fs.get_file_info(folder).type == pafs.FileType.Directory:
+            self.fs.delete_dir(folder)
+
+    def _delete_covered(self, folder: str) -> None:
+        """Delete files that were merged, some time after: a query may have begun with them."""
+        selector = pafs.FileSelector(folder, recursive=True, allow_not_found=True)
+        found = {info.path: info for info in self.fs.get_file_info(selector) if info.is_file}
+        live = {span.path for span in live_files(found)}
+        merged = {span.folder: found[span.path].mtime for span in live_files(found) if span.merged}
+        now = datetime.now(UTC)
+        for path in found.keys() - live:
+            span = _span(path)
+            if span is not None and span.folder in merged and now - merged[span.folder] > LONGEST_READ:
+                self.fs.delete_file(path)
 
     def _copy(self, group: Iterable[FileSpan], path: str) -> None:
         """Copy several files into one, a piece at a time: a merged file may be larger than memory."""
         writer: Any = None
         with self._replacing(path) as sink:
             for span in group:
-                with self._fs.open_input_file(span.path) as stream:
+                with self.fs.open_input_file(span.path) as stream:
                     file = pq.ParquetFile(stream)
                     if writer is None:
                         writer = pq.ParquetWriter(sink, file.schema_arrow.remove_metadata(), compression="zstd")
@@ -203,15 +210,17 @@ class Warehouse:
         """A file that gets its name when it is complete."""
         beside = f"{path}.part"
         try:
-            with self._fs.open_output_stream(beside) as sink:
+            with self.fs.open_output_stream(beside) as sink:
                 yield sink
-            self._fs.move(beside, path)
+            self.fs.move(beside, path)
         except OSError as error:
-            raise StorageError(f"{path} cannot be written: {_reason(error)}") from error
+            raise StorageError(f"{path} cannot be written: {disk_reason(error)}") from error
 
 
-def _reason(error: OSError) -> str:
-    return "the disk is full" if error.errno == 28 or "No space left" in str(error) else str(error)
+def disk_reason(error: Exception) -> str:
+    """What went wrong with a file, in one line."""
+    full = getattr(error, "errno", None) == 28 or "No space left" in str(error) or "os error 28" in str(error)
+    return "the disk is full" if full else str(error).splitlines()[0]
 
 
 def _span(path: str) -> FileSpan | None:

@@ -46,6 +46,20 @@ class DriverReader:
         rows = [rows for part in parts for rows in self._reader.read(part)]
         return pa.Table.from_batches(rows) if rows else None
 
+    def read_range(self, first: int, last: int) -> pa.Table | None:
+        """The messages first ≤ sequence ≤ last."""
+        rows = list(self._reader.read(SequenceRange(self._stream, first, last)))
+        return pa.Table.from_batches(rows) if rows else None
+
+    def answered(self) -> int:
+        """The last sequence of the batches that Spark has noted as complete; 0 without a checkpoint."""
+        selector = pafs.FileSelector(f"{self._folder}/commits", allow_not_found=True)
+        try:
+            batches = [int(info.base_name) for info in self._fs.get_file_info(selector) if info.base_name.isdigit()]
+        except OSError:
+            return 0
+        return (self._end(max(batches)) or 0) if batches else 0
+
     def _end(self, batch: int) -> int | None:
         """From Spark's offset log: a version, a line of metadata, and a line with the last sequence of each stream."""
         try:

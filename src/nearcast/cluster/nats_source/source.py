@@ -70,8 +70,8 @@ class _Reader:
         self._ranges = RangeReader(options, _record_reader(schema, options.value_schema))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, SequenceRange)
-        return self._ranges.read(partition)
+        """Without any range, Spark reads one partition of its own, which is empty."""
+        return self._ranges.read(partition) if isinstance(partition, SequenceRange) else iter(())
 
     def _bounds(self) -> dict[str, StreamBounds]:
         connection = connection_to(self._options.servers)
