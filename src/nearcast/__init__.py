@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nearcast.codec import Codec
     from nearcast.coordinates import Coordinate
     from nearcast.domain.topic import TopicError
-    from nearcast.errors import InputError, NearcastError
+    from nearcast.errors import InputError, InputTypeError, NearcastError
     from nearcast.filters import Condition, field
     from nearcast.message import Message, PayloadError
     from nearcast.nats.connection import ConnectionLostError, PayloadTooLargeError
@@ -35,6 +35,7 @@ __all__ = [
     "History",
     "HistoryError",
     "InputError",
+    "InputTypeError",
     "Message",
     "NearcastError",
     "PayloadError",
@@ -61,7 +62,7 @@ _HOMES = {
     "nearcast.codec": ("Codec",),
     "nearcast.coordinates": ("Coordinate",),
     "nearcast.domain.topic": ("TopicError",),
-    "nearcast.errors": ("InputError", "NearcastError"),
+    "nearcast.errors": ("InputError", "InputTypeError", "NearcastError"),
     "nearcast.filters": ("Condition", "field"),
     "nearcast.message": ("Message", "PayloadError"),
     "nearcast.nats.connection": ("ConnectionLostError", "PayloadTooLargeError"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["InputError", "NearcastError"]
+__all__ = ["InputError", "InputTypeError", "NearcastError"]
 
 
 class NearcastError(Exception):
@@ -11,3 +11,7 @@ class NearcastError(Exception):
 
 class InputError(NearcastError, ValueError):
     """A file, an option or a message that came from a user is refused. The command line exits with 2."""
+
+
+class InputTypeError(InputError, TypeError):
+    """An argument of another type than is allowed."""

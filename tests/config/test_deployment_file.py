@@ -71,6 +71,14 @@ def test_a_good_file_becomes_a_deployment(tmp_path: Path) -> None:
         (("port = 4300", "port = 70000"), "site[0].port is 70000; allowed: 1 to 65530"),
         (("port = 4310", "port = 4302"), "site[1].port is 4302; allowed: ports apart"),
         (('kind = "cloud"', 'kind = "fog"'), "site[1].kind is 'fog'; allowed: cloud, edge"),
+        (
+            ("port = 4300", 'kind = "cloud"\nport = 4300'),
+            "site[1].kind is 'cloud'; allowed: one site of kind cloud; tokyo",
+        ),
+        (
+            ("port = 4300", 'port = 4300\nhost = "nats://a b"'),
+            "site[0].host is 'nats://a b'; allowed: an address or name",
+        ),
         (('name = "cloud"', 'name = "tokyo"'), "site[1].name is 'tokyo'; allowed: each site once"),
         (('name = "cloud"', 'name = "a b"'), "site[1].name is 'a b'; allowed: letters, digits, - and _, 63 at most"),
         (('name = "cloud"', ""), "site[1]: the key `name` is missing"),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import msgspec
 
 from nearcast.client.acknowledgements import Receipt
+from nearcast.client.arguments import check_connect, check_subscribe
 from nearcast.client.cursor import Cursor, cursor_path
 from nearcast.client.history import History, HistoryQuery, StoreFinder, history_request
 from nearcast.client.publication_spool import PublicationSpool
@@ -193,6 +194,16 @@ class Client:
 
         With `channel` and `params` instead of a topic: the results of a channel for these values of its parameters.
         """
+        check_subscribe(
+            topic=topic,
+            channel=channel,
+            params=params,
+            callback=callback,
+            on_error=on_error,
+            replay=replay,
+            cursor=cursor,
+            buffer=buffer,
+        )
         if (topic is None) == (channel is None):
             raise InputError(f"subscribe takes a topic or a channel: topic is {topic!r}, channel is {channel!r}")
         if on_error is not None and type is None:
@@ -296,6 +307,15 @@ def connect(
     spool: a file in which publications with a write quorum are kept until their stores have them, at most 64 MiB. They
     are sent in order when stores can be reached again, by this process or by the next one with the same file.
     """
+    check_connect(
+        urls=urls,
+        coordinator=coordinator,
+        name=name,
+        timeout=timeout,
+        report_seconds=report_seconds,
+        spool=spool,
+        codec=codec,
+    )
     if urls is not None and coordinator is not None:
         raise InputError(
             f"connect takes urls or coordinator, not both: urls is {urls!r}, coordinator is {coordinator!r}; "

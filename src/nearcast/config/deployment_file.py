@@ -69,9 +69,12 @@ def _check_sites(sites: tuple[SiteSpec, ...]) -> None:
     """Names and ports that are unique, and settings that need each other."""
     taken: dict[tuple[str, int], str] = {}
     directories: dict[tuple[str, Path], str] = {}
+    clouds = [site.name for site in sites if site.kind == "cloud"]
     for n, site in enumerate(sites):
         at, limits = f"site[{n}]", site.limits
         _require(site.name not in {other.name for other in sites[:n]}, f"{at}.name", site.name, "each site once")
+        one_cloud = f"one site of kind cloud; {clouds[0] if clouds else ''} is it"
+        _require(site.kind != "cloud" or site.name == clouds[0], f"{at}.kind", site.kind, one_cloud)
         with_store = "sites with a [site.store] (MQTT keeps sessions)"
         _require(site.mqtt_port is None or site.store is not None, f"{at}.mqtt_port", site.mqtt_port, with_store)
         if site.store is not None:  # sites of other machines may have a directory of that name, too

@@ -42,7 +42,9 @@ class SiteSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: Annotated[str, Meta(pattern=f"^{NAME_PATTERN}$", description=NAME_RULE)]
     kind: Literal["edge", "cloud"] = "edge"
     position: tuple[_Latitude, _Longitude] | None = None
-    host: str = "127.0.0.1"
+    host: Annotated[str, Meta(pattern=r"^[A-Za-z0-9.:_-]+$", description="an address or name of a machine")] = (
+        "127.0.0.1"
+    )
     port: Annotated[int, Meta(ge=1, le=65530, description="1 to 65530 (six ports from it on are used)")] = 4222
     mqtt_port: Annotated[int, Meta(ge=1, le=65535)] | None = None
     store: StoreSpec | None = None

@@ -8,11 +8,22 @@ import socket
 
 from nearcast.errors import NearcastError
 
-__all__ = ["free_ports", "port_problem"]
+__all__ = ["free_ports", "host_problem", "port_problem"]
 
 # Below the range from which the system takes ports for outgoing connections. Each test process has a part of its own.
 _FIRST, _SPAN, _PARTS = 20_000, 1000, 12
 _offset = os.getpid() * 10 % _SPAN  # two processes at the same time begin at different places
+
+
+def host_problem(host: str) -> str:
+    """Why no server of this machine could listen at an address; empty when one could."""
+    with socket.socket() as probe:
+        try:
+            probe.bind((host, 0))
+        except OSError as error:
+            unknown = isinstance(error, socket.gaierror)
+            return "is not known" if unknown else f"is no address of this machine: {error.strerror}"
+    return ""
 
 
 def port_problem(host: str, port: int) -> str:

@@ -10,7 +10,7 @@ from nearcast.errors import InputError, NearcastError
 from nearcast.nats.connection import Connection, open_connection
 from nearcast.nats.tasks import gather_or_cancel, retry
 from nearcast.site.agent.agent import Agent
-from nearcast.site.ports import port_problem
+from nearcast.site.ports import host_problem, port_problem
 from nearcast.site.servers import broker_config, fetch_monitoring, server_binary, server_is_ready, store_config
 from nearcast.site.store_writes import StoreWrites
 from nearcast.site.supervisor import SupervisedProcess
@@ -131,7 +131,9 @@ class Site:
 
 
 def refuse_ports_in_use(site: Site) -> None:
-    """Say which port is taken before a server fails over it."""
+    """Say that the host is not this machine's, or which port is taken, before a server fails over it."""
+    if problem := host_problem(site.spec.host):
+        raise InputError(f"site {site.spec.name}: host {site.spec.host!r} {problem}; choose another `host`")
     for what, port in site.spec.ports().items():
         if problem := port_problem(site.spec.host, port):
             raise InputError(

@@ -1,0 +1,44 @@
+"""Arguments of a wrong type are refused where they are given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import nearcast
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({"topic": "gps", "type": int, "on_error": 5}, "subscribe: on_error is 5; allowed: a function"),
+        ({"topic": "gps", "callback": "f"}, "subscribe: callback is 'f'; allowed: a function"),
+        ({"topic": 7}, "subscribe: topic is 7; allowed: a text"),
+        ({"topic": "gps", "buffer": "big"}, "subscribe: buffer is 'big'; allowed: a number of messages"),
+        ({"topic": "gps", "buffer": True}, "subscribe: buffer is True; allowed: a number of messages"),
+        ({"topic": "gps", "cursor": 3}, "subscribe: cursor is 3; allowed: a name or a path"),
+        ({"topic": "gps", "replay": "1h"}, "subscribe: replay is '1h'; allowed: True, a number of messages, a time"),
+        ({"channel": "near", "params": [1]}, r"subscribe: params is \[1\]; allowed: a mapping of names to values"),
+    ],
+)
+async def test_subscribe(arguments: dict[str, Any], complaint: str) -> None:
+    client = nearcast.connect()
+    with pytest.raises(TypeError, match=complaint) as error:
+        client.subscribe(**arguments)
+    assert isinstance(error.value, nearcast.InputError)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({"urls": 4222}, "connect: urls is 4222; allowed: an address or several"),
+        ({"name": 5}, "connect: name is 5; allowed: a text"),
+        ({"timeout": "5s"}, "connect: timeout is '5s'; allowed: a number of seconds"),
+        ({"codec": "json"}, "connect: codec is 'json'; allowed: an object with the methods encode and decode"),
+        ({"spool": 1}, "connect: spool is 1; allowed: a name or a path"),
+    ],
+)
+async def test_connect(arguments: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(TypeError, match=complaint):
+        nearcast.connect(**arguments)
