@@ -17,11 +17,13 @@ from nearcast.domain.topic import TopicSpec
 from nearcast.testing import RunningSites, sites, until
 
 PROCESSORS = """
-import json, pathlib, time
+import json, os, pathlib, signal, time
 from nearcast import processor
 
 @processor("alerts.*", spool=5)
 def attempt(message, spool):
+    if message.attempt < message.data.get("kills", 0):
+        os.kill(os.getpid(), signal.SIGKILL)
     if message.attempt < message.data["fails"]:
         raise ValueError(f"attempt {message.attempt}")
     return {"n": message.data["n"], "attempt": message.attempt}
@@ -74,7 +76,6 @@ async def test_letters_are_kept_retried_and_given_up_after_max_attempts(tmp_path
 
         async def retry(*, force: bool = False) -> list[str]:
             found = await letters.find(everything)
-            await asyncio.sleep(2.0)  # until a letter's publication is marked, it counts as being processed
             return [one.outcome async for one in letters.retry(found, 50, force=force)]
 
         for n, fails in enumerate((0, 1, 99)):
@@ -109,6 +110,28 @@ async def test_letters_are_kept_retried_and_given_up_after_max_attempts(tmp_path
         assert dropped["dropped"] == 1
         assert await command("ls", "alerts.*", "--url", c.url("tokyo")) == []
         assert [one.data["n"] async for one in client.history("alerts.fire")] == [0, 1]
+
+
+async def test_a_publication_whose_processor_is_killed_has_further_attempts(tmp_path: Path) -> None:
+    """What comes behind it waits: the order is kept."""
+    async with (
+        city(tmp_path, ALERTS) as c,
+        nearcast.connect(c.url("osaka")) as client,
+        client.subscribe("alerts.*") as subscription,
+    ):
+        for n, kills in enumerate((1, 0, 99, 0)):
+            await client.publish("alerts.fire", {"n": n, "fails": 0, "kills": kills})
+        found = [(await anext(subscription)).data for _ in range(3)]
+        assert found == [{"n": 0, "attempt": 1}, {"n": 1, "attempt": 0}, {"n": 3, "attempt": 0}]
+        letters, everything = DeadLetters(client.connection), LetterFilter("alerts.*")
+
+        async def reasons() -> list[tuple[int, str]]:
+            return [(one.attempts, one.reason) for one in await letters.find(everything)]
+
+        async def given_up() -> bool:
+            return await reasons() == [(3, "the processor's process was ended by signal 9")]
+
+        await until(given_up)
 
 
 async def test_letters_of_plain_topics_are_not_kept(tmp_path: Path) -> None:

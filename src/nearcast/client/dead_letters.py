@@ -39,6 +39,7 @@ __all__ = ["DeadLetters", "LetterFilter", "RetryOutcome", "StoredLetter"]
 
 _PAGE = 1000
 _ANSWER_LIMIT = 5.0
+_ASK_AGAIN = 0.05
 
 
 @dataclass(frozen=True)
@@ -133,27 +134,33 @@ class DeadLetters:
 
     async def _send_again(self, letter: StoredLetter) -> RetryOutcome:
         origin, attempts = dead_letter_origin(letter.id.encode())
-        subject, headers = subjects.redelivery(letter.topic), retry_block(origin, letter.reason, attempts)
+        headers = retry_block(origin, letter.reason, attempts)
         inbox = self._connection.new_inbox()
-        answered: asyncio.Future[tuple[bytes, bytes]] = asyncio.get_running_loop().create_future()
+        answers: asyncio.Queue[tuple[bytes, bytes]] = asyncio.Queue()
 
         def take(subject: str, reply: str, payload: bytes, headers: bytes) -> None:
-            if not answered.done():
-                answered.set_result((payload, headers))
+            answers.put_nowait((payload, headers))
 
         subscription = await self._connection.subscribe_raw(inbox, take)
+        payload = status = b""
         try:
-            self._connection.send(subject, headers, letter.payload, inbox)
             async with asyncio.timeout(_ANSWER_LIMIT):
-                payload, status = await answered
+                while True:
+                    self._connection.send(subjects.redelivery(letter.topic), headers, letter.payload, inbox)
+                    payload, status = await answers.get()
+                    if payload != Redelivered.LATER:
+                        break
+                    await asyncio.sleep(_ASK_AGAIN)
         except TimeoutError:
+            if payload == Redelivered.LATER:
+                return RetryOutcome(letter, "not tried again: it is being processed")
             return RetryOutcome(letter, f"not tried again: no owner of the topic answered within {_ANSWER_LIMIT:g} s")
         finally:
             await self._connection.unsubscribe_raw(subscription)
         if payload == Redelivered.TAKEN:
             return RetryOutcome(letter, "sent", sent=True)
         if payload == Redelivered.KNOWN:
-            return RetryOutcome(letter, "not tried again: it is being processed, or its worker has no room")
+            return RetryOutcome(letter, "not tried again: it is being tried again already, or its worker has no room")
         problem = "nobody processes the topic" if status.startswith(b"NATS/1.0 503") else "the owner refused it"
         return RetryOutcome(letter, f"not tried again: {problem}")
 

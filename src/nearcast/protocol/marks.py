@@ -8,11 +8,15 @@ __all__ = ["Marks", "Redelivered", "Settlement", "TopicMarks"]
 
 
 class Redelivered:
-    """What a worker answers to a redelivery: it is being processed now; or it was known and a mark follows, or there is
-    no room for it now."""
+    """What a worker answers to a redelivery.
+
+    TAKEN: it is being processed now. KNOWN: it was known and a mark follows, or there is no room for it now.
+    LATER: the mark of the attempt before is not out yet (dead letters); ask again in a moment.
+    """
 
     TAKEN = b"taken"
     KNOWN = b"known"
+    LATER = b"later"
 
 
 class Settlement:

@@ -68,9 +68,13 @@ class DurableIntake:
 
     def retried(self, topic: HostedTopic, message_id: bytes, payload: bytes, attempt: int, now: float) -> bytes:
         """A dead letter is tried again, whatever came of its source since; what to answer."""
-        if message_id in topic.record.in_flight or not self._queue.has_room(len(message_id) + len(payload)):
+        record = topic.record
+        if message_id in record.in_flight and message_id not in record.retried:  # it failed just now
+            self._marks.hurry(topic, now)
+            return Redelivered.LATER
+        if message_id in record.in_flight or not self._queue.has_room(len(message_id) + len(payload)):
             return Redelivered.KNOWN
-        topic.record.retried.add(message_id)
+        record.retried.add(message_id)
         self._queue.put(topic, message_id, payload, now, attempt)
         return Redelivered.TAKEN
 

@@ -1,8 +1,8 @@
 """The process that runs user code, seen from the worker: tickets out, outcomes in, a new one when it dies or hangs.
 
 What it has in hand is known at every moment: outcomes come back in the order tickets went out, so the first ticket
-without an outcome is the message in hand. When the process dies, that one is given up and the others are sent to its
-successor.
+without an outcome is the message in hand. When the process dies, the others are sent to its successor; that one, too,
+if somebody else killed the process and the worker wants another attempt. Else it is given up.
 """
 
 from __future__ import annotations
@@ -61,6 +61,8 @@ class ProcessorProcess:
 
     done:   called with a ticket and its notifications.
     failed: called with a ticket and the reason, once for each that was given up.
+    killed: called with the ticket in hand when the process was killed, but not from here; gives the ticket of another
+            attempt, or nothing.
     """
 
     def __init__(
@@ -68,8 +70,9 @@ class ProcessorProcess:
         setup: Setup,
         done: Callable[[Ticket, list[bytes]], None],
         failed: Callable[[Ticket, str], None],
+        killed: Callable[[Ticket], Ticket | None] = lambda ticket: None,
     ) -> None:
-        self._setup, self._done, self._failed = setup, done, failed
+        self._setup, self._done, self._failed, self._killed = setup, done, failed, killed
         self.announced: dict[int, Announcement] = {}
         self.outstanding: deque[Ticket] = deque()
         self.busy: defaultdict[int, float] = defaultdict(float)  # seconds of processing, by topic number
@@ -211,8 +214,14 @@ class ProcessorProcess:
         print(chunk.decode(errors="replace"), end="", file=sys.stderr, flush=True)
 
     def _give_up_message_in_hand(self) -> None:
-        if self.outstanding:
-            self._failed(self.outstanding.popleft(), self._verdict)
+        if not self.outstanding:
+            return
+        ticket = self.outstanding.popleft()
+        again = self._killed(ticket) if self._killed_by_others else None
+        if again is None:
+            self._failed(ticket, self._verdict)
+        else:
+            self.outstanding.appendleft(again)  # before the others: they may be newer ones of its source
 
     def _write(self, frame: bytes) -> None:
         if self._tickets is not None:  # else the successor gets it when it starts

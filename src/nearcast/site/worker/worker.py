@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,7 +86,8 @@ class Worker:
         self._stats = WorkerStats(worker=assignment.worker)
         outbox = Outbox(connection, self._stats)
         self._send = outbox.send
-        self._process = ProcessorProcess(Setup(assignment.modules, assignment.search_path), self._done, self._failed)
+        setup = Setup(assignment.modules, assignment.search_path)
+        self._process = ProcessorProcess(setup, self._done, self._failed, self._killed)
         self._queue = ProcessingQueue(self._process, self._overflowed)
         self._table = TopicTable(self._folder, self._process)
         self._topics = self._table.by_subject
@@ -227,6 +229,16 @@ class Worker:
         _log.warning("topic %s, message %s: %s", topic.name, message_id.decode(errors="replace"), reason)
         self._give_up(topic, message_id, payload, ticket.attempt, reason)
         self._queue.advance()
+
+    def _killed(self, ticket: Ticket) -> Ticket | None:
+        """The processor's process was killed: a durable topic's publication has further attempts, a retried one not."""
+        topic = self._table.by_number[ticket.topic]
+        attempts = ticket.attempt + 1
+        if not topic.durable or attempts >= topic.family.spec.max_attempts:
+            return None
+        if topic.spool.read(ticket.number)[0] in topic.record.retried:  # its letter is known by its attempt
+            return None
+        return replace(ticket, attempt=attempts)
 
     def _overflowed(self, topic: HostedTopic, message_id: bytes, payload: bytes, attempt: int) -> None:
         """A publication that there is no room for. One of a durable topic is not marked: a store gives it again."""
