@@ -22,10 +22,10 @@ class Outbox:
     def __init__(self, connection: Connection, stats: WorkerStats) -> None:
         self._connection, self._stats = connection, stats
 
-    def send(self, subject: str, headers: bytes, payload: bytes) -> None:
+    def send(self, subject: str, headers: bytes, payload: bytes, reply: str = "") -> None:
         """Send a message, or count it as dropped when no broker can be reached for too long."""
         try:
-            self._connection.send(subject, headers, payload)
+            self._connection.send(subject, headers, payload, reply)
         except ConnectionLostError as error:
             self._stats.dropped += 1
             _log.error("%s: not sent: %s", subject, error)

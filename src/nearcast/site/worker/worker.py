@@ -10,28 +10,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nearcast.domain.latency_histogram import bucket, empty
+from nearcast.domain.latency_histogram import empty
 from nearcast.nats import subjects
-from nearcast.nats.connection import RESERVED_BYTES, Connection, open_connection
+from nearcast.nats.connection import Connection, open_connection
 from nearcast.nats.rpc import Endpoint, Server
 from nearcast.nats.stamp import (
     ANONYMOUS,
     attempt_of,
-    dead_letter_block,
-    dead_letter_id,
     header_block,
-    late_block,
-    notification_id,
     reason_of,
-    settlement_block,
     stamp_of,
 )
 from nearcast.processors import ProcessorError
-from nearcast.protocol.marks import Redelivered, Settlement
+from nearcast.protocol.marks import Redelivered
 from nearcast.protocol.worker import (
     HostTopic,
     LeaveTopic,
@@ -47,11 +41,12 @@ from nearcast.site.worker.handover_executor import HandoverExecutor
 from nearcast.site.worker.lease_follower import LeaseFollower
 from nearcast.site.worker.mark_log import MarkLog
 from nearcast.site.worker.outbox import Outbox
+from nearcast.site.worker.outcomes import Outcomes
 from nearcast.site.worker.processing_queue import ProcessingQueue
 from nearcast.site.worker.processor_main import Setup
 from nearcast.site.worker.processor_process import ProcessorProcess, Ticket
 from nearcast.site.worker.queue_group import QueueGroups
-from nearcast.site.worker.topics import HostedTopic, TopicFamily, TopicTable
+from nearcast.site.worker.topics import TopicFamily, TopicTable
 from nearcast.site.worker.worker_lease import WorkerLease
 
 if TYPE_CHECKING:
@@ -60,8 +55,6 @@ if TYPE_CHECKING:
 __all__ = ["Worker", "run_worker"]
 
 _log = logging.getLogger(__name__)
-_SAMPLED = 4  # one message in so many has its time in the worker taken; a power of two
-_OVERFLOW = "more publications waited than the worker has memory for"
 
 
 async def run_worker(assignment: WorkerAssignment) -> None:
@@ -79,20 +72,20 @@ class Worker:
 
     def __init__(self, assignment: WorkerAssignment, connection: Connection) -> None:
         self._assignment, self._connection = assignment, connection
-        self._largest_payload = connection.max_payload - RESERVED_BYTES
         self._folder = Path(assignment.run_directory) / f"spools-{assignment.worker}"
         self._anonymous = 0
         self._home = [assignment.site.encode()]
         self._stats = WorkerStats(worker=assignment.worker)
+        self._lease = WorkerLease()
         outbox = Outbox(connection, self._stats)
         self._send = outbox.send
         setup = Setup(assignment.modules, assignment.search_path)
         self._process = ProcessorProcess(setup, self._done, self._failed, self._killed)
-        self._queue = ProcessingQueue(self._process, self._overflowed)
+        self._marks = MarkLog(assignment.site, assignment.worker, self._lease.is_valid)
+        self._outcomes = Outcomes(assignment.site, connection, outbox, self._marks, self._stats)
+        self._queue = ProcessingQueue(self._process, self._outcomes.overflowed)
         self._table = TopicTable(self._folder, self._process)
         self._topics = self._table.by_subject
-        self._lease = WorkerLease()
-        self._marks = MarkLog(assignment.site, assignment.worker, self._lease.is_valid)
         self._intake = DurableIntake(self._queue, self._marks)
         groups = QueueGroups(connection, self._lease, published=self._published, redelivered=self._redelivered)
         self._lease_follower = LeaseFollower(assignment.site, self._lease, groups, self._table)
@@ -120,6 +113,7 @@ class Worker:
                 tasks.create_task(self._process.run(started.set))
                 tasks.create_task(self._marks.run(self._connection))
                 tasks.create_task(self._intake.run(self._table))
+                tasks.create_task(self._outcomes.run())
                 await started.wait()
                 for spec in assignment.topics:
                     try:
@@ -200,69 +194,16 @@ class Worker:
             self._intake.take(topic, publication.id or self._own_id(), publication.payload, time.monotonic())
 
     def _done(self, ticket: Ticket, notifications: list[bytes]) -> None:
-        for payload in notifications:
-            if len(payload) > self._largest_payload:  # the broker would cut the worker off
-                limit = f"at most {self._largest_payload} are allowed"
-                self._failed(ticket, f"the processor made a notification of {len(payload)} bytes; {limit}")
-                return
-        topic, stats = self._table.by_number[ticket.topic], self._stats
-        origin, publication = topic.spool.read(ticket.number)
-        stats.processed += 1
-        topic.processed += 1
-        if not topic.processed & (_SAMPLED - 1):
-            topic.latency[bucket(1000 * (time.monotonic() - ticket.arrived))] += 1
-        if origin.split(b":", 2)[1:2] != self._home:
-            stats.delegated += 1
-        for n, payload in enumerate(notifications):
-            made = notification_id(origin, n)
-            headers = late_block(made, ticket.attempt) if ticket.attempt else header_block(made)
-            self._send(topic.notifications, headers, payload)
-        stats.notified += len(notifications)
-        if topic.durable:
-            self._finish(topic, origin, publication, ticket.attempt)
+        self._outcomes.done(self._table.by_number[ticket.topic], ticket, notifications)
         if self._queue.waiting:
             self._queue.advance()
 
     def _failed(self, ticket: Ticket, reason: str) -> None:
-        topic = self._table.by_number[ticket.topic]
-        message_id, payload = topic.spool.read(ticket.number)
-        _log.warning("topic %s, message %s: %s", topic.name, message_id.decode(errors="replace"), reason)
-        self._give_up(topic, message_id, payload, ticket.attempt, reason)
+        self._outcomes.failed(self._table.by_number[ticket.topic], ticket, reason)
         self._queue.advance()
 
     def _killed(self, ticket: Ticket) -> Ticket | None:
-        """The processor's process was killed: a durable topic's publication has further attempts, a retried one not."""
-        topic = self._table.by_number[ticket.topic]
-        attempts = ticket.attempt + 1
-        if not topic.durable or attempts >= topic.family.spec.max_attempts:
-            return None
-        if topic.spool.read(ticket.number)[0] in topic.record.retried:  # its letter is known by its attempt
-            return None
-        return replace(ticket, attempt=attempts)
-
-    def _overflowed(self, topic: HostedTopic, message_id: bytes, payload: bytes, attempt: int) -> None:
-        """A publication that there is no room for. One of a durable topic is not marked: a store gives it again."""
-        if topic.durable:
-            topic.deferred += 1
-            self._stats.deferred += 1
-        else:
-            self._give_up(topic, message_id, payload, attempt, _OVERFLOW)
-
-    def _give_up(self, topic: HostedTopic, message_id: bytes, payload: bytes, attempt: int, reason: str) -> None:
-        topic.dead_letters += 1
-        self._stats.dead_letters += 1
-        self._send(subjects.dead_letters(topic.name), dead_letter_block(message_id, reason, attempt + 1), payload)
-        if topic.durable:
-            self._finish(topic, message_id, payload, attempt)
-
-    def _finish(self, topic: HostedTopic, message_id: bytes, payload: bytes, attempt: int) -> None:
-        """A publication of a durable topic is marked; one that was a dead letter was, and that letter is settled."""
-        if message_id in topic.record.retried:
-            topic.record.leave(message_id)
-            settled = settlement_block(dead_letter_id(message_id, attempt))
-            self._send(subjects.settlements(topic.name), settled, Settlement.RETRIED)
-        else:
-            self._marks.note(topic, message_id, payload)
+        return self._outcomes.killed(self._table.by_number[ticket.topic], ticket)
 
     def _own_id(self) -> bytes:
         """An id for a publication that came without one, from a device that does not use the SDK."""
