@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 __all__ = ["RecentContents", "RecentIds"]
 
@@ -30,6 +34,12 @@ class RecentIds:
             self._older, self._younger = self._younger, set()
         self._younger.add(message_id)
         return False
+
+    def add(self, ids: Iterable[bytes]) -> None:
+        """Remember many at once."""
+        if len(self._younger) >= self._size:
+            self._older, self._younger = self._younger, set()
+        self._younger.update(ids)
 
     def __contains__(self, message_id: bytes) -> bool:
         return message_id in self._younger or message_id in self._older

@@ -160,12 +160,10 @@ def message_time(message_id: bytes) -> int:
 
 def source_and_number(message_id: bytes) -> tuple[str, int] | None:
     """What tells a publication from the others of its topic; nothing for an id that Nearcast did not make."""
-    if message_id.count(b":") != 3:
+    parts = message_id.split(b":")
+    if len(parts) != 4 or not parts[3].isdigit():
         return None
-    number = message_id[message_id.rindex(b":") + 1 :]
-    if not number.isdigit():
-        return None
-    return message_id[: message_id.index(b":")].decode("utf-8", "replace"), int(number)
+    return str(parts[0], "utf-8", "replace"), int(parts[3])
 
 
 def parse_stamp(message_id: bytes) -> Stamp:

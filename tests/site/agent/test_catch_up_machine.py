@@ -16,7 +16,7 @@ TOPIC = "alerts"
 
 
 def marks(*numbers: int, source: str = "a", epoch: int = 1) -> Marks:
-    said = topic_marks((f"{source}:tokyo:1:{number}".encode(), 0) for number in numbers)
+    said = topic_marks([f"{source}:tokyo:1:{number}".encode() for number in numbers], {})
     return Marks(epoch, "tokyo/worker-0", {TOPIC: said})
 
 

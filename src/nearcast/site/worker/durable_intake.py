@@ -39,15 +39,20 @@ class DurableIntake:
 
     def take(self, topic: HostedTopic, message_id: bytes, payload: bytes, now: float, attempt: int = 0) -> None:
         """Process a publication when it is its turn. attempt: of a late one."""
-        key = None
-        if topic.durable and not message_id.startswith(ANONYMOUS):
-            key = source_and_number(message_id)
+        if not topic.durable or message_id.startswith(ANONYMOUS):
+            self._queue.put(topic, message_id, payload, now, attempt)
+            return
+        key = source_and_number(message_id)
         if key is None:
             self._queue.put(topic, message_id, payload, now, attempt)
             return
         topic.record.in_flight.add(message_id)  # it may be held before it is in the queue
+        order = topic.family.order
+        if order.is_next(topic.name, *key):  # nearly always
+            self._queue.put(topic, message_id, payload, now, attempt)
+            return
         item = (topic, message_id, payload, now, attempt)
-        self._put(topic.family.order.arrive(topic.name, key[0], key[1], item, now, late=attempt > 0), now)
+        self._put(order.arrive(topic.name, *key, item, now, late=attempt > 0), now)
 
     def redelivered(self, topic: HostedTopic, message_id: bytes, payload: bytes, attempt: int, now: float) -> bytes:
         """A store gives a publication that nobody has marked; what to answer."""

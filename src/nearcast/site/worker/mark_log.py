@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 from nats.errors import Error as NatsError
@@ -26,7 +26,7 @@ from nearcast.nats.stamp import ANONYMOUS, header_block, new_incarnation, source
 from nearcast.protocol.marks import Marks, TopicMarks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from nearcast.nats.connection import Connection
     from nearcast.site.worker.topics import HostedTopic, TopicFamily
@@ -39,8 +39,15 @@ _HURRY_PERIOD = 1.0  # how long marks are published at once after a sign that so
 _CONFIRM_LIMIT = 10
 _LARGEST_MARK = 2000  # publications; what a mark says of each may take up to a few hundred bytes
 
-Processed = tuple["HostedTopic", bytes, int]
-"""A publication's topic, its id, and the hash by which it is known when it came without an id."""
+
+class _Batch:
+    """Publications of one topic. hashes: of those of them that came without an id, by the id they were given."""
+
+    __slots__ = ("hashes", "ids")
+
+    def __init__(self) -> None:
+        self.ids: list[bytes] = []
+        self.hashes: dict[bytes, int] = {}
 
 
 class LeaseEndedError(NearcastError):
@@ -55,14 +62,18 @@ class MarkLog:
         self._site, self._worker = site, f"{site}/{worker}"
         self._prefix = f"mark~{new_incarnation()}:{site}"
         self._number = 0
-        self._processed: list[Processed] = []
+        self._processed: dict[HostedTopic, _Batch] = {}
         self._publishing = asyncio.Lock()
         self._awaited = asyncio.Event()
 
     def note(self, topic: HostedTopic, message_id: bytes, payload: bytes) -> None:
         """A publication was processed, its notifications were sent; or it became a dead letter."""
-        other = id_hash(b"", payload) if message_id.startswith(ANONYMOUS) else 0
-        self._processed.append((topic, message_id, other))
+        batch = self._processed.get(topic)
+        if batch is None:
+            batch = self._processed[topic] = _Batch()
+        batch.ids.append(message_id)
+        if message_id.startswith(ANONYMOUS):
+            batch.hashes[message_id] = id_hash(b"", payload)
         if topic.record.awaited_until:
             if time.monotonic() < topic.record.awaited_until:
                 self._awaited.set()
@@ -87,42 +98,57 @@ class MarkLog:
     async def publish(self, connection: Connection) -> None:
         """Mark what was processed so far."""
         async with self._publishing:
-            processed, self._processed = self._processed, []
+            processed, self._processed = self._processed, {}
             try:
                 await connection.flush(timeout=_CONFIRM_LIMIT)  # the notifications are at the broker
                 if not self._may_mark():
                     raise LeaseEndedError("the site has no lease")
-                for mark in _batches(processed):
-                    self._send(connection, mark)
+                self._send(connection, processed)
             except (NatsError, TimeoutError, ConnectionLostError, LeaseEndedError, OSError) as error:
-                _log.warning("%d processed publications are not marked: %s", len(processed), error or "no answer")
-                for topic, message_id, _ in processed:
-                    topic.record.in_flight.discard(message_id)
+                number = sum(len(batch.ids) for batch in processed.values())
+                _log.warning("%d processed publications are not marked: %s", number, error or "no answer")
+                for topic, batch in processed.items():
+                    topic.record.in_flight.difference_update(batch.ids)
                 return
-        for topic, message_id, _ in processed:
-            topic.record.marked.seen(message_id)
-            topic.record.in_flight.discard(message_id)
+        for topic, batch in processed.items():
+            topic.record.marked.add(batch.ids)
+            topic.record.in_flight.difference_update(batch.ids)
 
-    def _send(self, connection: Connection, processed: list[Processed]) -> None:
-        families: dict[TopicFamily, dict[HostedTopic, list[Processed]]] = {}
-        for one in processed:
-            families.setdefault(one[0].family, {}).setdefault(one[0], []).append(one)
-        for family, topics in families.items():
-            self._number += 1
-            message_id = f"{self._prefix}:{time.time_ns() // 1000}:{self._number}".encode()
-            said = {topic.name: topic_marks(entry[1:] for entry in entries) for topic, entries in topics.items()}
-            payload = msgspec.msgpack.encode(Marks(family.machine.epoch, self._worker, said))
-            connection.send(subjects.marks_of_family(family.spec.name), header_block(message_id), payload)
+    def _send(self, connection: Connection, processed: dict[HostedTopic, _Batch]) -> None:
+        """One mark for each family; more when there is too much for one."""
+        families: dict[TopicFamily, list[tuple[HostedTopic, _Batch]]] = {}
+        for topic, batch in processed.items():
+            families.setdefault(topic.family, []).append((topic, batch))
+        for family, batches in families.items():
+            said: dict[str, TopicMarks] = {}
+            room = _LARGEST_MARK
+            for topic, batch in batches:
+                start = 0
+                while start < len(batch.ids):
+                    part = batch.ids[start : start + room]
+                    said[topic.name] = topic_marks(part, batch.hashes)
+                    start, room = start + len(part), room - len(part)
+                    if not room:
+                        self._send_mark(connection, family, said)
+                        said, room = {}, _LARGEST_MARK
+            if said:
+                self._send_mark(connection, family, said)
+
+    def _send_mark(self, connection: Connection, family: TopicFamily, said: dict[str, TopicMarks]) -> None:
+        self._number += 1
+        message_id = f"{self._prefix}:{time.time_ns() // 1000}:{self._number}".encode()
+        payload = msgspec.msgpack.encode(Marks(family.machine.epoch, self._worker, said))
+        connection.send(subjects.marks_of_family(family.spec.name), header_block(message_id), payload)
 
 
-def topic_marks(processed: Iterable[tuple[bytes, int]]) -> TopicMarks:
-    """The mark of publications of one topic: (id, hash); a hash of 0 for those that came with an id."""
+def topic_marks(ids: Iterable[bytes], hashes: Mapping[bytes, int]) -> TopicMarks:
+    """The mark of publications of one topic. hashes: of those that came without an id."""
     numbers: dict[str, list[int]] = {}
     others: list[int] = []
-    for message_id, other in processed:
-        key = None if other else source_and_number(message_id)
+    for message_id in ids:
+        key = None if message_id in hashes else source_and_number(message_id)
         if key is None:
-            others.append(other or id_hash(message_id, b""))
+            others.append(hashes.get(message_id) or id_hash(message_id, b""))
             continue
         source, number = key
         if source in numbers:
@@ -130,8 +156,3 @@ def topic_marks(processed: Iterable[tuple[bytes, int]]) -> TopicMarks:
         else:
             numbers[source] = [number]
     return TopicMarks({source: NumberRanges.of(found).flat() for source, found in numbers.items()}, others)
-
-
-def _batches(processed: list[Any]) -> Iterable[list[Any]]:
-    for start in range(0, len(processed), _LARGEST_MARK):
-        yield processed[start : start + _LARGEST_MARK]

@@ -57,6 +57,15 @@ class SourceOrder(Generic[T]):
         self._holding: dict[_Sequence[T], None] = {}
         self.held = 0
 
+    def is_next(self, topic: str, source: str, number: int) -> bool:
+        """Whether a publication that is here may be processed, and nothing else because of it; else `arrive` says."""
+        sequence = self._sequences.get((topic, source))
+        if sequence is None or number != sequence.next or sequence.held or sequence.done:
+            return False
+        sequence.here = number
+        sequence.next = number + 1
+        return True
+
     def arrive(self, topic: str, source: str, number: int, item: T, now: float, *, late: bool = False) -> Iterable[T]:
         """A publication is here to be processed; what may be processed now, in order. late: a store gave it."""
         key = (topic, source)
