@@ -86,7 +86,7 @@ class ChannelMember:
         if held.count == 0:
             del self._held[name]
             if self._connection.is_connected:
-                subject = subjects.channels_service(self._connection.server_name, "leave")
+                subject = f"{subjects.channels_service(self._connection.server_name, 'leave')}.{self._client}"
                 self._connection.send(subject, b"", msgspec.json.encode(RenewRequest(self._client, [name])))
 
     async def find_dataset(self, dataset: str) -> str:
@@ -123,8 +123,11 @@ class ChannelMember:
 
     async def _ask(self, verb: str, request: msgspec.Struct, kind: type[T]) -> T:
         home = self._connection.server_name
+        subject = subjects.channels_service(home, verb)
+        if isinstance(request, ChannelRequest | RenewRequest):
+            subject = f"{subject}.{self._client}"
         try:
-            return await call(self._connection, subjects.channels_service(home, verb), request, kind, timeout=10.0)
+            return await call(self._connection, subject, request, kind, timeout=10.0)
         except NoAnswerError as error:
             if error.nobody_listens:
                 raise NearcastError(

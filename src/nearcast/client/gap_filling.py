@@ -262,7 +262,8 @@ class GapFiller:
         connection = self._sessions.connection()
         if not connection.is_connected:
             raise ConnectionLostError("no broker answers")
-        subject = subjects.history(site, "tail")
+        scope = subjects.history_scope(request.topic, results=request.results)
+        subject = f"{subjects.history(site, 'tail')}.{scope}"
         return await call(connection, subject, request, TailPage, timeout=_PAGE_TIMEOUT, encoding="msgpack")
 
     def _is_missing(self, stored: StoredMessage, known: Counter[bytes]) -> bool:

@@ -250,7 +250,8 @@ class HistoryQuery:
 
     async def _fetch(self, store: str, request: HistoryRequest) -> HistoryPage | None:
         """A page, or nothing when this store cannot answer; InputError when no store could."""
-        subject = subjects.history(store, "read")
+        scope = subjects.history_scope(request.topic, results=request.results)
+        subject = f"{subjects.history(store, 'read')}.{scope}"
         try:
             raw = await call(self._current(), subject, request, msgspec.Raw, timeout=_PAGE_TIMEOUT, encoding="msgpack")
         except (NoAnswerError, RemoteError) as error:

@@ -93,9 +93,11 @@ class CoordinatorApi:
             ("move", "ls", NameRequest, self._moves),
             ("coordinator", "status", NameRequest, self._status),
         ]
+        about = {"site-register": lambda r: r.info.name, "client-register": _name, "client-leave": _name}
         return [
-            Endpoint(f"{noun}-{verb}", subjects.coordinator(noun, verb), request, handler)
+            Endpoint(name, subjects.coordinator(noun, verb), request, handler, scope=about.get(name))
             for noun, verb, request, handler in handlers
+            for name in (f"{noun}-{verb}",)
         ]
 
     async def _register_site(self, request: RegisterSite) -> Assignments:
@@ -300,3 +302,7 @@ class CoordinatorApi:
             "moves_under_way": len(registry.moves),
             "last_pass": self._control_loop.last_pass,
         }
+
+
+def _name(request: ClientRecord | NameRequest) -> str:
+    return request.name

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from nearcast.nats.connection import ConnectionLostError
 from nearcast.nats.tasks import TaskSet
 
 if TYPE_CHECKING:
+    from nats.aio.msg import Msg
     from nats.micro.request import Request
 
     from nearcast.nats.connection import Connection
@@ -62,8 +64,9 @@ async def call(
     *,
     timeout: float = 5.0,
     encoding: Encoding = "json",
+    reply: str = "",
 ) -> T:
-    """One request, and its answer decoded as `answer`.
+    """One request, and its answer decoded as `answer`. reply: where the answer is to come, if not in an inbox.
 
     Raises NoAnswerError, InputError when the request was refused as wrong, RemoteError when it failed.
     """
@@ -73,23 +76,41 @@ async def call(
     except (TypeError, msgspec.EncodeError) as error:
         raise InputError(f"the request cannot be sent: {error}") from error
     try:
-        reply = await connection.request(subject, payload, timeout=timeout)
+        answered = await _request(connection, subject, payload, reply, timeout)
     except (NatsError, TimeoutError) as error:
         nobody = isinstance(error, NoRespondersError)
         why = "nobody listens there" if nobody else f"no answer within {timeout:g} s"
         raise NoAnswerError(f"{subject}: {why}", nobody_listens=nobody) from error
-    headers = reply.headers or {}
+    headers = answered.headers or {}
     if ERROR_HEADER in headers:
-        raise _error(headers.get(ERROR_CODE_HEADER, ""), headers[ERROR_HEADER], reply.data)
+        raise _error(headers.get(ERROR_CODE_HEADER, ""), headers[ERROR_HEADER], answered.data)
     try:
-        return codec.decode(reply.data, type=answer)  # type: ignore[no-any-return]
+        return codec.decode(answered.data, type=answer)  # type: ignore[no-any-return]
     except msgspec.DecodeError as error:
         raise RemoteError(f"{subject}: the answer is unreadable: {error}") from error
+
+
+async def _request(connection: Connection, subject: str, payload: bytes, reply: str, timeout: float) -> Msg:
+    if not reply:
+        return await connection.request(subject, payload, timeout=timeout)
+    subscription = await connection.subscribe(reply, max_msgs=1)
+    try:
+        await connection.publish(subject, payload, reply=reply)
+        answered = await subscription.next_msg(timeout=timeout)
+    finally:
+        with contextlib.suppress(NatsError):
+            await subscription.unsubscribe()
+    if answered.headers and answered.headers.get("Status") == "503":
+        raise NoRespondersError
+    return answered
 
 
 @dataclass(frozen=True)
 class Endpoint:
     """A subject, the type of its request (NoneType for an empty one), and what answers it.
+
+    scope: what must stand behind the subject, given the request, such as the name of the client that asks. A broker
+    lets each user publish to its own subjects only, and so nobody asks in the name of another.
 
     What the handler returns is the answer. What it raises becomes an error: InputError 400, StaleTermError 409.
     """
@@ -99,6 +120,12 @@ class Endpoint:
     request: Any
     handler: Callable[[Any], Awaitable[Any]]
     encoding: Encoding = "json"
+    scope: Callable[[Any], str] | None = None
+
+    @property
+    def listens_on(self) -> str:
+        """The subject to subscribe to."""
+        return self.subject if self.scope is None else f"{self.subject}.>"
 
 
 class Server:
@@ -121,9 +148,9 @@ class Server:
         for endpoint in self._endpoints:
             if self._service is None:
                 handler = self._raw_handler(endpoint)
-                self._subscriptions.append(await self._connection.subscribe_raw(endpoint.subject, handler))
+                self._subscriptions.append(await self._connection.subscribe_raw(endpoint.listens_on, handler))
             else:
-                config = EndpointConfig(endpoint.name, self._micro_handler(endpoint), subject=endpoint.subject)
+                config = EndpointConfig(endpoint.name, self._micro_handler(endpoint), subject=endpoint.listens_on)
                 await self._service.add_endpoint(config)
 
     async def stop(self) -> None:
@@ -136,21 +163,24 @@ class Server:
 
     def _raw_handler(self, endpoint: Endpoint) -> Callable[[str, str, bytes, bytes], None]:
         def take(subject: str, reply: str, payload: bytes, headers: bytes) -> None:
-            self._tasks.spawn(self._answer(endpoint, reply, payload), name=endpoint.subject)
+            self._tasks.spawn(self._answer(endpoint, subject, reply, payload), name=endpoint.subject)
 
         return take
 
     def _micro_handler(self, endpoint: Endpoint) -> Callable[[Request], Awaitable[None]]:
         async def take(request: Request) -> None:
-            self._tasks.spawn(self._answer(endpoint, request._msg.reply, request.data), name=endpoint.subject)
+            answer = self._answer(endpoint, request.subject, request._msg.reply, request.data)
+            self._tasks.spawn(answer, name=endpoint.subject)
 
         return take
 
-    async def _answer(self, endpoint: Endpoint, reply: str, payload: bytes) -> None:
+    async def _answer(self, endpoint: Endpoint, subject: str, reply: str, payload: bytes) -> None:
         codec: Any = getattr(msgspec, endpoint.encoding)
         headers, body = b"", b""
         try:
             request = codec.decode(payload, type=endpoint.request) if payload else _empty(endpoint.request)
+            if endpoint.scope is not None and subject != f"{endpoint.subject}.{endpoint.scope(request)}":
+                raise InputError(f"the request is not about {subject.removeprefix(endpoint.subject + '.')!r}")
             answer = await endpoint.handler(request)
             body = codec.encode(answer)
         except (InputError, msgspec.DecodeError) as error:

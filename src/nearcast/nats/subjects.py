@@ -15,8 +15,10 @@ __all__ = [
     "channel_results",
     "channel_stream",
     "channels_service",
+    "client_answer",
     "client_command",
     "client_reports",
+    "client_request",
     "coordinator",
     "copies",
     "dead_letters",
@@ -25,6 +27,8 @@ __all__ = [
     "handed_topic",
     "handover",
     "history",
+    "history_scope",
+    "history_scopes",
     "is_notification",
     "marks",
     "marks_of_family",
@@ -37,6 +41,7 @@ __all__ = [
     "settlements",
     "site_command",
     "site_coordinates",
+    "site_registration",
     "store_api",
     "stream_name",
     "tips",
@@ -133,8 +138,29 @@ def advertisement(site: str) -> str:
 
 
 def history(site: str, verb: str) -> str:
-    """Request to the history service of a site: `ping`, `find`, `read` or `tail`."""
+    """Request to the history service of a site: `ping`, `find`, or with a scope behind it `read` or `tail`."""
     return f"api.history.{site}.{verb}"
+
+
+def history_scope(topic: str, *, results: bool = False) -> str:
+    """What a request for the past of a topic (or pattern, or with `results` a channel) says behind its subject.
+
+    A broker reads subjects only, so this is how it can tell whose past somebody asks for. `*` is written `+`, and what
+    ends with `>` is apart from the rest: a right to `gps.*` must not be one to `gps.>`.
+    """
+    if results:
+        return f"c.{topic.partition('.')[0]}"
+    levels = ["+" if level == "*" else level for level in topic.split(".")]
+    return ".".join(["r", *levels[:-1]] if levels[-1] == ">" else ["t", *levels])
+
+
+def history_scopes(pattern: str) -> list[str]:
+    """The scopes (as patterns) of all that a pattern covers."""
+    if not pattern.endswith(">"):
+        return [f"t.{pattern}"]
+    below = pattern[:-1].rstrip(".")
+    rest = f"r.{below}" if below else "r"
+    return [f"t.{pattern}", rest, f"{rest}.>"]
 
 
 def replica(site: str, verb: str) -> str:
@@ -182,9 +208,24 @@ def client_command(client: str) -> str:
     return f"ctl.client.{client}"
 
 
-def client_reports(site: str) -> str:
-    """What clients tell the agent of their home, each period."""
-    return f"mon.client.{site}"
+def client_answer(client: str, token: str) -> str:
+    """Where a client answers a command: it may publish to no inbox, or it could forge a store's acknowledgement."""
+    return f"ans.{client}.{token}"
+
+
+def client_request(verb: str, client: str) -> str:
+    """Request of a client about itself to the coordinator: `register` or `leave`."""
+    return f"api.client.{verb}.{client}"
+
+
+def site_registration(site: str) -> str:
+    """Request of a site to the coordinator that it be registered."""
+    return f"api.site.register.{site}"
+
+
+def client_reports(site: str, client: str) -> str:
+    """What a client tells the agent of its home, each period."""
+    return f"mon.client.{site}.{client}"
 
 
 def report(site: str) -> str:
@@ -223,5 +264,6 @@ def channel_stream(channel: str) -> str:
 
 
 def channels_service(site: str, verb: str) -> str:
-    """Request to the agent of a site about channels: `subscribe`, `confirm`, `renew`, `leave`, `dataset`."""
+    """Request to the agent of a site: `confirm`, `dataset`, or with the client's name behind it `subscribe`, `renew`,
+    `leave`."""
     return f"api.channels.{site}.{verb}"

@@ -16,7 +16,7 @@ from nearcast.client.coordination.neighbourhood import HomePing, Neighbourhood, 
 from nearcast.client.coordination.rehoming_executor import RehomingExecutor
 from nearcast.errors import NearcastError
 from nearcast.nats import subjects
-from nearcast.nats.coordinator_rpc import CoordinatorError, call_coordinator
+from nearcast.nats.coordinator_rpc import CoordinatorError, ask_coordinator
 from nearcast.nats.tasks import TaskSet
 from nearcast.protocol.control import Rehome
 from nearcast.protocol.registration import ClientRecord, HomeAnswer
@@ -57,6 +57,7 @@ class Coordination:
         self._sessions, self._routes, self._coordinate, self._period = sessions, routes, coordinate, period
         self.rehoming = RehomingExecutor(sessions, subscriptions)
         self.registered: ClientRecord | None = None
+        self._registration = subjects.client_request("register", sessions.name)
         self._deliveries: dict[Subscription, DeliveryStatistics] = {}
         self._offered: list[str] = []
         self._tried: list[str] = []  # homes it was given and could not reach, or lost
@@ -81,7 +82,7 @@ class Coordination:
                 coordinate=self._coordinate.coordinate,
                 round_trips=self._neighbourhood.round_trips,
             )
-            answer = await call_coordinator(session.connection, "client", "register", record, HomeAnswer)
+            answer = await ask_coordinator(session.connection, self._registration, record, HomeAnswer)
         except CoordinatorError as error:
             _log.warning(
                 "client %s uses the first broker that answers until it is given a home: %s", self._sessions.name, error
@@ -112,8 +113,8 @@ class Coordination:
         with contextlib.suppress(NearcastError, NatsError, TimeoutError):
             name, connection = self._sessions.name, self._sessions.connection()
             last = msgspec.msgpack.encode(ClientReport(name, 0.0))
-            connection.send(subjects.client_reports(self._sessions.home), b"", last)
-            await call_coordinator(connection, "client", "leave", {"name": name}, object, 0.5)
+            connection.send(subjects.client_reports(self._sessions.home, name), b"", last)
+            await ask_coordinator(connection, subjects.client_request("leave", name), {"name": name}, object, 0.5)
 
     def observe(self, subscription: Subscription) -> None:
         """Report what a subscription receives, until it is closed."""
@@ -129,8 +130,9 @@ class Coordination:
         self._ping.reset()
         if old_home:
             with contextlib.suppress(NearcastError):
-                last = msgspec.msgpack.encode(ClientReport(self._sessions.name, 0.0))
-                self._sessions.connection().send(subjects.client_reports(old_home), b"", last)
+                name = self._sessions.name
+                last = msgspec.msgpack.encode(ClientReport(name, 0.0))
+                self._sessions.connection().send(subjects.client_reports(old_home, name), b"", last)
         self._way_changed()
 
     def _way_changed(self) -> None:
@@ -190,7 +192,8 @@ class Coordination:
         await self._measure(self._sessions.connection(), rounds=2 if moved else 1)
         session, home = self._sessions.current, self._sessions.home  # it may have moved meanwhile
         report = self._report(moved)
-        session.connection.send(subjects.client_reports(home), b"", msgspec.msgpack.encode(report))
+        subject = subjects.client_reports(home, self._sessions.name)
+        session.connection.send(subject, b"", msgspec.msgpack.encode(report))
         record = ClientRecord(
             self._sessions.name,
             home,
@@ -212,10 +215,10 @@ class Coordination:
         )
         connection = self._sessions.connection()
         if self.registered is not None:
-            await call_coordinator(connection, "client", "register", record, HomeAnswer)
+            await ask_coordinator(connection, self._registration, record, HomeAnswer)
         else:  # nobody answered when it came: it asks for a home now
             homeless = msgspec.structs.replace(record, home="")
-            answer = await call_coordinator(connection, "client", "register", homeless, HomeAnswer)
+            answer = await ask_coordinator(connection, self._registration, homeless, HomeAnswer)
             home, url = answer.homes[0]
             record = msgspec.structs.replace(record, home=home)
             self._tasks.spawn(self._move_to(Rehome(answer.term, home, url)), name=f"move to {home}")

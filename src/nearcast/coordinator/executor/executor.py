@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections import defaultdict, deque
 from types import NoneType
 from typing import TYPE_CHECKING, Any
@@ -130,12 +131,12 @@ class Executor:
         await self._registry.erase_move(move)
         return Erased()
 
-    async def _send_command(self, subject: str, command: Any, limit: float) -> str:
+    async def _send_command(self, subject: str, command: Any, limit: float, client: str = "") -> str:
         """Send a command to a site or client. Returns why it was not done; empty when it was."""
         try:
             # The subscription may be new: the broker learns of it a moment later.
             await retry(
-                lambda: call(self._connection, subject, command, NoneType, timeout=limit),
+                lambda: call(self._connection, subject, command, NoneType, timeout=limit, reply=_answer_of(client)),
                 within=limit / 2,
                 on=NoAnswerError,
             )
@@ -226,7 +227,9 @@ class Executor:
         if site is None:
             return f"site {move.after} is not registered"
         command = Rehome(self._term(), site.name, site.url)
-        return await self._send_command(subjects.client_command(move.client), command, self._settings.rehome_limit)
+        return await self._send_command(
+            subjects.client_command(move.client), command, self._settings.rehome_limit, client=move.client
+        )
 
     async def _move_replicas(self, move: ReplicaMove, resumed: bool) -> Finish:
         machine = rm.ReplicaMoveMachine(move)
@@ -274,6 +277,10 @@ class Executor:
 
     async def _holds_topic(self, site: str, topic: str) -> bool:
         return await holds_topic(self._connection, site, topic)
+
+
+def _answer_of(client: str) -> str:
+    return subjects.client_answer(client, secrets.token_hex(8)) if client else ""
 
 
 def _lost_sites(move: TopicMove) -> set[str]:

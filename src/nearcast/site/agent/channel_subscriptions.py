@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nats.errors import Error as NatsError
 
@@ -56,12 +56,10 @@ class ChannelSubscriptions:
         self._clock = asyncio.get_running_loop().time
         self._task: asyncio.Task[None] | None = None
         self.endpoints = [
-            Endpoint(
-                "channel-subscribe", subjects.channels_service(site, "subscribe"), ChannelRequest, self._subscribe
-            ),
+            self._of_client("subscribe", ChannelRequest, self._subscribe),
             Endpoint("channel-confirm", subjects.channels_service(site, "confirm"), ConfirmRequest, self._confirm),
-            Endpoint("channel-renew", subjects.channels_service(site, "renew"), RenewRequest, self._renew),
-            Endpoint("channel-leave", subjects.channels_service(site, "leave"), RenewRequest, self._leave),
+            self._of_client("renew", RenewRequest, self._renew),
+            self._of_client("leave", RenewRequest, self._leave),
             Endpoint("dataset", subjects.channels_service(site, "dataset"), DatasetRequest, self._dataset),
         ]
 
@@ -72,6 +70,10 @@ class ChannelSubscriptions:
     async def stop(self) -> None:
         """Stop; the rows stay, for the next agent to adopt or the lease to expire."""
         await cancel_and_wait(self._task)
+
+    def _of_client(self, verb: str, request: Any, handler: Any) -> Endpoint:
+        subject = subjects.channels_service(self._site, verb)
+        return Endpoint(f"channel-{verb}", subject, request, handler, scope=lambda asked: str(asked.client))
 
     async def _subscribe(self, request: ChannelRequest) -> ChannelAnswer:
         spec = await self._spec(request.channel)

@@ -46,7 +46,7 @@ class HistoryService:
         self._slots = asyncio.Semaphore(_PARALLEL_READS)
         self.endpoints = [
             Endpoint("history-ping", subjects.history(site, "ping"), None, self._ping),
-            Endpoint("history-read", subjects.history(site, "read"), HistoryRequest, self._read, "msgpack"),
+            Endpoint("history-read", subjects.history(site, "read"), HistoryRequest, self._read, "msgpack", _scope),
         ]
 
     async def _ping(self, request: None) -> None:
@@ -143,3 +143,7 @@ def _filter(request: HistoryRequest) -> Callable[[StoredEntry], bool]:
             return False  # not JSON: no field of it can match
 
     return accepts
+
+
+def _scope(request: HistoryRequest) -> str:
+    return subjects.history_scope(request.topic, results=request.results)

@@ -48,7 +48,7 @@ class ClientReports:
 
     async def start(self) -> None:
         """Receive from now on."""
-        await self._connection.subscribe_raw(subjects.client_reports(self._site), self._receive)
+        await self._connection.subscribe_raw(subjects.client_reports(self._site, "*"), self._receive)
 
     def current(self) -> dict[str, ClientReport]:
         """The last report of each client that is present."""
@@ -61,6 +61,9 @@ class ClientReports:
             report = self._decode(payload)
         except msgspec.DecodeError as error:
             _log.warning("a client's report is unreadable: %s", error)
+            return
+        if subject != subjects.client_reports(self._site, report.client):
+            _log.warning("dropped a report about client %r on %s", report.client, subject)
             return
         if report.seconds <= 0:  # its last one
             self._received.pop(report.client, None)

@@ -16,7 +16,7 @@ from nats.errors import Error as NatsError
 
 from nearcast.errors import NearcastError
 from nearcast.nats import subjects
-from nearcast.nats.coordinator_rpc import call_coordinator
+from nearcast.nats.coordinator_rpc import ask_coordinator, call_coordinator
 from nearcast.nats.tasks import cancel_and_wait
 from nearcast.protocol.control import Assignments, AssignmentsRequest, ReportAnswer
 from nearcast.protocol.registration import RegisterSite, SiteInfo
@@ -80,7 +80,8 @@ class SiteLoop:
         host = self._topic_host
         request = RegisterSite(info, host.records if host.revision >= 0 else self._configured)
         self._registered = lease_clock()
-        answer = await call_coordinator(self._connection, "site", "register", request, Assignments, timeout)
+        subject = subjects.site_registration(spec.name)
+        answer = await ask_coordinator(self._connection, subject, request, Assignments, timeout)
         return await self._remaining_pages(answer, timeout)
 
     def resume_lease(self, seconds: float) -> None:

@@ -33,7 +33,8 @@ class TailService:
         self._directory, self._site = directory, site
         self._reader = StreamReader(store)
         self._slots = asyncio.Semaphore(_PARALLEL_READS)
-        self.endpoint = Endpoint("history-tail", subjects.history(site, "tail"), TailRequest, self._tail, "msgpack")
+        subject = subjects.history(site, "tail")
+        self.endpoint = Endpoint("history-tail", subject, TailRequest, self._tail, "msgpack", _scope)
 
     async def _tail(self, request: TailRequest) -> TailPage:
         stream, subject = self._stream_and_subject(request)
@@ -66,3 +67,7 @@ class TailService:
                 kind = subjects.notifications if request.notifications else subjects.publications
                 return subjects.stream_name(spec.name), kind(request.topic)
         raise NearcastError(f"topic {request.topic!r} is not one that the store of {self._site} keeps")
+
+
+def _scope(request: TailRequest) -> str:
+    return subjects.history_scope(request.topic, results=request.results)
