@@ -148,7 +148,7 @@ async def _migration() -> list[Figure]:
                 kind = "cloud" if name == "cloud" else "edge"
                 specs.append(SiteSpec(name, kind, host=area.address(name), store=store))  # type: ignore[arg-type]
             topics = tuple(TopicSpec(f"mig.{n}", ("west",)) for n in range(TOPICS))
-            deployment = Deployment(tuple(specs), topics, ("echoing",), report_seconds=2.0)
+            deployment = Deployment(tuple(specs), topics, ("echoing",), report_seconds=2.0, insecure=True)
             urls = {spec.name: spec.url for spec in specs}
             async with sites_at(area, deployment, folder / "run"):
                 devices = [Device(n, urls["west"]) for n in range(TOPICS)]

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from nearcast.auth.role_table import role_table
+
 ROOT = Path(__file__).parent.parent
 PLACES = sorted(set(re.findall(r"`([a-z_/]+\.py):([A-Za-z_.]+)`", (ROOT / "docs/architecture.md").read_text())))
 
@@ -39,3 +41,7 @@ def test_the_glossary_has_each_word_once_in_order() -> None:
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_table_of_roles_is_that_of_the_code() -> None:
+    assert role_table() in (ROOT / "docs/security.md").read_text(), "print it with nearcast.auth.role_table"

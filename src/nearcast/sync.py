@@ -22,6 +22,8 @@ from nearcast.message import Message, T_co
 from nearcast.nats.connection import ConnectionLostError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from nearcast.client import Receipt
     from nearcast.client.replay import Replay
     from nearcast.client.subscription import OnError
@@ -249,9 +251,12 @@ def connect(
     name: str | None = None,
     codec: Codec = JSON,
     timeout: float = 5.0,
+    credentials: str | Path | None = None,
 ) -> SyncClient:
     """A connected client: `with nearcast.sync.connect(urls) as client`, or call `close` at the end.
 
     The options are those of `nearcast.connect`.
     """
-    return SyncClient(connect_async(urls, coordinator=coordinator, name=name, codec=codec, timeout=timeout))
+    return SyncClient(
+        connect_async(urls, coordinator=coordinator, name=name, codec=codec, timeout=timeout, credentials=credentials)
+    )

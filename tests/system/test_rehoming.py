@@ -225,7 +225,7 @@ async def test_a_client_that_was_forgotten_while_it_was_away_registers_again(cit
             await until(
                 lambda: late.coordination.registered is not None and late.coordination.registered.home == late.home
             )
-            await control.ask("client", "leave", name="late")  # as when it is silent for too long
+            await control.ask("client", "leave.late", name="late")  # as when it is silent for too long
             assert "late" not in control.leader.registry.clients
             await late.connection.force_reconnect()
             await until(lambda: "late" in control.leader.registry.clients)

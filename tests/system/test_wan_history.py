@@ -51,7 +51,7 @@ async def test_the_nearest_live_store_answers(tmp_path: Path) -> None:
             (tmp_path / name).mkdir()
             specs.append(SiteSpec(name, host=area.address(name), store=StoreSpec(tmp_path / name)))
         topic = TopicSpec("log", replicas=("near", "far"), quorum=2)
-        async with sites_at(area, Deployment(tuple(specs), (topic,)), tmp_path / "run") as sites:
+        async with sites_at(area, Deployment(tuple(specs), (topic,), insecure=True), tmp_path / "run") as sites:
             url = sites["here"].spec.url
             assert await call_at(area, "here", lambda: stores_asked(url, "log", 5)) == ["near"] * 5
             store = int((tmp_path / "run" / "near" / "store.pid").read_text())

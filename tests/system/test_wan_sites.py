@@ -138,7 +138,7 @@ def punctual() -> Iterator[None]:
 @pytest.fixture
 async def cars(punctual: None, tmp_path: Path) -> AsyncIterator[Cars]:
     async with wide_area(topology()) as area:
-        deployment = Deployment(tuple(SiteSpec(site, host=area.address(site)) for site in SITES))
+        deployment = Deployment(tuple(SiteSpec(site, host=area.address(site)) for site in SITES), insecure=True)
         async with sites_at(area, deployment, tmp_path) as sites:
             cars = Cars(area, sites)
             async with cars.listening():

@@ -21,9 +21,11 @@ def _command(name: str, summary: str) -> LazyCommand:
 
 
 COMMANDS = {
+    "auth": _group("auth", "Keys, users, tenants and certificates: who may do what."),
     "channel": _group("channel", "Parameterised queries over datasets: list, add, remove."),
     "client": _group("client", "Registered clients and their homes."),
     "cluster": _group("cluster", "Run the data cluster: datasets and channels on Spark."),
+    "context": _group("context", "Named deployments: add one, choose one."),
     "coordinates": _group("coordinates", "Network coordinates from measured round trips."),
     "coordinator": _group("coordinator", "Run a coordinator, or show the state of the leader."),
     "dataset": _group("dataset", "Datasets of the data cluster: list, add, load, remove."),
@@ -82,6 +84,10 @@ def main() -> None:
 
 
 def _run(words: list[str]) -> None:
+    if words[:1] != ["context"] and context_exists():
+        from nearcast.cli.context import apply_context
+
+        apply_context()
     if words[:1] == ["--version"]:
         print(f"nearcast {version('nearcast')}")
         return
@@ -96,6 +102,12 @@ def _run(words: list[str]) -> None:
         epilog="The version: nearcast --version. Completion for bash, zsh and fish: nearcast --install-completion bash",
     )
     app(prog_name="nearcast")
+
+
+def context_exists() -> bool:
+    """Whether a context was ever added; most have none, and do not pay for reading it."""
+    folder = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    return os.path.isfile(os.path.join(folder, "nearcast", "contexts.json"))
 
 
 def _exit(code: int, message: str) -> None:

@@ -35,6 +35,7 @@ def run(
     metrics: MetricsOption = "",
 ) -> None:
     """Keep datasets and execute channels until Ctrl-C."""
+    from nearcast.cli.deployment_credentials import use_credentials
     from nearcast.cluster.driver import Driver
     from nearcast.cluster.driver_lease import DriverLease
     from nearcast.cluster.driver_metrics import DriverMetrics
@@ -42,6 +43,7 @@ def run(
     from nearcast.config.deployment_file import read_configuration
 
     deployment = read_configuration(config)
+    use_credentials(deployment, "cluster")
     spec = deployment.data_cluster()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     logging.getLogger("py4j").setLevel(logging.ERROR)

@@ -46,6 +46,7 @@ def run(
     from nearcast.coordinator.metrics import coordinator_metrics
     from nearcast.metrics import LoopCollector, listen_near
     from nearcast.nats.connection import open_connection
+    from nearcast.nats.identity.credentials import given_credentials
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     chosen = read_toml(settings, CoordinatorSettings) if settings is not None else CoordinatorSettings()
@@ -56,7 +57,7 @@ def run(
         goals = make_goals(load_model(model))
 
     async def coordinate() -> None:
-        connection = await open_connection([url], name="coordinator", timeout=10)
+        connection = await open_connection([url], name="coordinator", timeout=10, credentials=given_credentials())
         task = asyncio.current_task()
         assert task is not None
         for number in (signal.SIGINT, signal.SIGTERM):

@@ -9,6 +9,7 @@ import typer
 
 from nearcast.nats.connection import open_connection
 from nearcast.nats.coordinator_rpc import call_coordinator
+from nearcast.nats.identity.credentials import given_credentials
 
 __all__ = ["DEFAULT_URL", "UrlOption", "call_leader"]
 
@@ -22,7 +23,7 @@ def call_leader(url: str, noun: str, verb: str, timeout: float = 60.0, **body: A
     """Send one request over a connection of its own and return the answer."""
 
     async def run() -> Any:
-        connection = await open_connection([url], name="nearcast-cli", timeout=5)
+        connection = await open_connection([url], name="nearcast-cli", timeout=5, credentials=given_credentials())
         try:
             return await call_coordinator(connection, noun, verb, body, object, timeout)
         finally:

@@ -112,10 +112,13 @@ def remove(name: NameArgument, config: ConfigOption = Path("nearcast.toml")) -> 
 
 def admin(config: Path) -> Admin:
     """The catalog of a deployment."""
+    from nearcast.cli.deployment_credentials import use_credentials
     from nearcast.cluster.admin import Admin
     from nearcast.config.deployment_file import read_configuration
 
-    return Admin(read_configuration(config))
+    deployment = read_configuration(config)
+    use_credentials(deployment, "admin")
+    return Admin(deployment)
 
 
 def fields(spec: object) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from nearcast.client.dead_letters import DeadLetters, LetterFilter, RetryOutcome
 from nearcast.domain.topic import check_pattern
 from nearcast.errors import InputError, NearcastError
 from nearcast.nats.connection import open_connection
+from nearcast.nats.identity.credentials import given_credentials
 
 app = typer.Typer()
 T = TypeVar("T")
@@ -113,7 +114,7 @@ def drop(
 
 def _run(url: str, work: Callable[[DeadLetters], Awaitable[T]]) -> T:
     async def run() -> T:
-        connection = await open_connection([url], name="nearcast-cli", timeout=5)
+        connection = await open_connection([url], name="nearcast-cli", timeout=5, credentials=given_credentials())
         try:
             return await work(DeadLetters(connection))
         finally:

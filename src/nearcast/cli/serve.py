@@ -12,6 +12,7 @@ import typer
 import uvloop
 
 from nearcast.config.deployment_file import read_configuration
+from nearcast.site.security import is_loopback
 from nearcast.site.site import Site, run_sites
 
 __all__ = ["ConfigOption", "RunDirectoryOption", "serve"]
@@ -58,4 +59,8 @@ def describe(site: Site) -> str:
     managed = [topic.name for topic in site.deployment.managed_at(spec.name)]
     if managed:
         parts.append(f"{len(site.workers)} worker(s) for {', '.join(managed)}")
+    if site.security is not None:
+        parts.append("credentials" + (" and TLS" if site.security.tls is not None else ""))
+    elif not is_loopback(spec.host):
+        parts.append("INSECURE: anybody in this network may do anything")
     return "  ".join(parts)

@@ -26,6 +26,7 @@ from nearcast.codec import JSON, Codec, typed_decoder
 from nearcast.domain.names import check_name
 from nearcast.domain.topic import TopicSpec, check_pattern, covers
 from nearcast.errors import InputError
+from nearcast.nats.identity.credentials import given_credentials
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -296,6 +297,7 @@ def connect(
     coordinate: Coordinate | None = None,
     report_seconds: float = 5.0,
     spool: str | Path | None = None,
+    credentials: str | Path | None = None,
 ) -> Client:
     """A client of the first broker that answers: `async with nearcast.connect(urls) as client`.
 
@@ -306,6 +308,9 @@ def connect(
 
     spool: a file in which publications with a write quorum are kept until their stores have them, at most 64 MiB. They
     are sent in order when stores can be reached again, by this process or by the next one with the same file.
+
+    credentials: a file made by `nearcast auth add`, or the one that the environment variable NEARCAST_CREDS names. The
+    client has the name of its user.
     """
     check_connect(
         urls=urls,
@@ -325,7 +330,13 @@ def connect(
     addresses = [given] if isinstance(given, str) else list(given)
     if not addresses:
         raise InputError("urls is empty; name at least one broker, as in nats://127.0.0.1:4222")
-    sessions = Sessions(check_name(name or f"c{secrets.token_hex(6)}", "client"), addresses, timeout)
+    identity = given_credentials(credentials)
+    if identity is not None:
+        if name not in (None, identity.user):
+            raise InputError(f"client name is {name!r}; allowed with these credentials: {identity.user}, their user")
+        name = identity.user
+    client_name = check_name(name or f"c{secrets.token_hex(6)}", "client")
+    sessions = Sessions(client_name, addresses, timeout, identity)
     publisher, subscriptions = Publisher(sessions, codec), set[Subscription]()
     if spool is not None:
         publisher.spool = SpooledPublisher(sessions, PublicationSpool(spool, _SPOOL_BYTES))

@@ -18,6 +18,7 @@ from nearcast.nats.stamp import new_incarnation
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from nearcast.nats.identity.credentials import Credentials
     from nearcast.nats.rpc import Endpoint
 
 __all__ = ["Session", "Sessions"]
@@ -98,8 +99,9 @@ class Sessions:
     the incarnation that this process drew.
     """
 
-    def __init__(self, name: str, urls: Sequence[str], timeout: float) -> None:
+    def __init__(self, name: str, urls: Sequence[str], timeout: float, credentials: Credentials | None = None) -> None:
         self.name, self.urls, self._timeout = name, list(urls), timeout
+        self._credentials = credentials
         self.reconnects = 0
         self.on_disconnect: list[Callable[[], None]] = []
         self.on_reconnect: list[Callable[[], None]] = []
@@ -147,7 +149,12 @@ class Sessions:
                     callback()
 
         connection = await open_connection(
-            urls, name=self.name, timeout=self._timeout, on_disconnect=disconnected, on_reconnect=reconnected
+            urls,
+            name=self.name,
+            timeout=self._timeout,
+            on_disconnect=disconnected,
+            on_reconnect=reconnected,
+            credentials=self._credentials,
         )
         session = Session(self.name, self.source, connection, self._held, self.clock)
         opened.append(session)

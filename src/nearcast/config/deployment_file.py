@@ -10,12 +10,12 @@ from msgspec import Meta
 
 from nearcast.config.validation import read_toml
 from nearcast.domain.cluster import ClusterSpec
-from nearcast.domain.deployment import Deployment
+from nearcast.domain.deployment import AuthSpec, Deployment
 from nearcast.domain.site import SiteSpec
 from nearcast.domain.topic import TopicSpec, check_pattern, overlaps
 from nearcast.errors import InputError
 
-__all__ = ["read_configuration"]
+__all__ = ["read_configuration", "read_sites"]
 
 
 class _TopicTable(TopicSpec, frozen=True, forbid_unknown_fields=True):
@@ -28,6 +28,17 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     processors: tuple[str, ...] = ()
     cluster: ClusterSpec | None = None
     report_seconds: Annotated[float, Meta(ge=0.1)] = 5.0
+    auth: AuthSpec | None = None
+    insecure: bool = False
+
+
+def read_sites(path: Path) -> tuple[SiteSpec, ...]:
+    """The sites of a configuration file whose `[auth]` folder is still to be made."""
+
+    def anywhere(kind: type, value: Any) -> Path:
+        return (path.parent / str(value)).resolve()
+
+    return read_toml(path, _File, anywhere).site
 
 
 def read_configuration(path: Path) -> Deployment:
@@ -52,7 +63,7 @@ def read_configuration(path: Path) -> Deployment:
     if cluster is not None:
         folders = {key: _folder(path, getattr(cluster, key)) for key in ("warehouse", "checkpoints")}
         cluster = msgspec.structs.replace(cluster, **folders)
-    return Deployment(file.site, topics, file.processors, cluster, file.report_seconds)
+    return Deployment(file.site, topics, file.processors, cluster, file.report_seconds, file.auth, file.insecure)
 
 
 def _folder(path: Path, text: str) -> str:

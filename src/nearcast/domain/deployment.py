@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
+import msgspec
+from msgspec import Meta
+
+from nearcast.domain.names import NAME_PATTERN, NAME_RULE
 from nearcast.domain.topic import TopicSpec, matches
 from nearcast.errors import InputError
 
@@ -12,18 +17,30 @@ if TYPE_CHECKING:
     from nearcast.domain.cluster import ClusterSpec
     from nearcast.domain.site import SiteSpec
 
-__all__ = ["Deployment"]
+__all__ = ["AuthSpec", "Deployment"]
+
+
+class AuthSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What `[auth]` says. folder: made by `nearcast auth init`. tenant: whose topics these are."""
+
+    folder: Path
+    tenant: Annotated[str, Meta(pattern=f"^{NAME_PATTERN}$", description=NAME_RULE)] = "main"
 
 
 @dataclass(frozen=True)
 class Deployment:
-    """What one `nearcast.toml` says. report_seconds: how often a site reports to the coordinator, if there is one."""
+    """What one `nearcast.toml` says. report_seconds: how often a site reports to the coordinator, if there is one.
+
+    insecure: sites may listen beyond loopback without credentials and TLS.
+    """
 
     sites: tuple[SiteSpec, ...]
     topics: tuple[TopicSpec, ...] = ()
     modules: tuple[str, ...] = ()
     cluster: ClusterSpec | None = None
     report_seconds: float = 5.0
+    auth: AuthSpec | None = None
+    insecure: bool = False
 
     def site(self, name: str) -> SiteSpec:
         """The site of that name."""

@@ -74,6 +74,11 @@ class SiteSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.port + 5
 
     @property
+    def monitor_host(self) -> str:
+        """Where the broker answers questions about itself: anybody who asks is answered, so this machine only."""
+        return "127.0.0.1"
+
+    @property
     def url(self) -> str:
         """Where clients connect."""
         return f"nats://{self.host}:{self.port}"

@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
+import ssl
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -21,9 +23,11 @@ from nearcast.nats.message_parser import MessageParser
 from nearcast.nats.tasks import cancel_and_wait
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
 
     from nats.aio.subscription import Subscription
+
+    from nearcast.nats.identity.credentials import Credentials
 
     Handler = Callable[[str, str, bytes, bytes], None]
     """Called with subject, reply, payload and the raw header block."""
@@ -38,6 +42,9 @@ __all__ = [
 ]
 
 _log = logging.getLogger(__name__)
+_VIOLATION = re.compile(r"permissions violation for (publish|subscription) to \"([^\"]+)\"", re.IGNORECASE)
+_REFUSALS_KEPT = 1000
+_CLOSE_LIMIT = 5.0
 _SCHEMES = ("nats", "tls", "ws", "wss")
 
 # What a message gains on its way (its stamp, the frame of a history page) must fit under the broker's limit, too.
@@ -66,12 +73,20 @@ class PayloadTooLargeError(NearcastError, ValueError):
 class Connection(Client):
     """nats-py's client with handlers and ready-made headers."""
 
-    def __init__(self) -> None:
+    def __init__(self, credentials: Credentials | None = None) -> None:
         super().__init__()
+        self.credentials = credentials
+        self.refused: dict[str, int] = {}  # how often, by action and subject in small letters
+        self._waiting: dict[str, set[asyncio.Future[None]]] = {}
         self._handlers: dict[int, Handler] = {}
         self._ps = MessageParser(self, self._take)
         self._wake: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._wake.set_result(None)
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether what is sent can be read by the broker only."""
+        return bool(self._server_info.get("tls_required"))
 
     @property
     def server_name(self) -> str:
@@ -107,8 +122,9 @@ class Connection(Client):
     async def close(self) -> None:
         """Close; a server that has gone already is no error."""
         try:
-            await super().close()
-        except OSError as error:
+            async with asyncio.timeout(_CLOSE_LIMIT):  # a TLS transport may wait forever for the other side
+                await super().close()
+        except OSError as error:  # a TimeoutError is one, too
             _log.debug("nats: %s", error)
         # A reconnection under way may outlive nats-py's one cancellation.
         await cancel_and_wait(self._reconnection_task, self._reading_task, self._ping_interval_task, self._flusher_task)
@@ -169,6 +185,41 @@ class Connection(Client):
             # It stopped over an error. nats-py would go on writing, and never hear anything again.
             await self._process_op_err(NatsError("nats: the reader stopped"))
 
+    async def _process_err(self, err_msg: str) -> None:
+        # nats-py would close for good. The file may have been renewed: reconnecting reads it again.
+        if self.credentials is not None and self.is_connected and "authentication" in err_msg.lower():
+            _log.warning("%s: %s; connecting again", self.credentials.user, err_msg.strip("'"))
+            await self._process_op_err(NatsError(f"nats: {err_msg}"))
+            return
+        if found := _VIOLATION.search(err_msg):
+            self._note_refusal(*found.groups())
+        await super()._process_err(err_msg)
+
+    def _note_refusal(self, action: str, subject: str) -> None:
+        what = f"{action.lower()} {subject}"
+        if len(self.refused) < _REFUSALS_KEPT or what in self.refused:
+            self.refused[what] = self.refused.get(what, 0) + 1
+        if self.refused.get(what) == 1:
+            user = self.credentials.user if self.credentials is not None else "nobody"
+            _log.warning("the broker refuses %s: %s may not", what, user)
+        for waiting in self._waiting.get(subject, ()):
+            if not waiting.done():
+                waiting.set_result(None)
+
+    @contextlib.contextmanager
+    def refusal_of(self, subject: str) -> Iterator[asyncio.Future[None]]:
+        """A future that is done when the broker refuses what is published to a subject meanwhile."""
+        refusal: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        subject = subject.lower()  # nats-py gives errors in small letters
+        waiting = self._waiting.setdefault(subject, set())
+        waiting.add(refusal)
+        try:
+            yield refusal
+        finally:
+            waiting.discard(refusal)
+            if not waiting:
+                self._waiting.pop(subject, None)
+
     async def _process_op_err(self, e: Exception) -> None:
         # nats-py waits until what is unsent has gone; a server that hangs never takes it.
         writer = getattr(self._transport, "_io_writer", None)
@@ -211,19 +262,34 @@ async def open_connection(
     on_disconnect: Callable[[], Awaitable[None]] | None = None,
     on_reconnect: Callable[[], Awaitable[None]] | None = None,
     on_error: Callable[[Exception], Awaitable[None]] | None = None,
+    credentials: Credentials | None = None,
 ) -> Connection:
     """Connect to the first broker that answers; afterwards reconnect for as long as it takes."""
     for url in urls:
         _check_url(url)
-    connection = Connection()
+    if credentials is not None:
+        credentials.refuse_expired()
+    connection = Connection(credentials)
+    refusals: list[Exception] = []
+    opening = [True]  # emptied when it has opened, or will not
+
+    async def failed(error: Exception) -> None:
+        if not connection.is_connected and _is_refusal(error):
+            refusals.append(error)
+            if len(urls) == 1 and opening:
+                opening.clear()
+                limit.reschedule(0)  # trying again would not help
+        await (on_error or _ignore)(error)
+
     options: dict[str, Any] = {
         "disconnected_cb": on_disconnect,
         "reconnected_cb": on_reconnect,
-        "error_cb": on_error or _ignore,
+        "error_cb": failed,
         "reconnect_time_wait": 0.2,
+        **(credentials.options() if credentials is not None else {}),
     }
     try:
-        async with asyncio.timeout(timeout):
+        async with asyncio.timeout(timeout) as limit:
             await connection.connect(
                 list(urls),
                 name=name,
@@ -236,14 +302,44 @@ async def open_connection(
                 max_outstanding_pings=_UNANSWERED_PINGS,
                 **options,
             )
+            opening.clear()
     except asyncio.CancelledError:
+        opening.clear()
         await connection.close()
         raise
     except (TimeoutError, OSError, NatsError) as error:
+        opening.clear()
         await connection.close()
         reason = str(error) or f"no answer within {timeout:g} s"
+        if refusals or _is_refusal(error):
+            reason = _refusal(refusals[-1] if refusals else error, credentials)
         raise ConnectionLostError(f"cannot connect to {', '.join(urls)}: {reason}") from error
+    if credentials is not None and credentials.ca and not connection.is_encrypted:
+        await connection.close()
+        raise ConnectionLostError(
+            f"cannot connect to {', '.join(urls)}: it does not speak TLS, which the credentials ask for"
+        )
     return connection
+
+
+def _is_refusal(error: Exception) -> bool:
+    text = str(error).lower()
+    return isinstance(error, ssl.SSLError) or "authorization violation" in text or "authentication" in text
+
+
+def _refusal(error: Exception, credentials: Credentials | None) -> str:
+    """Why a broker and a client do not trust each other, in words that say what to do."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        how = "credentials name another authority" if credentials and credentials.ca else "there are no credentials"
+        hint = "" if "expired" in error.verify_message else f"; {how}"
+        return f"the broker's certificate is not accepted: {error.verify_message}{hint}"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS failed: {error.reason or error}"
+    if credentials is None:
+        return "the broker asks for credentials; give a file of `nearcast auth add` or set NEARCAST_CREDS"
+    return (
+        f"the broker refuses the credentials of {credentials.user}: they are revoked, expired or of another deployment"
+    )
 
 
 def _check_url(url: str) -> None:

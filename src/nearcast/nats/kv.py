@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from nearcast.nats.connection import Connection
 
 __all__ = [
+    "CATCH_UP",
     "Bucket",
     "BucketError",
     "BucketFollower",
@@ -31,6 +32,8 @@ __all__ = [
     "bucket_subject",
 ]
 
+CATCH_UP = "nearcast-catch-up"
+"""The bucket in which a store keeps how far it has looked for publications that nobody processed."""
 _PAGE = 1000
 _WRONG_LAST_SEQUENCE = 10071
 # A bucket that was just made may take a moment to be known at the broker.

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
@@ -21,7 +22,7 @@ from nats.micro.service import EndpointConfig, Service, ServiceConfig
 
 from nearcast.errors import InputError, NearcastError
 from nearcast.nats.connection import ConnectionLostError
-from nearcast.nats.tasks import TaskSet
+from nearcast.nats.tasks import TaskSet, cancel_and_wait
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from nearcast.nats.connection import Connection
 
-__all__ = ["Endpoint", "NoAnswerError", "RemoteError", "Server", "StaleTermError", "call"]
+__all__ = ["Endpoint", "NoAnswerError", "RefusedError", "RemoteError", "Server", "StaleTermError", "call"]
 
 _log = logging.getLogger(__name__)
 Encoding = Literal["json", "msgpack"]
@@ -42,6 +43,10 @@ class NoAnswerError(NearcastError, TimeoutError):
     def __init__(self, message: str, *, nobody_listens: bool) -> None:
         super().__init__(message)
         self.nobody_listens = nobody_listens
+
+
+class RefusedError(NearcastError, PermissionError):
+    """The broker does not let this user ask."""
 
 
 class RemoteError(NearcastError):
@@ -92,7 +97,17 @@ async def call(
 
 async def _request(connection: Connection, subject: str, payload: bytes, reply: str, timeout: float) -> Msg:
     if not reply:
-        return await connection.request(subject, payload, timeout=timeout)
+        if connection.credentials is None:
+            return await connection.request(subject, payload, timeout=timeout)
+        with connection.refusal_of(subject) as refusal:
+            asked = asyncio.ensure_future(connection.request(subject, payload, timeout=timeout))
+            try:
+                await asyncio.wait((asked, refusal), return_when=asyncio.FIRST_COMPLETED)
+                if not asked.done():
+                    raise RefusedError(f"{subject}: {connection.credentials.user} may not ask this")
+                return asked.result()
+            finally:
+                await cancel_and_wait(asked)
     subscription = await connection.subscribe(reply, max_msgs=1)
     try:
         await connection.publish(subject, payload, reply=reply)

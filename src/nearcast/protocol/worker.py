@@ -38,6 +38,7 @@ class WorkerAssignment(msgspec.Struct, frozen=True):
     topics: list[TopicSpec]
     epochs: dict[str, int] = {}
     configured: bool = False  # the topics are those of `nearcast.toml`: one without a processor is refused
+    credentials: str = ""  # the file to connect with
 
 
 class HostTopic(msgspec.Struct, frozen=True):

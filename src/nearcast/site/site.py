@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING
 
 from nearcast.errors import InputError, NearcastError
 from nearcast.nats.connection import Connection, open_connection
+from nearcast.nats.identity.credentials import write_secret
 from nearcast.nats.tasks import gather_or_cancel, retry
 from nearcast.site.agent.agent import Agent
 from nearcast.site.ports import host_problem, port_problem
+from nearcast.site.reload import SecurityReload
+from nearcast.site.security import SiteSecurity, refuse_open_site, site_security
 from nearcast.site.servers import broker_config, fetch_monitoring, server_binary, server_is_ready, store_config
 from nearcast.site.store_writes import StoreWrites
 from nearcast.site.supervisor import SupervisedProcess
@@ -39,6 +42,8 @@ class Site:
         self.store: SupervisedProcess | None = None
         self.agent: Agent | None = None
         self._connection: Connection | None = None
+        self.security: SiteSecurity | None = None
+        self._reload: SecurityReload | None = None
 
     async def __aenter__(self) -> Site:
         try:
@@ -61,7 +66,9 @@ class Site:
         refuse_ports_in_use(self)
         refuse_missing_store(self)
         self.run_directory.mkdir(parents=True, exist_ok=True)
-        config = broker_config(self.spec, self.deployment.peers(self.spec.name), self.run_directory)
+        self.security = site_security(self.deployment, self.spec.name)
+        refuse_open_site(self.deployment, self.spec, self.security)
+        config = broker_config(self.spec, self.deployment.peers(self.spec.name), self.run_directory, self.security)
         self.broker = self._server("broker", config, self.spec.port)
         await self.broker.start()
 
@@ -82,14 +89,31 @@ class Site:
         spec, folder = self.spec, self.run_directory
         if spec.store is not None:
             writes = StoreWrites(folder / "store.log", spec.store.directory)
-            self.store = self._server("store", store_config(spec, folder), spec.store_port, writes)
+            self.store = self._server("store", store_config(spec, folder, self.security), spec.store_port, writes)
             await self.store.start()
-        self._connection = await open_connection([spec.url], name=f"{spec.name}/agent", timeout=_START_LIMIT)
-        self.agent = Agent(self.deployment, spec, self._connection, folder, self._search_path)
+        credentials = self.security.credentials("site") if self.security is not None else None
+        self._connection = await open_connection(
+            [spec.url], name=f"{spec.name}/agent", timeout=_START_LIMIT, credentials=credentials
+        )
+        worker = str(self.security.credentials("worker").path) if self.security is not None else ""
+        self.agent = Agent(self.deployment, spec, self._connection, folder, self._search_path, worker)
         await self.agent.start()
+        if self.security is not None and self.broker is not None:
+            told = folder / "accounts"
+            self._reload = SecurityReload(
+                self.security,
+                told,
+                self.broker,
+                self.store,
+                folder / "store.conf",
+                lambda: store_config(spec, folder, self.security, told),
+            )
+            self._reload.start()
 
     async def stop(self) -> None:
         """Workers first, so that nothing is published into a broker that is going; the broker last."""
+        if self._reload is not None:
+            await self._reload.stop()
         if self.agent is not None:
             await self.agent.stop()
         if self._connection is not None:
@@ -110,19 +134,21 @@ class Site:
     def _server(self, role: str, config: str, port: int, writes: StoreWrites | None = None) -> SupervisedProcess:
         name, host = f"{self.spec.name}/{role}", self.spec.host
         file = self.run_directory / f"{role}.conf"
-        file.write_text(config)
+        write_secret(file, config)  # it has the password of the gateways
+
+        tls = self.security.tls.context() if self.security is not None and self.security.tls is not None else None
 
         async def ready() -> None:
             try:
                 on = (OSError, TimeoutError)
-                await retry(lambda: server_is_ready(host, port), within=_START_LIMIT, on=on, pause=0.02)
+                await retry(lambda: server_is_ready(host, port, tls), within=_START_LIMIT, on=on, pause=0.02)
             except on:
                 raise NearcastError(f"{name} did not answer on port {port} within {_START_LIMIT:g} s") from None
             if writes is not None:
                 writes.restarted()
 
         async def answers() -> None:
-            await server_is_ready(host, port)
+            await server_is_ready(host, port, tls)
             if writes is not None:
                 writes.check()
 
@@ -135,10 +161,9 @@ def refuse_ports_in_use(site: Site) -> None:
     if problem := host_problem(site.spec.host):
         raise InputError(f"site {site.spec.name}: host {site.spec.host!r} {problem}; choose another `host`")
     for what, port in site.spec.ports().items():
-        if problem := port_problem(site.spec.host, port):
-            raise InputError(
-                f"site {site.spec.name}: port {port} ({what}) of {site.spec.host} {problem}; choose another `port`"
-            )
+        host = site.spec.monitor_host if what == "monitoring" else site.spec.host
+        if problem := port_problem(host, port):
+            raise InputError(f"site {site.spec.name}: port {port} ({what}) of {host} {problem}; choose another `port`")
 
 
 def refuse_missing_store(site: Site) -> None:

@@ -11,12 +11,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from nearcast.domain.deployment import Deployment
+from nearcast.auth.deployment_keys import add_tls, make_deployment_keys
+from nearcast.domain.deployment import AuthSpec, Deployment
 from nearcast.domain.site import Limits, SiteSpec, StoreSpec
 from nearcast.site.ports import free_ports
 from nearcast.site.site import Site, run_sites
 
 if TYPE_CHECKING:
+    from nearcast.auth.auth_folder import AuthFolder
     from nearcast.domain.topic import TopicSpec
 
 __all__ = ["RunningSites", "interest_settled", "sites", "until"]
@@ -28,8 +30,8 @@ _INTEREST_SETTLE = 0.3
 class RunningSites:
     """Sites by name, and the folder with their stores, spools and logs."""
 
-    def __init__(self, folder: Path, running: dict[str, Site]) -> None:
-        self.folder, self.sites = folder, running
+    def __init__(self, folder: Path, running: dict[str, Site], auth: AuthFolder | None = None) -> None:
+        self.folder, self.sites, self.auth = folder, running, auth
 
     def url(self, site: str) -> str:
         """What clients connect to."""
@@ -46,6 +48,7 @@ async def sites(
     mqtt: bool = False,
     max_payload: int = 1 << 20,
     report_seconds: float = 5.0,
+    secured: bool = False,
 ) -> AsyncIterator[RunningSites]:
     """`async with sites(TopicSpec("gps.*", ("edge",)), processors=[my_module]) as running`: sites with stores.
 
@@ -54,6 +57,7 @@ async def sites(
     search_path: where workers look for modules, before this process's `sys.path`
     folder:     for all their files; a temporary one by default
     mqtt:       whether devices can connect (`running.sites[name].spec.mqtt_port`)
+    secured:    with credentials and TLS: `running.auth.add_user(...)` makes the file that a client connects with
     """
     with contextlib.ExitStack() as stack:
         if folder is None:
@@ -74,12 +78,16 @@ async def sites(
                 )
             )
         modules = tuple(one.__name__ if isinstance(one, ModuleType) else one for one in processors)
-        deployment = Deployment(tuple(specs), topics, modules, report_seconds=report_seconds)
+        auth = make_deployment_keys(folder / "auth", specs) if secured else None
+        if auth is not None:
+            add_tls(auth, specs)
+        spec = AuthSpec(auth.path) if auth is not None else None
+        deployment = Deployment(tuple(specs), topics, modules, report_seconds=report_seconds, auth=spec)
         async with run_sites(
             deployment, folder / "run", [*search_path, *(path or "." for path in sys.path)]
         ) as running:
             await interest_settled()
-            yield RunningSites(folder, running)
+            yield RunningSites(folder, running, auth)
 
 
 async def interest_settled() -> None:

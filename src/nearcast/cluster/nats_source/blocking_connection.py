@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from nearcast.errors import NearcastError
 from nearcast.nats.connection import Connection, open_connection
+from nearcast.nats.identity.credentials import given_credentials
 from nearcast.nats.stream_publisher import OutgoingMessage, StreamPublisher
 from nearcast.nats.streams import StreamBounds, StreamReader
 
@@ -68,7 +69,9 @@ class BlockingConnection:
         return self.call(self._publisher.publish_in_order(messages))
 
     async def _open(self) -> Connection:
-        return await open_connection(self._servers, name=f"spark-{os.getpid()}", timeout=10)
+        return await open_connection(
+            self._servers, name=f"spark-{os.getpid()}", timeout=10, credentials=given_credentials()
+        )
 
 
 _connections: dict[tuple[int, tuple[str, ...]], BlockingConnection] = {}

@@ -39,16 +39,27 @@ _SILENT_PERIODS = 4  # after which a client is gone
 
 
 class Agent:
-    """Builds the services of one site and starts and stops them in order. folder: for logs, spools and assignments."""
+    """Builds the services of one site and starts and stops them in order. folder: for logs, spools and assignments.
+
+    worker_credentials: the file that workers connect with.
+    """
 
     def __init__(
-        self, deployment: Deployment, site: SiteSpec, connection: Connection, folder: Path, search_path: Sequence[str]
+        self,
+        deployment: Deployment,
+        site: SiteSpec,
+        connection: Connection,
+        folder: Path,
+        search_path: Sequence[str],
+        worker_credentials: str = "",
     ) -> None:
         configured, period = configured_records(deployment), deployment.report_seconds
         self.coordinates = CoordinateAgent(site, deployment.peers(site.name), connection)
         self.client_services = ClientServices(deployment, site, connection, self.coordinates, folder)
         self.lease = SiteLeaseMachine()
-        self.workers = WorkerProcesses(site, connection, folder, deployment.modules, search_path, self.lease)
+        self.workers = WorkerProcesses(
+            site, connection, folder, deployment.modules, search_path, self.lease, worker_credentials
+        )
         self.topic_host = TopicHost(
             site.name,
             connection,

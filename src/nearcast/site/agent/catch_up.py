@@ -21,7 +21,7 @@ from nearcast.errors import NearcastError
 from nearcast.nats import subjects
 from nearcast.nats.connection import ConnectionLostError
 from nearcast.nats.digest import id_hash
-from nearcast.nats.kv import Bucket, BucketError
+from nearcast.nats.kv import CATCH_UP, Bucket, BucketError
 from nearcast.nats.stamp import (
     ANONYMOUS,
     dead_letter_block,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 __all__ = ["CatchUp"]
 
 _log = logging.getLogger(__name__)
-_BUCKET = "nearcast-catch-up"
+
 _PERIOD = 0.25
 _SETTLE = 2.0
 _RATE = 2_000  # redeliveries of a topic in a second, beside live traffic
@@ -82,7 +82,7 @@ class CatchUp:
         self._site, self._connection, self._topics, self._behind = site, connection, topics, behind
         self._reader = StreamReader(store)
         self._jsm = store.jsm(timeout=5)
-        self._bucket = Bucket(store, site, _BUCKET)
+        self._bucket = Bucket(store, site, CATCH_UP)
         self._inbox = connection.new_inbox()
         self._followed: dict[str, _TopicProgress] = {}
         self._by_token: dict[str, _TopicProgress] = {}

@@ -137,7 +137,11 @@ async def _open_store(
 ) -> Connection:
     """A connection to the store, once it is reachable through the broker: only then do publications reach it."""
     store = await open_connection(
-        [site.store_url], name=f"{site.name}/agent", timeout=_START_LIMIT, on_reconnect=on_reconnect
+        [site.store_url],
+        name=f"{site.name}/agent",
+        timeout=_START_LIMIT,
+        on_reconnect=on_reconnect,
+        credentials=connection.credentials,
     )
     manager = connection.jsm(prefix=subjects.store_api(site.name), timeout=1)
     try:

@@ -47,7 +47,9 @@ class WorkerProcesses:
         modules: Sequence[str],
         search_path: Sequence[str],
         lease: SiteLeaseMachine,
+        credentials: str = "",
     ) -> None:
+        self._credentials = credentials
         self._site, self._connection, self._folder, self._lease = site, connection, folder, lease
         self._modules, self._search_path = list(modules), list(search_path)
         self._starting = asyncio.Lock()
@@ -127,6 +129,7 @@ class WorkerProcesses:
             topics=[topic.spec for topic in running],
             epochs={topic.spec.name: topic.epoch for topic in running},
             configured=configured,
+            credentials=self._credentials,
         )
         return msgspec.json.encode(assignment)
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from nearcast.domain.latency_histogram import empty
 from nearcast.nats import subjects
 from nearcast.nats.connection import Connection, open_connection
+from nearcast.nats.identity.credentials import read_credentials
 from nearcast.nats.rpc import Endpoint, Server
 from nearcast.nats.stamp import (
     ANONYMOUS,
@@ -60,7 +61,8 @@ _log = logging.getLogger(__name__)
 async def run_worker(assignment: WorkerAssignment) -> None:
     """Connect to the site's broker, and work until cancelled."""
     name = f"{assignment.site}/{assignment.worker}"
-    connection = await open_connection([assignment.url], name=name, echo=False, timeout=30)
+    credentials = read_credentials(assignment.credentials) if assignment.credentials else None
+    connection = await open_connection([assignment.url], name=name, echo=False, timeout=30, credentials=credentials)
     try:
         await Worker(assignment, connection).run()
     finally:

@@ -1,0 +1,1 @@
+"""Who may do what: roles and their subjects, the folder of keys, certificates."""

@@ -1,0 +1,332 @@
+"""The folder with all keys and tokens of a deployment: one operator, a system account, an account per tenant, users.
+
+keys/<name>.seed              secret keys of operator and accounts; they stay where users are made
+operator.jwt, accounts/*.jwt  what brokers must know
+users/<tenant>/<user>.creds   what users must have; `.revoked` once they are out
+gateway.password              by which brokers know each other
+tls/                          certificates, see `certificates`
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from nearcast.auth.roles import NO_GRANTS, Grants, Role, check_role, permissions
+from nearcast.domain.names import check_name
+from nearcast.errors import InputError
+from nearcast.nats.identity.credentials import credentials_file, read_credentials, write_secret
+from nearcast.nats.identity.keys import KeyPair, new_key, read_key
+from nearcast.nats.identity.tokens import (
+    UNLIMITED,
+    Claims,
+    Limits,
+    account_token,
+    operator_token,
+    read_token,
+    user_token,
+)
+
+__all__ = ["SYSTEM", "AuthFolder", "User", "site_user"]
+
+SYSTEM = "system"
+"""The account of the brokers themselves."""
+_PUSHER = "push"
+_OF_SITE: tuple[Role, ...] = ("site", "store", "worker")
+
+
+@dataclass(frozen=True)
+class User:
+    """A user as its token says."""
+
+    name: str
+    tenant: str
+    role: str
+    claims: Claims
+    revoked: bool
+
+    @property
+    def state(self) -> str:
+        """active, expired or revoked."""
+        if self.revoked:
+            return "revoked"
+        expired = self.claims.expires and self.claims.expires <= time.time()
+        return "expired" if expired else "active"
+
+
+class AuthFolder:
+    """Reads and changes the folder. What it writes only its owner may read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, path: Path, tenants: tuple[str, ...] = ("main",), name: str = "nearcast") -> AuthFolder:
+        """Make the keys and tokens of a new deployment; the folder must be empty or new."""
+        if path.exists() and any(path.iterdir()):
+            raise InputError(f"{path} is not empty; the keys of a deployment go into a new folder")
+        path.mkdir(parents=True, exist_ok=True)
+        path.chmod(0o700)
+        folder = cls(path)
+        operator, signing = folder._make_key("operator", "operator"), folder._make_key("operator-signing", "operator")
+        system = folder._make_key(SYSTEM, "account")
+        write_secret(folder.operator_file, operator_token(operator, name, [signing.public], system.public))
+        write_secret(path / "gateway.password", secrets.token_urlsafe(24))
+        write_secret(path / ".gitignore", "*\n")
+        folder._add_account(SYSTEM)
+        folder._add_system_user()
+        for tenant in tenants:
+            folder.add_tenant(tenant)
+        return folder
+
+    @classmethod
+    def open(cls, path: Path) -> AuthFolder:
+        """The folder that was made by `create` or `export`."""
+        folder = cls(path)
+        if not folder.operator_file.is_file():
+            raise InputError(f"{path} has no operator.jwt; make the keys with: nearcast auth init --folder {path}")
+        return folder
+
+    @property
+    def operator_file(self) -> Path:
+        """The operator's token."""
+        return self.path / "operator.jwt"
+
+    @property
+    def gateway_password(self) -> str:
+        """By which brokers know each other."""
+        return (self.path / "gateway.password").read_text().strip()
+
+    @property
+    def ca_file(self) -> Path:
+        """The authority that signs the servers' certificates, if TLS is used."""
+        return self.path / "tls" / "ca.pem"
+
+    @property
+    def tenants(self) -> list[str]:
+        """All tenants."""
+        return sorted(file.stem for file in (self.path / "accounts").glob("*.jwt") if file.stem != SYSTEM)
+
+    def account_file(self, account: str) -> Path:
+        """The token of an account."""
+        file = self.path / "accounts" / f"{account}.jwt"
+        if not file.is_file():
+            raise InputError(f"tenant is {account!r}; allowed: {', '.join(self.tenants)}")
+        return file
+
+    def account_claims(self, account: str) -> Claims:
+        """What the token of an account says."""
+        return read_token(self.account_file(account).read_text())
+
+    def credentials_file(self, user: str, tenant: str) -> Path:
+        """The credentials of a user."""
+        file = self.path / "users" / tenant / f"{user}.creds"
+        if not file.is_file():
+            raise InputError(f"there is no user {user!r} of tenant {tenant} in {self.path}; see: nearcast auth ls")
+        return file
+
+    def add_tenant(self, tenant: str, limits: Limits = UNLIMITED) -> None:
+        """Make a tenant: nobody of another one sees anything of it. Or change the limits of one."""
+        check_name(tenant, "tenant")
+        if tenant == SYSTEM:
+            raise InputError(f"tenant is {tenant!r}; allowed: another name, this one is of the brokers themselves")
+        self._add_account(tenant, limits)
+
+    def add_user(
+        self,
+        role: str,
+        name: str,
+        tenant: str = "main",
+        grants: Grants = NO_GRANTS,
+        *,
+        site: str = "",
+        expires: int = 0,
+        mqtt: bool = False,
+        limits: Limits = UNLIMITED,
+    ) -> Path:
+        """Make a user, and return its credentials file."""
+        known = check_role(role)
+        if known in _OF_SITE:
+            site = check_name(site or name, "site")
+        file = self.path / "users" / tenant / f"{check_name(name, 'user')}.creds"
+        if file.exists():
+            raise InputError(
+                f"user {name!r} of tenant {tenant} exists already; revoke it first, or choose another name"
+            )
+        allowed = permissions(known, name, grants, site)
+        publish, subscribe = allowed.publish, allowed.subscribe
+        if mqtt:
+            if known != "device":
+                raise InputError(f"role {role} cannot use MQTT; allowed: device")
+            subscribe = [*subscribe, "$MQTT.sub.>", "$MQTT.deliver.>"]
+        tags = [f"role:{known}", *([f"site:{site}"] if site else [])]
+        key = new_key("user")
+        token = user_token(
+            self._key(f"{tenant}-signing"),
+            self.account_claims(tenant).subject,
+            key.public,
+            name,
+            publish=publish,
+            subscribe=subscribe,
+            limits=limits,
+            tags=tags,
+            expires=expires,
+            mqtt=mqtt,
+        )
+        write_secret(file, credentials_file(token, key.seed, self._ca()))
+        return file
+
+    def users(self) -> list[User]:
+        """All users that were ever made, but those of the brokers themselves."""
+        found = []
+        for file in sorted((self.path / "users").glob("*/*")):
+            if file.parent.name == SYSTEM or file.suffix not in (".creds", ".revoked"):
+                continue
+            revoked = file.suffix == ".revoked"
+            claims = read_token(file.read_text()) if revoked else read_credentials(file).claims
+            role = next((tag.removeprefix("role:") for tag in claims.nats.get("tags", []) if "role:" in tag), "")
+            found.append(User(claims.name, file.parent.name, role, claims, revoked))
+        return found
+
+    def revoke(self, user: str, tenant: str = "main") -> None:
+        """Void a user's token. Brokers close its connections when they are told (`push`)."""
+        file = self.credentials_file(user, tenant)
+        credentials = read_credentials(file)
+        claims = self.account_claims(tenant)
+        revocations = dict(claims.nats.get("revocations", {}))
+        revocations[credentials.claims.subject] = int(time.time())
+        self._write_account(tenant, claims.nats["signing_keys"], revocations, _limits_of(claims))
+        write_secret(file.with_suffix(".revoked"), credentials.token)
+        file.unlink()
+
+    def rotate(self, tenant: str = "main") -> int:
+        """A new signing key for a tenant, beside the old one; its users get new tokens for their keys.
+
+        Old tokens stay good until `finish_rotation`, so that files can be exchanged meanwhile. Returns how many users.
+        """
+        claims, key = self.account_claims(tenant), self._make_key(f"{tenant}-signing", "account")
+        keys = [*claims.nats["signing_keys"], key.public]
+        self._write_account(tenant, keys, claims.nats.get("revocations", {}), _limits_of(claims))
+        files = sorted((self.path / "users" / tenant).glob("*.creds"))
+        for file in files:
+            self._sign_again(file, key)
+        return len(files)
+
+    def finish_rotation(self, tenant: str = "main") -> None:
+        """Tokens that were signed with earlier keys are void from now on."""
+        claims, key = self.account_claims(tenant), self._key(f"{tenant}-signing")
+        self._write_account(tenant, [key.public], claims.nats.get("revocations", {}), _limits_of(claims))
+
+    def export(self, site: str, target: Path, tenant: str = "main") -> list[Path]:
+        """Copy what the machine of a site needs into another folder: no key that could sign anything."""
+        wanted = [self.operator_file, self.path / "gateway.password", self.path / ".gitignore"]
+        wanted += sorted((self.path / "accounts").glob("*.jwt"))
+        for name in (self.path / "users").iterdir():
+            if name.name != SYSTEM:
+                wanted += [file for role in _OF_SITE if (file := name / f"{site_user(site, role)}.creds").is_file()]
+        self.credentials_file(site_user(site, "site"), tenant)
+        tls = [self.ca_file, *(self.path / "tls" / f"{site}.{kind}" for kind in ("pem", "key"))]
+        wanted += [file for file in tls if file.is_file()]
+        for file in wanted:
+            write_secret(target / file.relative_to(self.path), file.read_text())
+        return wanted
+
+    def add_authority(self) -> None:
+        """Write the certificate authority into all credentials: brokers speak TLS from now on."""
+        for file in (self.path / "users").glob("*/*.creds"):
+            credentials = read_credentials(file)
+            write_secret(file, credentials_file(credentials.token, credentials.seed, self._ca()))
+
+    def note(self, who: str, action: str, what: str) -> None:
+        """Append to `audit.jsonl` who did what with keys and users."""
+        entry = {"time": time.time(), "who": who, "action": action, "what": what}
+        with (self.path / "audit.jsonl").open("ab") as file:
+            file.write(msgspec.json.encode(entry) + b"\n")
+
+    def notes(self) -> list[dict[str, Any]]:
+        """What was noted, the oldest first."""
+        file = self.path / "audit.jsonl"
+        return [msgspec.json.decode(line) for line in file.read_bytes().splitlines()] if file.is_file() else []
+
+    def _add_account(self, account: str, limits: Limits = UNLIMITED) -> None:
+        if (self.path / "accounts" / f"{account}.jwt").is_file():
+            claims = self.account_claims(account)
+            revocations = claims.nats.get("revocations", {})
+            self._write_account(account, claims.nats["signing_keys"], revocations, limits)
+            return
+        if not (self.path / "keys" / f"{account}.seed").is_file():
+            self._make_key(account, "account")
+        signing = self._make_key(f"{account}-signing", "account")
+        self._write_account(account, [signing.public], {}, limits)
+
+    def _write_account(
+        self, account: str, signing_keys: list[str], revocations: dict[str, int], limits: Limits
+    ) -> None:
+        token = account_token(
+            self._key("operator-signing"),
+            self._key(account).public,
+            account,
+            signing_keys,
+            revocations,
+            limits,
+            stores=account != SYSTEM,
+        )
+        write_secret(self.path / "accounts" / f"{account}.jwt", token)
+
+    def _add_system_user(self) -> None:
+        """The user by which changed accounts are told to running brokers."""
+        key = new_key("user")
+        account = self.account_claims(SYSTEM).subject
+        publish, subscribe = ["$SYS.REQ.CLAIMS.UPDATE"], [f"_INBOX.{_PUSHER}.>"]
+        token = user_token(
+            self._key(f"{SYSTEM}-signing"), account, key.public, _PUSHER,
+            publish=publish, subscribe=subscribe, limits=Limits(), tags=["role:push"],
+        )  # fmt: skip
+        write_secret(self.path / "users" / SYSTEM / f"{_PUSHER}.creds", credentials_file(token, key.seed, self._ca()))
+
+    def _sign_again(self, file: Path, key: KeyPair) -> None:
+        old = read_credentials(file)
+        claims = old.claims
+        limits = Limits(subscriptions=claims.nats.get("subs", -1), payload=claims.nats.get("payload", -1))
+        token = user_token(
+            key,
+            claims.nats["issuer_account"],
+            claims.subject,
+            claims.name,
+            publish=claims.nats["pub"].get("allow", []),
+            subscribe=claims.nats["sub"].get("allow", []),
+            limits=limits,
+            tags=claims.nats.get("tags", []),
+            expires=claims.expires,
+            mqtt=bool(claims.nats.get("bearer_token")),
+        )
+        write_secret(file, credentials_file(token, old.seed, self._ca()))
+
+    def _make_key(self, name: str, kind: str) -> KeyPair:
+        key = new_key("operator" if kind == "operator" else "account")
+        write_secret(self.path / "keys" / f"{name}.seed", key.seed)
+        return key
+
+    def _key(self, name: str) -> KeyPair:
+        file = self.path / "keys" / f"{name}.seed"
+        if not file.is_file():
+            raise InputError(f"{self.path} has no key {name}; tokens are signed where `nearcast auth init` was run")
+        return read_key(file.read_text())
+
+    def _ca(self) -> str:
+        return self.ca_file.read_text() if self.ca_file.is_file() else ""
+
+
+def site_user(site: str, role: Role) -> str:
+    """The name of the user that a part of a site has."""
+    return site if role == "site" else f"{site}-{role}"
+
+
+def _limits_of(claims: Claims) -> Limits:
+    held = claims.nats["limits"]
+    return Limits(held["conn"], held["subs"], held["payload"], held["disk_storage"], held["streams"])

@@ -1,0 +1,236 @@
+"""`nearcast auth …`: keys, users and certificates of a deployment."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import re
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from nearcast.auth.auth_folder import AuthFolder, User
+from nearcast.auth.deployment_keys import add_site, add_tenant_users, add_tls, make_deployment_keys
+from nearcast.auth.push import push_accounts
+from nearcast.auth.roles import ROLES, Grants
+from nearcast.cli.output import JsonOption, print_fields, print_rows
+from nearcast.cli.serve import ConfigOption
+from nearcast.config.deployment_file import read_sites
+from nearcast.errors import InputError
+from nearcast.nats.identity.credentials import read_credentials, write_secret
+from nearcast.nats.identity.tokens import Limits
+
+app = typer.Typer()
+
+FolderOption = Annotated[Path, typer.Option(envvar="NEARCAST_AUTH", help="The folder with all keys.")]
+TenantOption = Annotated[str, typer.Option(help="The tenant; nobody of another one sees anything of it.")]
+PushOption = Annotated[str, typer.Option("--url", help="A broker to tell at once; it tells the others.")]
+Name = Annotated[str, typer.Argument(help="The user's name.")]
+_AUTH = Path("auth")
+_SPAN = re.compile(r"(\d+)([smhd])")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+@app.callback()
+def root() -> None:
+    """Make, list and revoke users; make keys and certificates."""
+
+
+@app.command()
+def init(
+    folder: FolderOption = _AUTH, config: ConfigOption = Path("nearcast.toml"), tenant: TenantOption = "main"
+) -> None:
+    """Make the keys of a deployment, with users for its sites, a coordinator, the data cluster and `admin`."""
+    sites = read_sites(config)
+    made = make_deployment_keys(folder, sites, tenant)
+    _audit(made, "keys made", f"for {', '.join(site.name for site in sites)}")
+    typer.echo(f"Keys of {len(sites)} site(s) are in {folder}. Name it in {config}: [auth] folder = {str(folder)!r}")
+
+
+@app.command()
+def tls(
+    folder: FolderOption = _AUTH,
+    config: ConfigOption = Path("nearcast.toml"),
+    days: Annotated[float, typer.Option(min=0.001, help="How long certificates are valid.")] = 365,
+    site: Annotated[str, typer.Option(help="This site only, with certificates of your own authority.")] = "",
+    ca: Annotated[Path | None, typer.Option(help="Your authority's certificate.")] = None,
+    certificate: Annotated[Path | None, typer.Option(help="The site's certificate.")] = None,
+    key: Annotated[Path | None, typer.Option(help="The site's private key.")] = None,
+) -> None:
+    """Make or renew the certificates of all sites, or take yours. Running sites take them within seconds."""
+    from nearcast.auth.certificates import take_certificate
+
+    opened = AuthFolder.open(folder)
+    if site:
+        if ca is None or certificate is None or key is None:
+            raise InputError("--site needs --ca, --certificate and --key")
+        take_certificate(folder / "tls", site, ca, certificate, key)
+        opened.add_authority()
+        made = [site]
+    else:
+        made = add_tls(opened, read_sites(config), days)
+    _audit(opened, "certificates made", ", ".join(made))
+    typer.echo(f"Certificates of {', '.join(made)} are in {folder / 'tls'}.")
+
+
+@app.command()
+def add(
+    role: Annotated[str, typer.Argument(help=", ".join(ROLES))],
+    name: Name,
+    folder: FolderOption = _AUTH,
+    publish: Annotated[list[str] | None, typer.Option(help="A topic or pattern; may be repeated.")] = None,
+    subscribe: Annotated[list[str] | None, typer.Option(help="A topic or pattern; may be repeated.")] = None,
+    channel: Annotated[list[str] | None, typer.Option(help="A channel, * for all; may be repeated.")] = None,
+    feed: Annotated[list[str] | None, typer.Option(help="A dataset, * for all; may be repeated.")] = None,
+    tenant: TenantOption = "main",
+    site: Annotated[str, typer.Option(help="Of a store or worker: the site it belongs to.")] = "",
+    expires: Annotated[str, typer.Option(help="How long it is valid, such as 12h or 30d.")] = "",
+    mqtt: Annotated[
+        bool, typer.Option("--mqtt", help="For a device that speaks MQTT: its token is its password.")
+    ] = False,
+    max_subscriptions: Annotated[int, typer.Option(min=-1, help="-1: no limit.")] = -1,
+    max_payload: Annotated[int, typer.Option(min=-1, help="Bytes; -1: no limit.")] = -1,
+    out: Annotated[Path | None, typer.Option(help="Also write the credentials here.")] = None,
+) -> None:
+    """Make a user; its credentials are written into the folder."""
+    opened = AuthFolder.open(folder)
+    grants = Grants(tuple(publish or ()), tuple(subscribe or ()), tuple(channel or ()), tuple(feed or ()))
+    limits = Limits(subscriptions=max_subscriptions, payload=max_payload)
+    until = int(time.time()) + _seconds(expires) if expires else 0
+    if role == "site":
+        add_site(opened, name, tenant)
+        file = opened.credentials_file(name, tenant)
+    else:
+        file = opened.add_user(role, name, tenant, grants, site=site, expires=until, mqtt=mqtt, limits=limits)
+    _audit(opened, "user made", f"{role} {name} of {tenant}")
+    if out is not None:
+        write_secret(out, file.read_text())
+    typer.echo(str(out or file))
+    if mqtt:
+        typer.echo(f"MQTT: user name {name}, password:\n{read_credentials(file).token}")
+
+
+@app.command("tenant")
+def add_tenant(
+    name: Annotated[str, typer.Argument(help="The tenant.")],
+    folder: FolderOption = _AUTH,
+    config: ConfigOption = Path("nearcast.toml"),
+    max_connections: Annotated[int, typer.Option(min=-1, help="-1: no limit.")] = -1,
+    max_subscriptions: Annotated[int, typer.Option(min=-1, help="-1: no limit.")] = -1,
+    max_payload: Annotated[int, typer.Option(min=-1, help="Bytes; -1: no limit.")] = -1,
+    max_stored_bytes: Annotated[int, typer.Option(min=-1, help="In each store; -1: no limit.")] = -1,
+    max_streams: Annotated[int, typer.Option(min=-1, help="In each store; -1: no limit.")] = -1,
+    url: PushOption = "",
+) -> None:
+    """Make a tenant with users for all sites, or change the limits of one."""
+    opened = AuthFolder.open(folder)
+    new = name not in opened.tenants
+    opened.add_tenant(name, Limits(max_connections, max_subscriptions, max_payload, max_stored_bytes, max_streams))
+    if new:
+        for site in read_sites(config):
+            add_site(opened, site.name, name)
+        add_tenant_users(opened, name)
+    _audit(opened, "tenant made" if new else "limits changed", name)
+    _push(opened, url)
+
+
+@app.command("ls")
+def list_users(folder: FolderOption = _AUTH, as_json: JsonOption = False) -> None:
+    """List all users."""
+    print_rows([_row(user) for user in AuthFolder.open(folder).users()], as_json, "There are no users.")
+
+
+@app.command()
+def show(name: Name, folder: FolderOption = _AUTH, tenant: TenantOption = "main", as_json: JsonOption = False) -> None:
+    """Show a user, and what it may publish and subscribe to."""
+    for user in AuthFolder.open(folder).users():
+        if (user.name, user.tenant) == (name, tenant):
+            nats = user.claims.nats
+            may = {"publish": nats["pub"].get("allow", []), "subscribe": nats["sub"].get("allow", [])}
+            print_fields(_row(user) | {"key": user.claims.subject} | may, as_json)
+            return
+    raise InputError(f"there is no user {name!r} of tenant {tenant}; see: nearcast auth ls")
+
+
+@app.command()
+def revoke(name: Name, folder: FolderOption = _AUTH, tenant: TenantOption = "main", url: PushOption = "") -> None:
+    """Void a user's credentials; with --url its connections are closed at once."""
+    opened = AuthFolder.open(folder)
+    opened.revoke(name, tenant)
+    _audit(opened, "user revoked", f"{name} of {tenant}")
+    typer.echo(f"{name} is revoked.")
+    _push(opened, url)
+
+
+@app.command()
+def rotate(
+    folder: FolderOption = _AUTH,
+    tenant: TenantOption = "main",
+    finish: Annotated[bool, typer.Option("--finish", help="Void all that was signed with earlier keys.")] = False,
+    url: PushOption = "",
+) -> None:
+    """Make a new signing key and new credentials; the old ones stay good until `--finish`."""
+    opened = AuthFolder.open(folder)
+    if finish:
+        opened.finish_rotation(tenant)
+        typer.echo("What was signed with earlier keys is void.")
+    else:
+        users = opened.rotate(tenant)
+        typer.echo(f"{users} users have new credentials. Hand them out, then: nearcast auth rotate --finish")
+    _audit(opened, "rotation finished" if finish else "keys rotated", tenant)
+    _push(opened, url)
+
+
+@app.command()
+def export(
+    site: Annotated[str, typer.Argument(help="The site that runs on the other machine.")],
+    out: Annotated[Path, typer.Argument(help="The folder to write; copy it there.")],
+    folder: FolderOption = _AUTH,
+    tenant: TenantOption = "main",
+) -> None:
+    """Write what the machine of a site needs: no key that could sign anything."""
+    files = AuthFolder.open(folder).export(site, out, tenant)
+    typer.echo(f"{len(files)} files for site {site} are in {out}.")
+
+
+@app.command()
+def push(
+    url: Annotated[str, typer.Option(envvar="NEARCAST_URL", help="A broker.")], folder: FolderOption = _AUTH
+) -> None:
+    """Tell running brokers of changed tenants: revocations, keys, limits."""
+    _push(AuthFolder.open(folder), url)
+
+
+def _push(folder: AuthFolder, url: str) -> None:
+    if url:
+        tenants = asyncio.run(push_accounts(folder, url))
+        typer.echo(f"The brokers know of {', '.join(tenants)}.")
+
+
+def _audit(folder: AuthFolder, action: str, what: str) -> None:
+    folder.note(getpass.getuser(), action, what)
+
+
+def _row(user: User) -> dict[str, Any]:
+    expires = user.claims.expires
+    return {
+        "user": user.name,
+        "tenant": user.tenant,
+        "role": user.role,
+        "state": user.state,
+        "issued": _time(user.claims.issued),
+        "expires": _time(expires) if expires else "never",
+    }
+
+
+def _time(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+
+
+def _seconds(text: str) -> int:
+    if (span := _SPAN.fullmatch(text)) is None:
+        raise InputError(f"--expires is {text!r}; allowed: a span such as 90s, 15m, 12h, 30d")
+    return int(span[1]) * _SECONDS[span[2]]

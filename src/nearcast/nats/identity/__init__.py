@@ -1,0 +1,1 @@
+"""Who somebody is: keys, tokens, and the files that have both."""

@@ -1,0 +1,151 @@
+"""JSON web tokens as nats-server reads them: base64url of JSON, signed with Ed25519."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from nearcast.errors import InputError
+
+if TYPE_CHECKING:
+    from nearcast.nats.identity.keys import KeyPair
+
+__all__ = ["UNLIMITED", "Claims", "Limits", "account_token", "operator_token", "read_token", "user_token"]
+
+_HEADER = {"typ": "JWT", "alg": "ed25519-nkey"}
+_Quota = Annotated[int, Meta(ge=-1, description="-1 for no limit, or a number")]
+
+
+class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a tenant or a user may use; -1: as much as there is."""
+
+    connections: _Quota = -1
+    subscriptions: _Quota = -1
+    payload: _Quota = -1
+    stored_bytes: _Quota = -1
+    streams: _Quota = -1
+
+
+UNLIMITED = Limits()
+
+
+class Claims(msgspec.Struct, frozen=True):
+    """A decoded token. expires: seconds since 1970, 0 for never."""
+
+    name: str
+    subject: Annotated[str, Meta()] = msgspec.field(name="sub")
+    issuer: str = msgspec.field(name="iss")
+    issued: int = msgspec.field(name="iat")
+    expires: int = msgspec.field(name="exp", default=0)
+    nats: dict[str, Any] = {}
+
+
+def operator_token(key: KeyPair, name: str, signing_keys: list[str], system_account: str) -> str:
+    """The operator signs itself, and names the keys that may sign accounts."""
+    body = {"signing_keys": signing_keys, "system_account": system_account, "type": "operator", "version": 2}
+    return _token(key, name, key.public, body)
+
+
+def account_token(
+    signer: KeyPair,
+    account: str,
+    name: str,
+    signing_keys: list[str],
+    revocations: dict[str, int],
+    limits: Limits,
+    *,
+    stores: bool,
+) -> str:
+    """An account. revocations: users by public key, and the second up to which their tokens are void."""
+    stored = (limits.stored_bytes, limits.streams, -1) if stores else (0, 0, 0)
+    body = {
+        "limits": {
+            "subs": limits.subscriptions,
+            "data": -1,
+            "payload": limits.payload,
+            "imports": -1,
+            "exports": -1,
+            "wildcards": True,
+            "conn": limits.connections,
+            "leaf": -1,
+            "mem_storage": stored[0],
+            "disk_storage": stored[0],
+            "streams": stored[1],
+            "consumer": stored[2],
+        },
+        "signing_keys": signing_keys,
+        "revocations": revocations,
+        "default_permissions": {"pub": {}, "sub": {}},
+        "type": "account",
+        "version": 2,
+    }
+    return _token(signer, name, account, body)
+
+
+def user_token(
+    signer: KeyPair,
+    account: str,
+    user: str,
+    name: str,
+    *,
+    publish: list[str],
+    subscribe: list[str],
+    limits: Limits,
+    tags: list[str],
+    expires: int = 0,
+    mqtt: bool = False,
+) -> str:
+    """A user. mqtt: the token itself is the password of an MQTT device, and good for nothing else."""
+    body: dict[str, Any] = {
+        "issuer_account": account,
+        "pub": {"allow": publish} if publish else {"deny": [">"]},
+        "sub": {"allow": subscribe} if subscribe else {"deny": [">"]},
+        "subs": limits.subscriptions,
+        "data": -1,
+        "payload": limits.payload,
+        "tags": tags,
+        "type": "user",
+        "version": 2,
+    }
+    if mqtt:
+        body |= {"bearer_token": True, "allowed_connection_types": ["MQTT", "MQTT_WS"]}
+    return _token(signer, name, user, body, expires)
+
+
+def read_token(token: str) -> Claims:
+    """What a token says. Its signature is the server's to check."""
+    try:
+        body = token.split(".")[1]
+        return msgspec.json.decode(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)), type=Claims)
+    except (IndexError, ValueError) as error:
+        raise InputError(f"not a token of NATS: {error}") from None
+
+
+def _token(signer: KeyPair, name: str, subject: str, nats: dict[str, Any], expires: int = 0) -> str:
+    claims: dict[str, Any] = {
+        "jti": "",
+        "iat": int(time.time()),
+        "iss": signer.public,
+        "name": name,
+        "sub": subject,
+        "nats": nats,
+    }
+    if expires:
+        claims["exp"] = expires
+    digest = hashlib.new("sha512_256", msgspec.json.encode(claims)).digest()
+    claims["jti"] = base64.b32encode(digest).decode().rstrip("=")
+    signed = f"{_encode(_HEADER)}.{_encode(claims)}"
+    return f"{signed}.{_base64url(signer.sign(signed.encode()))}"
+
+
+def _encode(value: dict[str, Any]) -> str:
+    return _base64url(msgspec.json.encode(value))
+
+
+def _base64url(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).decode().rstrip("=")

@@ -1,0 +1,254 @@
+"""A secured deployment: credentials, TLS, and brokers that refuse what a role has no use for."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import pytest_asyncio
+
+import nearcast
+from nearcast import ConnectionLostError
+from nearcast.auth.auth_folder import AuthFolder
+from nearcast.auth.certificates import make_authority, make_certificate
+from nearcast.auth.push import push_accounts
+from nearcast.auth.role_table import EXAMPLES, example_grants, is_allowed, role_users
+from nearcast.auth.roles import Grants
+from nearcast.client.history import HistoryError
+from nearcast.domain.topic import TopicSpec
+from nearcast.errors import InputError, NearcastError
+from nearcast.nats import subjects
+from nearcast.nats.connection import Connection, open_connection
+from nearcast.nats.identity.credentials import credentials_file, read_credentials
+from nearcast.protocol.control import Rehome, StartTopic
+from nearcast.protocol.registration import RegisterSite, SiteInfo
+from nearcast.testing import RunningSites, sites, until
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+PROCESSOR = """
+from nearcast import processor
+
+@processor("gps.*", spool=5)
+def echo(message, spool):
+    yield {"n": message.data["n"]}
+"""
+GPS = TopicSpec("gps.*", ("edge",), ("edge", "cloud"), quorum=2)
+OWN = Grants(("gps.car7",), ("gps.car7",))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def city(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningSites]:
+    folder = tmp_path_factory.mktemp("secured")
+    (folder / "secured_processor.py").write_text(PROCESSOR)
+    async with sites(
+        GPS, processors=["secured_processor"], search_path=[str(folder)], folder=folder, secured=True, mqtt=True
+    ) as running:
+        running.auth.add_user("device", "car7", grants=OWN)
+        running.auth.add_user("device", "car8", grants=Grants(("gps.car8",), ("gps.car8",)))
+        yield running
+
+
+@contextlib.asynccontextmanager
+async def connected(city: RunningSites, user: str, site: str = "edge") -> AsyncIterator[Connection]:
+    file = city.auth.credentials_file(user, "main")
+    connection = await open_connection([city.url(site)], name=user, credentials=read_credentials(file))
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+async def test_a_device_publishes_hears_and_reads_what_is_its_own(city: RunningSites) -> None:
+    file = city.auth.credentials_file("car7", "main")
+    async with nearcast.connect(city.url("edge"), credentials=file) as client:
+        assert client.name == "car7"
+        async with client.subscribe("gps.car7") as warnings:
+            receipt = await client.publish("gps.car7", {"n": 1})
+            assert sorted(receipt.stores) == ["cloud", "edge"]
+            assert (await anext(warnings)).data == {"n": 1}
+        past = [message.data async for message in client.history("gps.car7")]
+        assert past == [{"n": 1}]
+
+
+async def test_the_past_of_others_is_refused_at_once(city: RunningSites) -> None:
+    async with nearcast.connect(city.url("edge"), credentials=city.auth.credentials_file("car8", "main")) as client:
+        for topic in ("gps.car7", "gps.*", ">"):
+            with pytest.raises((NearcastError, HistoryError), match="car8 may not"):
+                _ = [message async for message in client.history(topic)]
+
+
+async def test_brokers_agree_with_the_table_of_roles(city: RunningSites) -> None:
+    for role, user, site in role_users():
+        if role != "store":  # a leaf node: it has a link of its own
+            with contextlib.suppress(InputError):
+                city.auth.add_user(role, user, grants=example_grants(role), site=site)
+            async with connected(city, user) as connection:
+                for subject in EXAMPLES:
+                    connection.send(subject, b"", b"", "")
+                    subscription = await connection.subscribe_raw(subject, lambda *parts: None)
+                    await connection.unsubscribe_raw(subscription)
+                expected = {
+                    f"{'publish' if action == 'publish' else 'subscription'} {subject}".lower()
+                    for subject in EXAMPLES
+                    for action in ("publish", "subscribe")
+                    if not is_allowed(role, action, subject)
+                }
+                with contextlib.suppress(AssertionError):
+                    await until(lambda: set(connection.refused) == expected, 5)  # noqa: B023
+                assert set(connection.refused) == expected, role
+
+
+async def test_a_device_cannot_command_forge_register_or_listen(city: RunningSites) -> None:
+    """Attacks 3 and 5 of the security issue; without credentials every one of them worked."""
+    rehome = msgspec.json.encode(Rehome(1 << 62, "evil", "nats://10.6.6.6:4222"))
+    fake = msgspec.json.encode(RegisterSite(SiteInfo("evil", "nats://10.6.6.6:4222", "10.6.6.6", 4222)))
+    start = msgspec.json.encode(StartTopic(1 << 62, 9, GPS, "../../evil"))
+    attacks = {
+        subjects.client_command("car8"): rehome,
+        "_INBOX.car8.abc.1": b'{"stream":"gps","seq":1,"domain":"edge"}',
+        subjects.coordinator("topic", "rm"): b'{"name":"gps.*"}',
+        subjects.site_registration("evil"): fake,
+        subjects.site_command("edge", "start"): start,
+        subjects.publications("gps.car8"): b"{}",
+        subjects.notifications("gps.car7"): b"{}",
+        subjects.client_reports("edge", "car8"): b"",
+        "$JS.edge.API.STREAM.DELETE.gps_2e_2a": b"",
+        "$SYS.REQ.SERVER.PING": b"",
+    }
+    listens = (">", "*.>", "_INBOX.>", "_INBOX.car8.>", "ctl.>", "mon.>", "pub.>", "ntf.>", "$SYS.>", "$JS.>")
+    async with connected(city, "car7") as connection:
+        for subject, payload in attacks.items():
+            connection.send(subject, b"", payload, "")
+        for subject in listens:
+            await connection.subscribe_raw(subject, lambda *parts: None)
+        expected = {f"publish {s}".lower() for s in attacks} | {f"subscription {s}".lower() for s in listens}
+        with contextlib.suppress(AssertionError):
+            await until(lambda: set(connection.refused) == expected, 5)
+        assert set(connection.refused) == expected
+
+
+async def test_who_has_no_credentials_is_told_to_get_some(city: RunningSites, tmp_path: Path) -> None:
+    with pytest.raises(ConnectionLostError, match=r"NEARCAST_CREDS|certificate is not accepted"):
+        await open_connection([city.url("edge")], name="nobody")
+    other = AuthFolder.create(tmp_path / "other")
+    stranger = read_credentials(other.add_user("service", "stranger"))
+    ca = city.auth.ca_file.read_text()
+    file = tmp_path / "stranger.creds"
+    file.write_text(credentials_file(stranger.token, stranger.seed, ca))
+    with pytest.raises(ConnectionLostError, match="refuses the credentials of stranger"):
+        await open_connection([city.url("edge")], name="x", credentials=read_credentials(file))
+
+
+async def test_a_wrong_authority_is_not_believed(city: RunningSites, tmp_path: Path) -> None:
+    make_authority(tmp_path)
+    own = read_credentials(city.auth.credentials_file("car7", "main"))
+    file = tmp_path / "car7.creds"
+    file.write_text(credentials_file(own.token, own.seed, (tmp_path / "ca.pem").read_text()))
+    with pytest.raises(ConnectionLostError, match="certificate is not accepted"):
+        await open_connection([city.url("edge")], name="x", credentials=read_credentials(file))
+
+
+async def test_expired_credentials_say_when_they_did(city: RunningSites) -> None:
+    file = city.auth.add_user("device", "old", grants=OWN, expires=int(time.time()) - 10)
+    with pytest.raises(InputError, match=r"the credentials of old .* expired on "):
+        await open_connection([city.url("edge")], name="x", credentials=read_credentials(file))
+
+
+async def test_a_live_connection_ends_when_its_token_expires(city: RunningSites) -> None:
+    city.auth.add_user("device", "brief", grants=OWN, expires=int(time.time()) + 2)
+    async with connected(city, "brief") as connection:
+        assert connection.is_connected
+        await until(lambda: not connection.is_connected, 15)
+
+
+async def test_live_connections_of_a_revoked_user_close_at_every_site(city: RunningSites) -> None:
+    city.auth.add_user("device", "thief", grants=OWN)
+    async with connected(city, "thief", "edge") as near, connected(city, "thief", "cloud") as far:
+        async with connected(city, "car7") as other:
+            file = city.auth.credentials_file("thief", "main")
+            before = read_credentials(file)
+            city.auth.revoke("thief")
+            await push_accounts(city.auth, city.url("edge"))
+            await until(lambda: not near.is_connected and not far.is_connected, 15)
+            assert other.is_connected
+    kept = city.folder / "thief.creds"
+    kept.write_text(credentials_file(before.token, before.seed, before.ca))
+    with pytest.raises(ConnectionLostError, match="refuses the credentials of thief"):
+        await open_connection([city.url("cloud")], name="x", credentials=read_credentials(kept))
+
+
+async def test_signing_keys_are_rotated_while_messages_flow(city: RunningSites) -> None:
+    file = city.auth.credentials_file("car7", "main")
+    async with nearcast.connect(city.url("edge"), credentials=file) as client:
+        old = read_credentials(file).token
+        city.auth.rotate()
+        await push_accounts(city.auth, city.url("edge"))
+        await client.publish("gps.car7", {"n": 2})
+        assert read_credentials(file).token != old
+        async with connected(city, "car7"):  # a connection with the new token
+            pass
+
+
+async def test_an_mqtt_device_has_its_token_as_password(city: RunningSites) -> None:
+    from paho.mqtt import client as mqtt
+
+    file = city.auth.add_user("device", "bike1", grants=Grants(("gps.bike1",), ("gps.bike1",)), mqtt=True)
+    codes: dict[str, object] = {}
+    device = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, client_id="bike1")
+    device.username_pw_set("bike1", read_credentials(file).token)
+    device.tls_set(str(city.auth.ca_file))
+    device.on_connect = lambda c, u, f, code, p: codes.__setitem__("connect", code)
+    device.on_subscribe = lambda c, u, mid, granted, p: codes.__setitem__(f"subscribe {mid}", granted[0])
+    spec = city.sites["edge"].spec
+    try:
+        await asyncio.to_thread(device.connect, spec.host, spec.mqtt_port)
+        device.loop_start()
+        await until(lambda: "connect" in codes)
+        assert not codes["connect"].is_failure  # type: ignore[attr-defined]
+        numbers = [device.subscribe(topic)[1] for topic in ("ntf/gps/bike1", "#", "ntf/gps/car7")]
+        await until(lambda: len(codes) == 4)
+        assert [codes[f"subscribe {n}"].is_failure for n in numbers] == [False, True, True]  # type: ignore[attr-defined]
+    finally:
+        device.disconnect()
+        await asyncio.to_thread(device.loop_stop)
+
+
+async def test_a_certificate_that_expired_is_refused_before_a_site_starts(city: RunningSites, tmp_path: Path) -> None:
+    from nearcast.auth.certificates import check_certificate
+
+    make_authority(tmp_path)
+    make_certificate(tmp_path, "edge", ["127.0.0.1"], days=-0.001)
+    with pytest.raises(InputError, match=r"certificate of site edge .* expired on "):
+        check_certificate(tmp_path, "edge")
+
+
+async def test_new_certificates_and_accounts_are_taken_without_a_restart(city: RunningSites) -> None:
+    site = city.sites["edge"]
+    pids = site.broker.pid, site.store.pid
+    before = await _serial(city.url("edge"), city)
+    async with connected(city, "car7") as connection:
+        make_certificate(city.auth.ca_file.parent, "edge", ["127.0.0.1"])
+
+        async def renewed() -> bool:
+            return await _serial(city.url("edge"), city) != before
+
+        await until(renewed, 20)
+        assert connection.is_connected
+    assert (site.broker.pid, site.store.pid) == pids
+
+
+async def _serial(url: str, city: RunningSites) -> int:
+    host, port = url.removeprefix("nats://").split(":")
+    context = ssl.create_default_context(cafile=str(city.auth.ca_file))
+    reader, writer = await asyncio.open_connection(host, int(port))
+    await reader.readline()
+    await writer.start_tls(context, server_hostname=host)
+    serial = writer.get_extra_info("ssl_object").getpeercert()["serialNumber"]
+    writer.transport.abort()
+    return int(serial, 16)
