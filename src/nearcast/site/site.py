@@ -161,7 +161,8 @@ def refuse_ports_in_use(site: Site) -> None:
     if problem := host_problem(site.spec.host):
         raise InputError(f"site {site.spec.name}: host {site.spec.host!r} {problem}; choose another `host`")
     for what, port in site.spec.ports().items():
-        host = site.spec.monitor_host if what == "monitoring" else site.spec.host
+        elsewhere = {"monitoring": site.spec.monitor_host, "metrics": site.spec.metrics_host}
+        host = elsewhere.get(what, site.spec.host)
         if problem := port_problem(host, port):
             raise InputError(f"site {site.spec.name}: port {port} ({what}) of {host} {problem}; choose another `port`")
 
