@@ -252,3 +252,34 @@ async def _serial(url: str, city: RunningSites) -> int:
     serial = writer.get_extra_info("ssl_object").getpeercert()["serialNumber"]
     writer.transport.abort()
     return int(serial, 16)
+
+
+async def test_changes_are_audited_with_their_user(city: RunningSites) -> None:
+    from nearcast.config.coordinator_settings import CoordinatorSettings
+    from nearcast.coordinator.leadership import Coordinator
+    from nearcast.nats.coordinator_rpc import call_coordinator
+
+    async with connected(city, "coordinator", "cloud") as connection, connected(city, "admin") as admin:
+        coordinator = Coordinator(connection, "cloud", CoordinatorSettings(period=0.5))
+        running = asyncio.create_task(coordinator.run())
+        try:
+            await asyncio.wait_for(coordinator.leading.wait(), 20)
+            await call_coordinator(admin, "topic", "add", {"spec": {"name": "news"}}, object)
+            with pytest.raises(InputError):
+                await call_coordinator(admin, "topic", "add", {"spec": {"name": "news"}}, object)
+            entries = await call_coordinator(admin, "audit", "ls", {}, list[dict])
+            found = [(one["who"], one["action"], one["what"], one["outcome"].split(":")[0]) for one in entries]
+            assert found == [("admin", "topic add", "news", "done"), ("admin", "topic add", "news", "refused")]
+            assert not connection.refused
+            assert not [text for text in admin.refused if text.startswith("publish api")]
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_parts_of_a_site_may_do_all_that_they_try(city: RunningSites) -> None:
+    """Their own brokers and stores refused them nothing in all tests before this one."""
+    for file in city.folder.glob("run/*/*.log"):
+        lines = [line for line in file.read_text(errors="replace").splitlines() if "Violation" in line]
+        parts = [line for line in lines if "/agent" in line or "/worker" in line or "Leafnode" in line]
+        assert not parts, parts[:3]

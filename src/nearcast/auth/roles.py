@@ -13,6 +13,7 @@ from nearcast.domain.names import check_identifier, check_name
 from nearcast.domain.topic import check_pattern
 from nearcast.errors import InputError
 from nearcast.nats import subjects
+from nearcast.nats.audit import AUDIT_BUCKET
 from nearcast.nats.catalog import SUBSCRIPTIONS
 from nearcast.nats.kv import CATCH_UP, bucket_stream, bucket_subject
 
@@ -30,6 +31,7 @@ _READ_VERBS = {
     "plan": ("show",),
     "move": ("ls",),
     "coordinator": ("status",),
+    "audit": ("ls",),
 }
 _CHANGE_VERBS = {"client": ("move",), "topic": ("add", "rm", "move"), "plan": ("apply",)}
 
@@ -247,7 +249,7 @@ def _worker(site: str) -> Permissions:
 
 def _coordinator() -> Permissions:
     any_store = subjects.store_api("*")
-    buckets = (subjects.STATE_BUCKET, subjects.STATE_COPY_BUCKET)
+    buckets = (subjects.STATE_BUCKET, subjects.STATE_COPY_BUCKET, AUDIT_BUCKET)
     api = [f"{verb}.{bucket_stream(bucket)}" for bucket in buckets for verb in ("STREAM.CREATE", "STREAM.PURGE")]
     return Permissions(
         publish=[

@@ -21,6 +21,7 @@ def _command(name: str, summary: str) -> LazyCommand:
 
 
 COMMANDS = {
+    "audit": _group("audit", "Who changed what."),
     "auth": _group("auth", "Keys, users, tenants and certificates: who may do what."),
     "channel": _group("channel", "Parameterised queries over datasets: list, add, remove."),
     "client": _group("client", "Registered clients and their homes."),

@@ -19,6 +19,7 @@ from nearcast.cluster.spark_session import spark_session
 from nearcast.domain.channel import ChannelSpec, check_channel
 from nearcast.domain.dataset import DatasetSpec, check_dataset
 from nearcast.errors import InputError
+from nearcast.nats.audit import AuditLog
 from nearcast.nats.catalog import Catalog
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class Admin:
         cloud = deployment.cloud()
         self._connection = connection_to([cloud.url])
         self._catalog = Catalog(self._connection.connection, cloud.name)
+        self._audit = AuditLog(self._connection.connection, cloud.name)
         self._connection.call(self._catalog.prepare())
 
     def datasets(self) -> dict[str, DatasetSpec]:
@@ -83,10 +85,12 @@ class Admin:
         if spec.time and schema[spec.time].dataType.simpleString() != "timestamp":
             raise InputError(f"dataset {spec.name}: time column {spec.time} is no TIMESTAMP")
         self._connection.call(self._catalog.add_dataset(spec))
+        self._note("dataset add", spec.name)
 
     def remove_dataset(self, name: str) -> None:
         """Remove a dataset that no channel reads."""
         self._connection.call(self._catalog.remove_dataset(name))
+        self._note("dataset rm", name)
 
     def load_dataset(self, name: str, path: Path, spark: SparkSession | None = None) -> int:
         """Replace the content of a static dataset by a file; returns its rows."""
@@ -136,6 +140,7 @@ class Admin:
             spec = replace(spec, new=next((n for n in named if n in datasets and not datasets[n].static), ""))
         validate_query(spark or _validation_session(), spec, datasets)
         self._connection.call(self._catalog.add_channel(spec))
+        self._note("channel add", spec.name)
         return spec
 
     def faults(self, channel: str = "") -> dict[str, str]:
@@ -148,6 +153,12 @@ class Admin:
     def remove_channel(self, name: str) -> None:
         """Remove a channel with its results."""
         self._connection.call(self._catalog.remove_channel(name))
+        self._note("channel rm", name)
+
+    def _note(self, action: str, what: str) -> None:
+        credentials = self._connection.connection.credentials
+        who = credentials.user if credentials is not None else "anonymous"
+        self._connection.call(self._audit.note(who, action, what))
 
 
 def _named(kind: str, known: dict[str, T], name: str) -> T:

@@ -15,7 +15,8 @@ from nearcast.domain.topic import TopicSpec, check_pattern, overlaps
 from nearcast.domain.worker_id import WorkerId
 from nearcast.errors import InputError, NearcastError
 from nearcast.nats import subjects
-from nearcast.nats.rpc import Endpoint
+from nearcast.nats.audit import AuditEntry, AuditLog
+from nearcast.nats.rpc import CALLER, Endpoint
 from nearcast.protocol.control import Assignments, AssignmentsRequest, TopicRecord
 from nearcast.protocol.registration import ClientRecord, HomeAnswer, RegisterSite
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["AddTopicRequest", "CoordinatorApi", "MoveRequest", "NameRequest"]
 
 _log = logging.getLogger(__name__)
+_CHANGES = {"topic-add", "topic-rm", "topic-move", "plan-apply", "client-move"}
 _PAGE = 500
 
 
@@ -66,7 +68,9 @@ class CoordinatorApi:
         control_loop: ControlLoop,
         term: Term,
         settings: CoordinatorSettings,
+        audit: AuditLog,
     ) -> None:
+        self._audit = audit
         self._name, self._registry, self._monitor, self._homes = name, registry, monitor, homes
         self._executor, self._control_loop, self._term, self._settings = executor, control_loop, term, settings
 
@@ -92,13 +96,42 @@ class CoordinatorApi:
             ("plan", "apply", NameRequest, self._apply_plan),
             ("move", "ls", NameRequest, self._moves),
             ("coordinator", "status", NameRequest, self._status),
+            ("audit", "ls", NameRequest, self._audit_entries),
         ]
         about = {"site-register": lambda r: r.info.name, "client-register": _name, "client-leave": _name}
         return [
-            Endpoint(name, subjects.coordinator(noun, verb), request, handler, scope=about.get(name))
+            Endpoint(
+                name, subjects.coordinator(noun, verb), request, self._audited(name, handler), scope=about.get(name)
+            )
             for noun, verb, request, handler in handlers
             for name in (f"{noun}-{verb}",)
         ]
+
+    def _audited(self, name: str, handler: Callable[[Any], Awaitable[Any]]) -> Callable[[Any], Awaitable[Any]]:
+        """The handler; of one that changes something it is noted who asked for what, and what came of it."""
+        if name not in _CHANGES:
+            return handler
+
+        async def handle(request: Any) -> Any:
+            outcome = "done"
+            try:
+                answer = await handler(request)
+                if isinstance(answer, dict) and (why := answer.get("reason") or answer.get("error")):
+                    outcome = f"{answer.get('outcome', 'not done')}: {why}"
+                return answer
+            except NearcastError as error:
+                outcome = f"refused: {error}"
+                raise
+            finally:
+                try:
+                    await self._audit.note(CALLER.get(), name.replace("-", " "), _subject_of(request), outcome)
+                except NearcastError as error:
+                    _log.warning("not in the audit log: %s of %s: %s", name, _subject_of(request), error)
+
+        return handle
+
+    async def _audit_entries(self, request: NameRequest) -> list[AuditEntry]:
+        return await self._audit.entries()
 
     async def _register_site(self, request: RegisterSite) -> Assignments:
         await self._registry.put_site(request.info, request.topics)
@@ -302,6 +335,12 @@ class CoordinatorApi:
             "moves_under_way": len(registry.moves),
             "last_pass": self._control_loop.last_pass,
         }
+
+
+def _subject_of(request: Any) -> str:
+    """What a request is about, and where it is to go."""
+    name = request.spec.name if isinstance(request, AddTopicRequest) else request.name
+    return " ".join([name, *(f"to {', '.join(request.to)}" for _ in (0,) if isinstance(request, MoveRequest))])
 
 
 def _name(request: ClientRecord | NameRequest) -> str:

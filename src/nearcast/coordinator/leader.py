@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from nearcast.coordinator.goals import Goal
     from nearcast.coordinator.registry import Registry
     from nearcast.coordinator.term import Term
+    from nearcast.nats.audit import AuditLog
     from nearcast.nats.connection import Connection
 
 __all__ = ["Leader"]
@@ -44,6 +45,7 @@ class Leader:
         term: Term,
         settings: CoordinatorSettings,
         goals: tuple[Goal, ...],
+        audit: AuditLog,
     ) -> None:
         self._connection, self._term = connection, term
         self.registry = registry
@@ -52,7 +54,7 @@ class Leader:
         self.executor = Executor(registry, connection, settings, term, self.monitor.leases)
         self.control_loop = ControlLoop(registry, self.monitor, self.homes, self.executor, term, settings, goals)
         self._api = CoordinatorApi(
-            name, registry, self.monitor, self.homes, self.executor, self.control_loop, term, settings
+            name, registry, self.monitor, self.homes, self.executor, self.control_loop, term, settings, audit
         )
 
     async def run(self, ready: asyncio.Event) -> None:

@@ -14,6 +14,7 @@ from nearcast.coordinator.registry import Registry
 from nearcast.coordinator.state import CoordinatorState
 from nearcast.coordinator.state_copy import StateCopy, open_state
 from nearcast.coordinator.term import DeposedError, Term
+from nearcast.nats.audit import AuditLog
 from nearcast.nats.kv import Bucket, BucketError, BucketNotFoundError, ConflictError
 from nearcast.nats.lease import LeaseKeeper, LeaseMachine
 from nearcast.nats.tasks import cancel_and_wait, gather_or_cancel
@@ -85,7 +86,10 @@ class Coordinator:
         self.copy = StateCopy(self._connection, bucket)
         registry = Registry(CoordinatorState(bucket, self.copy.note))
         await registry.load()
-        self.leader = leader = Leader(self.name, self._connection, registry, self.term, self.settings, self._goals)
+        audit = AuditLog(self._connection, self._site)
+        self.leader = leader = Leader(
+            self.name, self._connection, registry, self.term, self.settings, self._goals, audit
+        )
         await gather_or_cancel(
             leader.run(self.leading),
             self.copy.run(lambda: leader.copy_candidates(self._site), self.term.number),

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -30,9 +31,11 @@ if TYPE_CHECKING:
 
     from nearcast.nats.connection import Connection
 
-__all__ = ["Endpoint", "NoAnswerError", "RefusedError", "RemoteError", "Server", "StaleTermError", "call"]
+__all__ = ["CALLER", "Endpoint", "NoAnswerError", "RefusedError", "RemoteError", "Server", "StaleTermError", "call"]
 
 _log = logging.getLogger(__name__)
+CALLER: ContextVar[str] = ContextVar("caller", default="anonymous")
+"""Who sent the request that is being answered: the user whose inbox gets the answer."""
 Encoding = Literal["json", "msgpack"]
 T = TypeVar("T")
 
@@ -192,6 +195,8 @@ class Server:
     async def _answer(self, endpoint: Endpoint, subject: str, reply: str, payload: bytes) -> None:
         codec: Any = getattr(msgspec, endpoint.encoding)
         headers, body = b"", b""
+        if self._connection.credentials is not None and reply.startswith("_INBOX."):
+            CALLER.set(reply.split(".")[1])  # of this task alone
         try:
             request = codec.decode(payload, type=endpoint.request) if payload else _empty(endpoint.request)
             if endpoint.scope is not None and subject != f"{endpoint.subject}.{endpoint.scope(request)}":
