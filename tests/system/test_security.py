@@ -26,6 +26,7 @@ from nearcast.errors import InputError, NearcastError
 from nearcast.nats import subjects
 from nearcast.nats.connection import Connection, open_connection
 from nearcast.nats.identity.credentials import credentials_file, read_credentials
+from nearcast.nats.identity.tokens import Limits
 from nearcast.protocol.control import Rehome, StartTopic
 from nearcast.protocol.registration import RegisterSite, SiteInfo
 from nearcast.testing import RunningSites, sites, until
@@ -275,6 +276,32 @@ async def test_changes_are_audited_with_their_user(city: RunningSites) -> None:
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_tenants_do_not_hear_each_other_and_have_limits(city: RunningSites) -> None:
+    city.auth.add_tenant("rival", Limits(connections=1))
+    for name in ("spy", "late"):
+        city.auth.add_user("service", name, "rival")
+    await push_accounts(city.auth, city.url("edge"))
+    spy = read_credentials(city.auth.credentials_file("spy", "rival"))
+    heard: list[str] = []
+    listener = await open_connection([city.url("edge")], name="spy", credentials=spy)
+    try:
+        for subject in ("pub.>", "ntf.>", "tip.>"):
+            await listener.subscribe_raw(subject, lambda subject, *rest: heard.append(subject))
+        await listener.flush()
+        assert not listener.refused  # it may listen, in its own account
+        late = read_credentials(city.auth.credentials_file("late", "rival"))
+        with pytest.raises(ConnectionLostError, match=r"the broker refuses more: .*maximum account active connections"):
+            await open_connection([city.url("edge")], name="late", credentials=late)
+        async with nearcast.connect(city.url("edge"), credentials=city.auth.credentials_file("car7", "main")) as client:
+            async with client.subscribe("gps.car7") as warnings:
+                await client.publish("gps.car7", {"n": 3})
+                await anext(warnings)
+        await listener.flush()
+        assert heard == []
+    finally:
+        await listener.close()
 
 
 async def test_parts_of_a_site_may_do_all_that_they_try(city: RunningSites) -> None:

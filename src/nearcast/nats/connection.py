@@ -324,7 +324,8 @@ async def open_connection(
 
 def _is_refusal(error: Exception) -> bool:
     text = str(error).lower()
-    return isinstance(error, ssl.SSLError) or "authorization violation" in text or "authentication" in text
+    words = ("authorization violation", "authentication", "maximum account", "maximum connections")
+    return isinstance(error, ssl.SSLError) or any(word in text for word in words)
 
 
 def _refusal(error: Exception, credentials: Credentials | None) -> str:
@@ -335,6 +336,8 @@ def _refusal(error: Exception, credentials: Credentials | None) -> str:
         return f"the broker's certificate is not accepted: {error.verify_message}{hint}"
     if isinstance(error, ssl.SSLError):
         return f"TLS failed: {error.reason or error}"
+    if "maximum" in str(error).lower():
+        return f"the broker refuses more: {str(error).removeprefix('nats: ').strip()}"
     if credentials is None:
         return "the broker asks for credentials; give a file of `nearcast auth add` or set NEARCAST_CREDS"
     return (

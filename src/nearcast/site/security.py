@@ -78,7 +78,10 @@ class SiteSecurity:
         """The leaf nodes of the site's store: one for each tenant, whose streams are its own."""
         links = []
         for tenant in self.folder.tenants:
-            file = self.folder.credentials_file(site_user(self.site, "store"), tenant)
+            try:
+                file = self.folder.credentials_file(site_user(self.site, "store"), tenant)
+            except InputError:  # nothing of this tenant is kept here
+                continue
             account = self.folder.account_claims(tenant).subject
             tls = f', tls {{ ca_file: "{self.tls.ca}" }}' if self.tls is not None else ""
             links.append(f'    {{ url: "{url}", account: "{account}", credentials: "{file}"{tls} }}')

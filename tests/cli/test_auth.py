@@ -1,0 +1,70 @@
+"""`nearcast auth` and `nearcast context` as they are typed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from nearcast.cli import auth, context
+from nearcast.cli.context import apply_context
+
+CONFIG = '[[site]]\nname = "tokyo"\nhost = "10.0.0.1"\n[auth]\nfolder = "auth"\n'
+Run = Callable[..., str]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.delenv("NEARCAST_URL", raising=False)
+    monkeypatch.delenv("NEARCAST_CREDS", raising=False)
+    (tmp_path / "nearcast.toml").write_text(CONFIG)
+
+    def call(*words: str) -> str:
+        app = {"auth": auth.app, "context": context.app}[words[0]]
+        result = CliRunner().invoke(app, list(words[1:]))
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result.output
+
+    return call
+
+
+def test_users_are_made_listed_shown_and_revoked(run: Run, tmp_path: Path) -> None:
+    assert "Keys of 1 site(s) are in auth" in run("auth", "init")
+    assert "Certificates of tokyo" in run("auth", "tls")
+    made = run("auth", "add", "device", "car7", "--publish", "gps.car7", "--expires", "30d", "--out", "car7.creds")
+    assert made.strip() == "car7.creds"
+    assert "BEGIN CERTIFICATE" in (tmp_path / "car7.creds").read_text()
+    shown = json.loads(run("auth", "show", "car7", "--json"))
+    assert "pub.gps.car7" in shown["publish"]
+    assert "car7 is revoked" in run("auth", "revoke", "car7")
+    users = {row["user"]: row for row in json.loads(run("auth", "ls", "--json"))}
+    assert users["car7"]["state"] == "revoked"
+    assert {users[name]["role"] for name in ("tokyo", "tokyo-store", "tokyo-worker", "admin")} == {
+        "site", "store", "worker", "operator",
+    }  # fmt: skip
+    assert "users have new credentials" in run("auth", "rotate")
+    assert "files for site tokyo" in run("auth", "export", "tokyo", "out")
+    assert not (tmp_path / "out/keys").exists()
+
+
+def test_the_selected_context_stands_for_url_and_credentials(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("auth", "init")
+    creds = "auth/users/main/admin.creds"
+    run("context", "add", "city", "--url", "nats://10.0.0.1:4222", "--creds", creds)
+    run("context", "add", "lab", "--url", "nats://10.0.0.9:4222")
+    assert [row["selected"] for row in json.loads(run("context", "ls", "--json"))] == [True, False]
+    environment: dict[str, str] = {}
+    monkeypatch.setattr("nearcast.cli.context.os.environ", environment | {"XDG_CONFIG_HOME": str(tmp_path / "config")})
+    apply_context()
+    from nearcast.cli.context import os as seen
+
+    assert seen.environ["NEARCAST_URL"] == "nats://10.0.0.1:4222"
+    assert seen.environ["NEARCAST_CREDS"] == str(tmp_path / creds)
