@@ -54,7 +54,10 @@ async def main() -> None:
     async with sites(names=("edge",)) as plain, sites(names=("edge",), secured=True) as secured:
         assert secured.auth is not None
         users = {name: secured.auth.add_user("service", name) for name in ("publisher", "subscriber")}
-        ways = {"open": (plain.url("edge"), {}), "JWT and TLS": (secured.url("edge"), users)}
+        ways: dict[str, tuple[str, dict[str, Path]]] = {
+            "open": (plain.url("edge"), {}),
+            "JWT and TLS": (secured.url("edge"), users),
+        }
         found = await interleaved({name: partial(throughput, *way) for name, way in ways.items()})
         times = await interleaved({name: partial(connect_ms, *way) for name, way in ways.items()})
     share = ratio(found, "JWT and TLS", "open")

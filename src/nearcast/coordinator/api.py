@@ -98,7 +98,11 @@ class CoordinatorApi:
             ("coordinator", "status", NameRequest, self._status),
             ("audit", "ls", NameRequest, self._audit_entries),
         ]
-        about = {"site-register": lambda r: r.info.name, "client-register": _name, "client-leave": _name}
+        about: dict[str, Callable[[Any], str]] = {
+            "site-register": lambda request: str(request.info.name),
+            "client-register": _name,
+            "client-leave": _name,
+        }
         return [
             Endpoint(
                 name, subjects.coordinator(noun, verb), request, self._audited(name, handler), scope=about.get(name)
