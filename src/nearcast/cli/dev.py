@@ -18,6 +18,7 @@ from nearcast.errors import NearcastError
 from nearcast.message import Message
 from nearcast.nats import subjects
 from nearcast.nats.connection import open_connection
+from nearcast.nats.identity.credentials import given_credentials
 from nearcast.nats.tasks import cancel_and_wait
 from nearcast.site.site import run_sites
 
@@ -47,7 +48,9 @@ async def _develop(deployment: Deployment, folder: Path, run_directory: Path) ->
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     seen = _times(folder)
     async with run_sites(deployment, run_directory, [str(folder)]) as sites:
-        connection = await open_connection([deployment.sites[0].url], name="nearcast-dev")
+        connection = await open_connection(
+            [deployment.sites[0].url], name="nearcast-dev", credentials=given_credentials()
+        )
         try:
             await _print_messages(connection)
             for site in sites.values():

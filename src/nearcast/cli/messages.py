@@ -131,9 +131,10 @@ def request(
     from nats.errors import NoRespondersError
 
     from nearcast.nats.connection import open_connection
+    from nearcast.nats.identity.credentials import given_credentials
 
     async def work() -> tuple[bytes, dict[str, str]]:
-        connection = await open_connection([url], name="nearcast-cli", timeout=5)
+        connection = await open_connection([url], name="nearcast-cli", timeout=5, credentials=given_credentials())
         try:
             answer = await connection.request(subject, data.encode(), timeout=timeout)
         except NoRespondersError:
