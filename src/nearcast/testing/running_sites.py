@@ -72,7 +72,7 @@ async def sites(
                     name,
                     "cloud" if name == "cloud" else "edge",
                     port=port,
-                    mqtt_port=port + 5 if mqtt else None,
+                    mqtt_port=port + 6 if mqtt else None,
                     store=StoreSpec(store),
                     limits=Limits(max_payload=max_payload),
                 )
