@@ -50,7 +50,7 @@ async def city(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Runnin
     async with sites(
         GPS, processors=["secured_processor"], search_path=[str(folder)], folder=folder, secured=True, mqtt=True
     ) as running:
-        running.auth.add_user("device", "car7", grants=OWN)
+        running.auth.add_user("device", "car7", grants=example_grants("device"))
         running.auth.add_user("device", "car8", grants=Grants(("gps.car8",), ("gps.car8",)))
         yield running
 
