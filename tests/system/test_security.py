@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from nearcast import ConnectionLostError
 from nearcast.auth.auth_folder import AuthFolder
 from nearcast.auth.certificates import make_authority, make_certificate
 from nearcast.auth.push import push_accounts
-from nearcast.auth.role_table import example_grants
+from nearcast.auth.role_table import EXAMPLES, example_grants, is_allowed, role_users
 from nearcast.auth.roles import Grants
 from nearcast.client.history import HistoryError
 from nearcast.domain.topic import TopicSpec
@@ -25,6 +26,7 @@ from nearcast.errors import InputError, NearcastError
 from nearcast.nats import subjects
 from nearcast.nats.connection import Connection, open_connection
 from nearcast.nats.identity.credentials import credentials_file, read_credentials
+from nearcast.nats.identity.tokens import Limits
 from nearcast.protocol.control import Rehome, StartTopic
 from nearcast.protocol.registration import RegisterSite, SiteInfo
 from nearcast.testing import RunningSites, sites, until
@@ -80,6 +82,27 @@ async def test_the_past_of_others_is_refused_at_once(city: RunningSites) -> None
         for topic in ("gps.car7", "gps.*", ">"):
             with pytest.raises((NearcastError, HistoryError), match="car8 may not"):
                 _ = [message async for message in client.history(topic)]
+
+
+async def test_brokers_agree_with_the_table_of_roles(city: RunningSites) -> None:
+    for role, user, site in role_users():
+        if role != "store":  # a leaf node: it has a link of its own
+            with contextlib.suppress(InputError):
+                city.auth.add_user(role, user, grants=example_grants(role), site=site)
+            async with connected(city, user) as connection:
+                for subject in EXAMPLES:
+                    connection.send(subject, b"", b"", "")
+                    subscription = await connection.subscribe_raw(subject, lambda *parts: None)
+                    await connection.unsubscribe_raw(subscription)
+                expected = {
+                    f"{'publish' if action == 'publish' else 'subscription'} {subject}".lower()
+                    for subject in EXAMPLES
+                    for action in ("publish", "subscribe")
+                    if not is_allowed(role, action, subject)
+                }
+                with contextlib.suppress(AssertionError):
+                    await until(lambda: set(connection.refused) == expected, 5)  # noqa: B023
+                assert set(connection.refused) == expected, role
 
 
 async def test_a_device_cannot_command_forge_register_or_listen(city: RunningSites) -> None:
@@ -145,6 +168,22 @@ async def test_a_live_connection_ends_when_its_token_expires(city: RunningSites)
         await until(lambda: not connection.is_connected, 60)
 
 
+async def test_live_connections_of_a_revoked_user_close_at_every_site(city: RunningSites) -> None:
+    city.auth.add_user("device", "thief", grants=OWN)
+    async with connected(city, "thief", "edge") as near, connected(city, "thief", "cloud") as far:
+        async with connected(city, "car7") as other:
+            file = city.auth.credentials_file("thief", "main")
+            before = read_credentials(file)
+            city.auth.revoke("thief")
+            await push_accounts(city.auth, city.url("edge"))
+            await until(lambda: not near.is_connected and not far.is_connected, 15)
+            assert other.is_connected
+    kept = city.folder / "thief.creds"
+    kept.write_text(credentials_file(before.token, before.seed, before.ca))
+    with pytest.raises(ConnectionLostError, match="refuses the credentials of thief"):
+        await open_connection([city.url("cloud")], name="x", credentials=read_credentials(kept))
+
+
 async def test_signing_keys_are_rotated_while_messages_flow(city: RunningSites) -> None:
     file = city.auth.credentials_file("car7", "main")
     async with nearcast.connect(city.url("edge"), credentials=file) as client:
@@ -188,3 +227,86 @@ async def test_a_certificate_that_expired_is_refused_before_a_site_starts(city: 
     make_certificate(tmp_path, "edge", ["127.0.0.1"], days=-0.001)
     with pytest.raises(InputError, match=r"certificate of site edge .* expired on "):
         check_certificate(tmp_path, "edge")
+
+
+async def test_new_certificates_and_accounts_are_taken_without_a_restart(city: RunningSites) -> None:
+    site = city.sites["edge"]
+    pids = site.broker.pid, site.store.pid
+    before = await _serial(city.url("edge"), city)
+    async with connected(city, "car7") as connection:
+        make_certificate(city.auth.ca_file.parent, "edge", ["127.0.0.1"])
+
+        async def renewed() -> bool:
+            return await _serial(city.url("edge"), city) != before
+
+        await until(renewed, 20)
+        assert connection.is_connected
+    assert (site.broker.pid, site.store.pid) == pids
+
+
+async def _serial(url: str, city: RunningSites) -> int:
+    host, port = url.removeprefix("nats://").split(":")
+    context = ssl.create_default_context(cafile=str(city.auth.ca_file))
+    reader, writer = await asyncio.open_connection(host, int(port))
+    await reader.readline()
+    await writer.start_tls(context, server_hostname=host)
+    serial = writer.get_extra_info("ssl_object").getpeercert()["serialNumber"]
+    writer.transport.abort()
+    return int(serial, 16)
+
+
+async def test_changes_are_audited_with_their_user(city: RunningSites) -> None:
+    from nearcast.config.coordinator_settings import CoordinatorSettings
+    from nearcast.coordinator.leadership import Coordinator
+    from nearcast.nats.coordinator_rpc import call_coordinator
+
+    async with connected(city, "coordinator", "cloud") as connection, connected(city, "admin") as admin:
+        coordinator = Coordinator(connection, "cloud", CoordinatorSettings(period=0.5))
+        running = asyncio.create_task(coordinator.run())
+        try:
+            await asyncio.wait_for(coordinator.leading.wait(), 20)
+            await call_coordinator(admin, "topic", "add", {"spec": {"name": "news"}}, object)
+            with pytest.raises(InputError):
+                await call_coordinator(admin, "topic", "add", {"spec": {"name": "news"}}, object)
+            entries = await call_coordinator(admin, "audit", "ls", {}, list[dict])
+            found = [(one["who"], one["action"], one["what"], one["outcome"].split(":")[0]) for one in entries]
+            assert found == [("admin", "topic add", "news", "done"), ("admin", "topic add", "news", "refused")]
+            assert not connection.refused
+            assert not [text for text in admin.refused if text.startswith("publish api")]
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_tenants_do_not_hear_each_other_and_have_limits(city: RunningSites) -> None:
+    city.auth.add_tenant("rival", Limits(connections=1))
+    for name in ("spy", "late"):
+        city.auth.add_user("service", name, "rival")
+    await push_accounts(city.auth, city.url("edge"))
+    spy = read_credentials(city.auth.credentials_file("spy", "rival"))
+    heard: list[str] = []
+    listener = await open_connection([city.url("edge")], name="spy", credentials=spy)
+    try:
+        for subject in ("pub.>", "ntf.>", "tip.>"):
+            await listener.subscribe_raw(subject, lambda subject, *rest: heard.append(subject))
+        await listener.flush()
+        assert not listener.refused  # it may listen, in its own account
+        late = read_credentials(city.auth.credentials_file("late", "rival"))
+        with pytest.raises(ConnectionLostError, match=r"the broker refuses more: .*maximum account active connections"):
+            await open_connection([city.url("edge")], name="late", credentials=late)
+        async with nearcast.connect(city.url("edge"), credentials=city.auth.credentials_file("car7", "main")) as client:
+            async with client.subscribe("gps.car7") as warnings:
+                await client.publish("gps.car7", {"n": 3})
+                await anext(warnings)
+        await listener.flush()
+        assert heard == []
+    finally:
+        await listener.close()
+
+
+async def test_parts_of_a_site_may_do_all_that_they_try(city: RunningSites) -> None:
+    """Their own brokers and stores refused them nothing in all tests before this one."""
+    for file in city.folder.glob("run/*/*.log"):
+        lines = [line for line in file.read_text(errors="replace").splitlines() if "Violation" in line]
+        parts = [line for line in lines if "/agent" in line or "/worker" in line or "Leafnode" in line]
+        assert not parts, parts[:3]
