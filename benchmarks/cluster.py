@@ -1,4 +1,6 @@
-"""The data cluster's speed: `python -m benchmarks.cluster [source|matching|latency|sharing|memory|memory:MINUTES …]`.
+"""The data cluster's speed: `python -m benchmarks.cluster [PART …]`.
+
+Parts: source, ingest, matching, latency, sharing, memory, memory:MINUTES.
 
 Each figure stands beside a baseline measured in the same run. Real servers and a local Spark are started for it.
 """
@@ -13,6 +15,7 @@ import urllib.request
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from benchmarks.cluster_ingest import ingest
 from benchmarks.cluster_matching import matching
 from benchmarks.cluster_running import latency, memory
 from benchmarks.cluster_workload import REPORTS, two_sites
@@ -123,7 +126,14 @@ def sharing(spark: SparkSession) -> Iterator[Figure]:
 
 
 # `memory` and `latency` end the session that the others share; the next part starts another.
-PARTS = {"source": source, "matching": matching, "sharing": sharing, "memory": memory, "latency": latency}
+PARTS = {
+    "source": source,
+    "ingest": ingest,
+    "matching": matching,
+    "sharing": sharing,
+    "memory": memory,
+    "latency": latency,
+}
 
 
 def main() -> None:

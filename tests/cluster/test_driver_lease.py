@@ -13,7 +13,7 @@ from tests.cluster.harness import two_sites
 
 from nearcast.cluster.driver_lease import DriverLease
 from nearcast.domain.site import SiteSpec
-from nearcast.errors import InputError
+from nearcast.errors import InputError, NearcastError
 from nearcast.nats.kv import Bucket, BucketError
 from nearcast.nats.tasks import cancel_and_wait
 from nearcast.site.site import run_sites
@@ -27,6 +27,7 @@ async def test_a_second_driver_is_refused_and_a_dead_one_replaced(
     deployment = two_sites(tmp_path)
     async with run_sites(deployment, tmp_path / "run"):
         await asyncio.to_thread(take_turns, deployment.cloud())
+        await asyncio.to_thread(stand_by, deployment.cloud())
         await asyncio.to_thread(release_during_a_renewal, deployment.cloud(), monkeypatch)
         await asyncio.to_thread(lose_the_store, deployment.cloud(), monkeypatch)
 
@@ -57,6 +58,30 @@ def take_turns(cloud: SiteSpec) -> None:
     second.release()  # it has nothing to give back
     third.check()
     third.release()
+
+
+def stand_by(cloud: SiteSpec) -> None:
+    """A driver on standby takes over when the other one ends, and its term is higher."""
+    stop = threading.Event()
+    first, waiting = DriverLease(cloud, period=PERIOD), DriverLease(cloud, period=PERIOD)
+    first.take()
+    first.require()
+    took_over: list[bool] = []
+    thread = threading.Thread(target=lambda: took_over.append(waiting.wait(stop)))
+    thread.start()
+    thread.join(2 * PERIOD)
+    assert not took_over, "the first one renews its lease"
+    first._connection.call(cancel_and_wait(first._renewal))  # as if it were killed
+    thread.join(60)
+    assert took_over == [True]
+    waiting.take()
+    assert waiting.term == first.term + 1
+    waiting.require()
+    with pytest.raises(NearcastError, match="the driver's lease is not renewed"):
+        first.require()
+    stop.set()
+    assert not DriverLease(cloud, period=PERIOD).wait(stop)
+    waiting.release()
 
 
 def release_during_a_renewal(cloud: SiteSpec, monkeypatch: pytest.MonkeyPatch) -> None:

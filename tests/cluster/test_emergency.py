@@ -16,6 +16,7 @@ from tests.cluster.harness import Inbox, feed_all, subscribe_all, two_sites, unt
 import nearcast
 from nearcast.cluster.admin import Admin
 from nearcast.cluster.driver import running_driver
+from nearcast.cluster.nats_source import driver_read
 from nearcast.errors import InputError
 from nearcast.site.site import run_sites
 
@@ -26,7 +27,11 @@ def by_id(rows: list[dict[str, object]]) -> list[str]:
     return sorted(json.dumps(row, sort_keys=True) for row in rows)
 
 
-async def test_no_notification_is_missing_extra_or_twice(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("longest_in_driver", [4000, 30], ids=["driver", "executors"])
+async def test_no_notification_is_missing_extra_or_twice(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, longest_in_driver: int
+) -> None:
+    monkeypatch.setattr(driver_read, "_MOST", longest_in_driver)  # longer batches are the executors'
     deployment = two_sites(tmp_path)
     moment = datetime.now(UTC)
     now, old = moment.isoformat(), (moment - timedelta(hours=2)).isoformat()

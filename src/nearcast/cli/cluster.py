@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.live import Live
@@ -33,6 +33,7 @@ def root() -> None:
 def run(
     config: ConfigOption = Path("nearcast.toml"),
     metrics: MetricsOption = "",
+    standby: Annotated[bool, typer.Option(help="Wait while another driver runs, and take over when it ends.")] = False,
 ) -> None:
     """Keep datasets and execute channels until Ctrl-C."""
     from nearcast.cli.deployment_credentials import use_credentials
@@ -54,6 +55,10 @@ def run(
     for number in (signal.SIGINT, signal.SIGTERM):  # after Spark has started: it installs its own handlers
         signal.signal(number, lambda *_: stop.set())
     try:
+        if standby:
+            typer.echo("On standby.")
+            if not lease.wait(stop):
+                return
         with (
             Driver(spark, deployment, lease) as driver,
             serving_metrics(DriverMetrics(driver.progress), metrics, "127.0.0.1:9474") as server,

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from nearcast.cluster.channels.matching import NewRecords
 from nearcast.cluster.channels.results import ResultLog, group_results
 from nearcast.cluster.driver_progress import StageTimer
+from nearcast.cluster.nats_source.range_write import write_ranges
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
 
     from nearcast.cluster.channels.matching import Matcher
     from nearcast.cluster.channels.running_channel import RunningChannel
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from nearcast.cluster.datasets.views import DatasetViews
     from nearcast.cluster.driver_progress import DriverProgress
     from nearcast.cluster.nats_source.driver_read import DriverReader
+    from nearcast.cluster.nats_source.range_read import SequenceRange
 
 __all__ = ["DatasetIngest"]
 
@@ -31,11 +35,13 @@ class DatasetIngest:
     overwritten, and a batch that was complete is skipped.
     """
 
+    _spark: SparkSession
     _table: StreamTable
     _views: DatasetViews
     _matcher: Matcher
     results: ResultLog
     _progress: DriverProgress
+    _require_lease: Callable[[], None]
     channels: Sequence[RunningChannel] = ()
     _reader: DriverReader | None = None
     _first: bool = True
@@ -46,8 +52,49 @@ class DatasetIngest:
         self._first, self._reader, self._timer = True, reader, StageTimer()
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        self._timer.lap("spark")
+        found = self._reader.long_batch(batch_id, self._table.notified) if self._reader else None
+        if found is not None:
+            self._long_batch(*found)
+        else:
+            self._short_batch(frame, batch_id)
+
+    def _long_batch(self, parts: Sequence[SequenceRange], last: int) -> None:
+        """Executors read, validate and write the records; channels are matched with the files."""
+        timer, table = self._timer, self._table
+        assert self._reader is not None
+        written = write_ranges(self._spark, table, self._reader.ranges, parts, last)
+        timer.lap("read")
+        stored = self.results.stored(last) if self._first else None
+        self._first = False
+        if stored is None:
+            matches = self._match_written(table.new_frame(written))
+            timer.lap("match")
+            stored = self.results.store(last, group_results(matches, last, time.time_ns() // 1000))
+        timer.lap("write")
+        self._require_lease()
+        published = self.results.publish(stored)
+        timer.lap("publish")
+        table.keep_written(written, last)
+        timer.lap("keep")
+        self._progress.add(
+            table.spec.name,
+            rows=written.rows,
+            refused=written.refused,
+            removed=written.removed,
+            results=published,
+            stages=timer.take(),
+        )
+
+    def _match_written(self, frame: DataFrame) -> pa.Table:
+        name = self._table.spec.name
+        others = {dataset for channel in self.channels for dataset in channel.validated.datasets} - {name}
+        view_of = {dataset: self._views.whole(dataset) for dataset in others}
+        view_of[name] = self._views.part(name, "batch", frame)
+        return self._matcher.match(self.channels, view_of, NewRecords(name, self._table.schema, frame.toArrow))
+
+    def _short_batch(self, frame: DataFrame, batch_id: int) -> None:
         timer = self._timer
-        timer.lap("spark")
         rows = self._reader.read(batch_id, self._table.notified) if self._reader else None
         batch = self._table.validate(frame.toArrow() if rows is None else rows)
         timer.lap("read")
@@ -60,6 +107,7 @@ class DatasetIngest:
             timer.lap("match")
             stored = self.results.store(batch.last, group_results(matches, batch.last, time.time_ns() // 1000))
         timer.lap("write")
+        self._require_lease()
         published = self.results.publish(stored)
         timer.lap("publish")
         self._table.keep(batch)

@@ -154,6 +154,7 @@ class DatasetQueries:
         servers, domain, stream = self._location(spec)
         options = {"servers": servers, "stream": stream, "valueSchema": spec.schema}
         options |= {"maxRowsPerBatch": str(self._spec.batch_rows)}
+        options |= {"partitions": str(self._spark.sparkContext.defaultParallelism)}
         if domain:
             options["domain"] = domain
         if spec.source.startswith("pub."):

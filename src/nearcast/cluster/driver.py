@@ -170,7 +170,9 @@ class Driver:
 
     def _ingest(self, table: StreamTable) -> DatasetIngest:
         results = self._result_log(f"dataset-{table.spec.name}-{table.spec.created}")
-        return DatasetIngest(table, self._views, self._matcher, results, self.progress)
+        return DatasetIngest(
+            self._spark, table, self._views, self._matcher, results, self.progress, self._lease.require
+        )
 
     def _schedule(self, channel: RunningChannel) -> ScheduledChannel:
         spec = channel.validated.spec

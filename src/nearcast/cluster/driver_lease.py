@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import os
 import socket
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,16 @@ class DriverLease:
         self._connection.call(self._keeper.look())
         self._renewal: asyncio.Task[None] | None = None
 
+    def wait(self, stop: threading.Event) -> bool:
+        """On standby: wait until no other driver renews the lease; False when told to stop."""
+        machine = self._keeper.machine
+        while not stop.wait(machine.period / 16):
+            with contextlib.suppress(NearcastError, TimeoutError):  # the store is away; so is the other driver's lease
+                self._connection.call(self._keeper.look())
+                if machine.wish(time.monotonic()) is not None:
+                    return True
+        return False
+
     def take(self) -> None:
         """Take the lease. InputError when another driver renews it; a lease that is not renewed is taken over."""
         machine = self._keeper.machine
@@ -57,6 +68,11 @@ class DriverLease:
     def term(self) -> int:
         """The number of drivers that have held the lease so far: files and commits of an older one are refused."""
         return self._keeper.machine.term
+
+    def require(self) -> None:
+        """NearcastError when the lease was not renewed for a period: another driver may have taken over."""
+        if not self._keeper.machine.leads(time.monotonic()):
+            raise NearcastError("the driver's lease is not renewed; another driver may have taken over")
 
     def check(self) -> None:
         """InputError when another driver has taken over, for example while this machine slept."""

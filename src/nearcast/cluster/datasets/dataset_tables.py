@@ -13,9 +13,9 @@ import pyarrow as pa
 from nearcast.cluster.datasets.delta_table import RecordTable
 from nearcast.cluster.datasets.keyed_table import KeyedTable
 from nearcast.cluster.datasets.records import check_readable
-from nearcast.cluster.datasets.schema import arrow_schema, dataset_ddl, parse_ddl
-from nearcast.cluster.datasets.table_writer import PendingBatch, TableWriter
-from nearcast.cluster.datasets.validation import QUARANTINE, RecordValidator, ValidatedBatch
+from nearcast.cluster.datasets.schema import arrow_schema, conform, dataset_ddl, parse_ddl
+from nearcast.cluster.datasets.table_writer import Manifest, PendingBatch, TableWriter
+from nearcast.cluster.datasets.validation import QUARANTINE, RecordValidator, ValidatedBatch, record_times
 from nearcast.cluster.datasets.watermarks import Watermarks
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class StreamTable:
         term: int = 0,
         problem: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self.spec, self._spark, self._warehouse = spec, spark, warehouse
+        self.spec, self._spark, self._warehouse, self._term = spec, spark, warehouse, term
         self._folder = warehouse.folder("datasets", spec.name)
         self.schema = parse_ddl(dataset_ddl(spec), f"dataset {spec.name}")
         self.arrow = arrow_schema(self.schema)
@@ -78,6 +78,24 @@ class StreamTable:
     def keep(self, batch: ValidatedBatch) -> None:
         """Note that a batch was answered; its records are in the table about a second later."""
         self._put(PendingBatch(batch.valid, batch.times, batch.refused, batch.last, batch.watermarks))
+
+    def write_target(self, last: int) -> tuple[str, str, str, str]:
+        """Where executors write a batch that ends with a sequence: the warehouse, two folders, how file names begin."""
+        name = f"{self._term:08d}-{last:020d}"
+        return self._warehouse.location, self.records.folder, self.quarantine.folder, name
+
+    def new_frame(self, written: Manifest) -> DataFrame:
+        """The records of a batch that executors wrote."""
+        return self.read([f"{self.records.folder}/{file.path}" for file in written.files])
+
+    def keep_written(self, written: Manifest, last: int) -> None:
+        """As `keep`, for a batch that executors wrote."""
+        if self._keyed is not None:
+            for file in written.files:
+                self._keyed.update(conform(self._warehouse.read(f"{self.records.folder}/{file.path}"), self.arrow))
+        empty = self.arrow.empty_table()
+        times, files = record_times(empty, self.spec), (written.files, written.refused_files)
+        self._put(PendingBatch(empty, times, QUARANTINE.empty_table(), last, written.watermarks, *files))
 
     def answered(self, last: int) -> None:
         """Spark has noted batches up to this sequence as complete: the stored position may be lost."""

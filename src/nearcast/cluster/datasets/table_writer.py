@@ -8,25 +8,34 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from nearcast.cluster.datasets.delta_table import RecordTable, TableFile, write_files
+from nearcast.cluster.datasets.watermarks import Watermarks
 from nearcast.errors import NearcastError
 
-if TYPE_CHECKING:
-    from nearcast.cluster.datasets.watermarks import Watermarks
-
-__all__ = ["PendingBatch", "TableWriter"]
+__all__ = ["Manifest", "PendingBatch", "TableWriter"]
 
 _log = logging.getLogger(__name__)
 _SECONDS = 1.0
 # A batch waits while more records than this are not written: memory is bounded when the disk is slow or full.
 _MOST_PENDING = 500_000
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What executors have written: files of records and of refused ones, how many, and how far each source has come."""
+
+    files: Sequence[TableFile] = ()
+    refused_files: Sequence[TableFile] = ()
+    rows: int = 0
+    refused: int = 0
+    removed: int = 0
+    watermarks: Watermarks = field(default_factory=Watermarks)
 
 
 @dataclass(frozen=True)

@@ -78,6 +78,7 @@ class Warehouse:
     """Files below one folder: a path, or a URI that Arrow and Spark both understand."""
 
     def __init__(self, root: str) -> None:
+        self.location = root
         try:
             if "://" in root:
                 self.fs, base = pafs.FileSystem.from_uri(root)

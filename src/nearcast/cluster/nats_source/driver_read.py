@@ -1,4 +1,5 @@
-"""Reads short micro-batches in the driver: for some hundred records a Spark job takes ten times as long.
+"""Reads short micro-batches in the driver: for some hundred records a Spark job takes ten times as long. Long ones are
+divided among executors.
 
 It is the same data source, run here instead of in a task. Spark decides which records belong to a batch: it writes the
 end offset of each batch to its checkpoint before the batch begins.
@@ -8,14 +9,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 from pyspark.sql.datasource import InputPartition
 
 from nearcast.cluster.datasets.schema import parse_ddl
-from nearcast.cluster.nats_source.range_read import SequenceRange
-from nearcast.cluster.nats_source.source import NatsSource
+from nearcast.cluster.nats_source.range_read import RangeReader, SequenceRange
+from nearcast.cluster.nats_source.source import NatsSource, NatsStreamReader
 
 __all__ = ["DriverReader"]
 
@@ -45,6 +47,19 @@ class DriverReader:
             parts = self._reader.partitions({self._stream: after}, {self._stream: end})
         rows = [rows for part in parts for rows in self._reader.read(part)]
         return pa.Table.from_batches(rows) if rows else None
+
+    def long_batch(self, batch: int, after: int) -> tuple[Sequence[SequenceRange], int] | None:
+        """The ranges of a long batch that starts after a sequence, and its end; None if it is short or has no end."""
+        end = self._end(batch)
+        if end is None or end <= after + _MOST:
+            return None
+        parts = self._reader.partitions({self._stream: after}, {self._stream: end})
+        return cast("Sequence[SequenceRange]", parts), end
+
+    @property
+    def ranges(self) -> RangeReader:
+        """Reads ranges, wherever it is sent."""
+        return cast("NatsStreamReader", self._reader).ranges
 
     def read_range(self, first: int, last: int) -> pa.Table | None:
         """The messages first ≤ sequence ≤ last."""

@@ -30,7 +30,7 @@ from nearcast.nats.streams import StreamBounds, StreamError
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-__all__ = ["NatsSource"]
+__all__ = ["NatsSource", "NatsStreamReader"]
 
 _log = logging.getLogger(__name__)
 # A smaller range is not worth a task of its own.
@@ -67,11 +67,11 @@ class _Reader:
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
-        self._ranges = RangeReader(options, _record_reader(schema, options.value_schema))
+        self.ranges = RangeReader(options, _record_reader(schema, options.value_schema))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Without any range, Spark reads one partition of its own, which is empty."""
-        return self._ranges.read(partition) if isinstance(partition, SequenceRange) else iter(())
+        return self.ranges.read(partition) if isinstance(partition, SequenceRange) else iter(())
 
     def _bounds(self) -> dict[str, StreamBounds]:
         connection = connection_to(self._options.servers)
