@@ -20,7 +20,18 @@ class Listed(NamedTuple):
 
 # In the order of the page: by paper, then by figure.
 CATALOG: dict[str, Listed] = {
+    "colocation-sensitivity": Listed("colocation_model", "001, Fig. 1: p90 of a topic against its rate, simulated."),
+    "colocation-real-worker": Listed("colocation_model", "001, Fig. 1c on a real worker."),
+    "colocation-accuracy": Listed("colocation_model", "001, Fig. 2 and Table I: accuracy of the latency model."),
+    "colocation-topics": Listed("colocation_plans", "001, Fig. 3: workers, time and what is late against topics."),
+    "colocation-seed-size": Listed("colocation_plans", "001, Fig. 4: the same against k'."),
+    "coordinate-error": Listed("coordinates_and_reports", "002, Fig. 3: error of network coordinates."),
+    "selection-game": Listed("broker_selection", "002, Fig. 4: worst latency and late pairs of the game."),
+    "selection-swarms": Listed("broker_selection", "002, Fig. 5: worst latency and late pairs of the swarms."),
+    "monitoring-bytes": Listed("coordinates_and_reports", "002, Fig. 6: bytes of monitoring against clients."),
     "stores-popularity": Listed("stores_planning", "003, Fig. 7: hops against the popularity exponent, stores given."),
+    "balance-over-time": Listed("balance_over_time", "004, Fig. 13: half an hour of rates that rise and fall."),
+    "balance-thresholds": Listed("balance_over_time", "004, Fig. 14: what α and β do."),
 }
 
 
