@@ -6,13 +6,16 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
+from nearcast.auth.auth_folder import AuthFolder
+from nearcast.auth.deployment_keys import add_tls, make_deployment_keys
+from nearcast.auth.roles import Grants
 from nearcast.client import Client, connect
-from nearcast.domain.deployment import Deployment
+from nearcast.domain.deployment import AuthSpec, Deployment
 from nearcast.domain.site import SiteSpec
 from nearcast.domain.topic import TopicSpec
 from nearcast.errors import NearcastError
@@ -67,8 +70,11 @@ async def run_demo(
 ) -> DemoResult:
     """Run it; `tick` is called with the share of the time that has passed."""
     deployment = demo_deployment(port)
+    auth = make_deployment_keys(folder / "auth", deployment.sites)
+    add_tls(auth, deployment.sites)
+    deployment = replace(deployment, auth=AuthSpec(auth.path))
     result = DemoResult()
-    async with run_sites(deployment, folder) as sites, _clients(deployment, publishers) as clients:
+    async with run_sites(deployment, folder) as sites, _clients(deployment, auth, publishers) as clients:
         seen: list[set[str]] = [set() for _ in clients]
         async with AsyncExitStack() as stack:
             for n, client in enumerate(clients):
@@ -85,14 +91,17 @@ async def run_demo(
 
 
 @asynccontextmanager
-async def _clients(deployment: Deployment, number: int) -> AsyncIterator[list[Client]]:
-    """Clients spread over the edge sites."""
+async def _clients(deployment: Deployment, auth: AuthFolder, number: int) -> AsyncIterator[list[Client]]:
+    """Clients spread over the edge sites, each with credentials for its road."""
     edges = [site for site in deployment.sites if site.kind == "edge"]
     async with AsyncExitStack() as stack:
-        yield [
-            await stack.enter_async_context(connect(edges[n // 2 % len(edges)].url, name=f"{_kind(n)}-{n}", timeout=20))
-            for n in range(number)
-        ]
+        clients = []
+        for n in range(number):
+            grants = Grants((_topic(n),), (_topic(n),))
+            credentials = auth.add_user("device", f"{_kind(n)}-{n}", grants=grants)
+            client = connect(edges[n // 2 % len(edges)].url, credentials=credentials, timeout=20)
+            clients.append(await stack.enter_async_context(client))
+        yield clients
 
 
 async def _wander(client: Client, n: int, seconds: float, seed: int, result: DemoResult) -> None:
