@@ -110,7 +110,7 @@ def test_a_good_file_becomes_a_deployment(tmp_path: Path) -> None:
             "topic[0].replicas is 'cloud'; allowed: sites with a store: tokyo",
         ),
         (('"tokyo", "cloud"', '"tokyo", "paris"'), "topic[0].managed_by is 'paris'; allowed: sites: tokyo, cloud"),
-        (('name = "gps.*"', 'name = "gps..x"'), "topic[0].name: topic pattern 'gps..x': a level is empty"),
+        (('name = "gps.*"', 'name = "gps..x"'), "topic[0].name is 'gps..x'; allowed: levels separated by dots"),
         (('processors = ["traffic"]', ""), "processors is []; allowed: the modules that process gps.*"),
         (
             ("[[topic]]", '[[topic]]\nname = "gps.car"\n[[topic]]'),

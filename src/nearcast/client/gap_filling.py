@@ -25,6 +25,7 @@ from nearcast.domain.topic import matches
 from nearcast.errors import NearcastError
 from nearcast.message import Message
 from nearcast.nats import subjects
+from nearcast.nats.boundary import MalformedError, decode, drop
 from nearcast.nats.connection import ConnectionLostError
 from nearcast.nats.digest import id_hash
 from nearcast.nats.rpc import call
@@ -131,9 +132,9 @@ class GapFiller:
 
     def _tip(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
         try:
-            tip = msgspec.msgpack.decode(payload, type=Tip)
-        except msgspec.DecodeError as error:
-            _log.warning("beacon on %s is unreadable: %s", subject, error)
+            tip: Tip = decode(payload, Tip, "msgpack")
+        except MalformedError as error:
+            drop("beacon", subject, error)
             return
         topic, now = subjects.topic_of(subject), self._clock()
         detector = self._detector_of(topic)

@@ -17,6 +17,7 @@ from nearcast.errors import InputError, NearcastError
 from nearcast.filters import Condition, compile_condition
 from nearcast.message import Message
 from nearcast.nats import subjects
+from nearcast.nats.boundary import MalformedError, decode
 from nearcast.nats.deduplication import RecentIds
 from nearcast.nats.rpc import NoAnswerError, RemoteError, call
 from nearcast.nats.stamp import header_block
@@ -258,7 +259,11 @@ class HistoryQuery:
             self._refusal = str(error)
             return None
         self.bytes_received += len(bytes(raw))
-        return msgspec.msgpack.decode(raw, type=HistoryPage)
+        try:
+            return decode(bytes(raw), HistoryPage, "msgpack")
+        except MalformedError as error:
+            self._refusal = f"{store}: the page is unreadable: {error}"
+            return None
 
 
 class History:

@@ -9,8 +9,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from nearcast.cluster.dataset_ingest import DatasetIngest
 from nearcast.cluster.datasets.dataset_tables import StreamTable
 from nearcast.cluster.datasets.static_table import StaticTable
@@ -19,8 +17,10 @@ from nearcast.cluster.nats_source.driver_read import DriverReader
 from nearcast.cluster.nats_source.source import NatsSource
 from nearcast.cluster.spark_errors import error_line, failure_reason
 from nearcast.domain.dataset import DatasetSpec
-from nearcast.errors import NearcastError
+from nearcast.errors import InputError, NearcastError
 from nearcast.nats import subjects
+from nearcast.nats.boundary import drop
+from nearcast.nats.catalog import decode_spec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,7 +68,12 @@ class DatasetQueries:
         """Take changes of the catalog; `start` starts the queries of new datasets."""
         for name, value in changes:
             before = self.specs.get(name)
-            spec = None if value is None else msgspec.json.decode(value, type=DatasetSpec)
+            try:
+                spec = None if value is None else decode_spec(name, value, DatasetSpec)
+            except InputError as error:  # the one that was there goes on, and the others do
+                drop("dataset", name, error)
+                self._progress.note(name, problem=f"its entry in the catalog is unreadable: {error}")
+                continue
             if spec == before:
                 continue
             if before is not None and (spec is None or spec.created != before.created or not spec.static):

@@ -16,15 +16,19 @@ from typing import TYPE_CHECKING
 from nearcast.cluster.nats_source.blocking_connection import connection_to
 from nearcast.errors import InputError, NearcastError
 from nearcast.nats.kv import Bucket
-from nearcast.nats.lease import LeaseKeeper, LeaseMachine
+from nearcast.nats.lease import UNREADABLE, LeaseKeeper, LeaseMachine
 from nearcast.nats.tasks import cancel_and_wait
 
 if TYPE_CHECKING:
     from nearcast.domain.site import SiteSpec
 
-__all__ = ["DriverLease"]
+__all__ = ["DriverLease", "DriverReplacedError"]
 
 _BUCKET, _KEY = "nearcast-driver", "driver"
+
+
+class DriverReplacedError(InputError):
+    """Another driver runs the data cluster."""
 
 
 class DriverLease:
@@ -54,7 +58,7 @@ class DriverLease:
         return False
 
     def take(self) -> None:
-        """Take the lease. InputError when another driver renews it; a lease that is not renewed is taken over."""
+        """Take the lease, if nobody renews it; DriverReplacedError when another driver does."""
         machine = self._keeper.machine
         before = machine.lease
         while (lease := machine.lease) is None or lease.holder != self._name:
@@ -75,9 +79,9 @@ class DriverLease:
             raise NearcastError("the driver's lease is not renewed; another driver may have taken over")
 
     def check(self) -> None:
-        """InputError when another driver has taken over, for example while this machine slept."""
+        """DriverReplacedError when another driver has taken over, for example while this machine slept."""
         lease = self._keeper.machine.lease
-        if lease is not None and lease.holder != self._name:
+        if lease is not None and lease.holder not in (self._name, UNREADABLE):  # which it takes again
             raise self._held_by_another()
 
     def release(self) -> None:
@@ -94,7 +98,7 @@ class DriverLease:
         await self._keeper.look()  # the renewal that was cancelled may have been written
         await self._keeper.release()
 
-    def _held_by_another(self) -> InputError:
+    def _held_by_another(self) -> DriverReplacedError:
         lease = self._keeper.machine.lease
         holder = lease.holder if lease is not None else ""
-        return InputError(f"the data cluster is run by another driver already ({holder}); stop that one first")
+        return DriverReplacedError(f"the data cluster is run by another driver already ({holder}); stop that one first")

@@ -20,6 +20,7 @@ from collections import deque
 
 import msgspec
 
+from nearcast.domain.ranges import Coordinates, Figure, Milliseconds
 from nearcast.errors import InputError
 
 __all__ = ["Coordinate", "Node", "VivaldiSettings", "round_trip_ms"]
@@ -43,10 +44,10 @@ class VivaldiSettings(msgspec.Struct, frozen=True):
 class Coordinate(msgspec.Struct, frozen=True):
     """Where a node is: a position in the core of the network and a height, its access link."""
 
-    position: tuple[float, ...]
-    height: float
-    adjustment: float = 0.0
-    error: float = 1.5
+    position: Coordinates
+    height: Milliseconds
+    adjustment: Figure = 0.0
+    error: Figure = 1.5
 
     def behind(self, access_ms: float) -> Coordinate:
         """The coordinate of a mobile device `access_ms` away from this gateway: only the height differs."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from nearcast.coordinator.moves import ClientMove, TopicMove
+from nearcast.domain.ranges import Name
 from nearcast.domain.topic import TopicSpec, check_pattern, overlaps
 from nearcast.domain.worker_id import WorkerId
 from nearcast.errors import InputError, NearcastError
@@ -39,14 +40,14 @@ _PAGE = 500
 class NameRequest(msgspec.Struct, frozen=True):
     """A request about one site, topic, client or channel."""
 
-    name: str = ""
+    name: Annotated[str, msgspec.Meta(max_length=200)] = ""
 
 
 class MoveRequest(msgspec.Struct, frozen=True):
     """Move a topic to these sites, or a client to one site."""
 
-    name: str
-    to: Annotated[list[str], msgspec.Meta(min_length=1)]
+    name: Annotated[str, msgspec.Meta(max_length=200)]
+    to: Annotated[list[Name], msgspec.Meta(min_length=1, max_length=1000)]
 
 
 class AddTopicRequest(msgspec.Struct, frozen=True):
@@ -337,6 +338,7 @@ class CoordinatorApi:
             "topics": len(registry.topics),
             "clients": len(registry.clients),
             "moves_under_way": len(registry.moves),
+            "bad_entries": [f"{key}: {reason}" for key, reason in sorted(registry.bad_entries.items())],
             "last_pass": self._control_loop.last_pass,
         }
 

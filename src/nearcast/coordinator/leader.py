@@ -15,8 +15,9 @@ from nearcast.coordinator.control_loop import ControlLoop
 from nearcast.coordinator.executor.executor import Executor
 from nearcast.coordinator.homes import HomePolicy
 from nearcast.coordinator.monitor import Monitor
-from nearcast.coordinator.term import DeposedError
+from nearcast.coordinator.term import DeposedError, highest_of_most
 from nearcast.nats import subjects
+from nearcast.nats.boundary import Receiver, drop
 from nearcast.nats.rpc import Server
 from nearcast.protocol.control import ReportAnswer
 from nearcast.protocol.reports import SiteReport
@@ -61,7 +62,9 @@ class Leader:
         """Lead until cancelled, or until a step finds that the term is over. ready: set when requests are answered."""
         for site in self.registry.sites:
             self.monitor.expect(site, asyncio.get_running_loop().time())
-        reports = await self._connection.subscribe_raw(subjects.REPORTS, self._handle_report)
+        reports = await self._connection.subscribe_raw(
+            subjects.REPORTS, Receiver("report of a site", SiteReport, "msgpack", self._handle_report)
+        )
         service = Server(self._connection, self._api.endpoints(), "nearcast-coordinator")
         await service.start()
         await self._connection.flush()
@@ -91,12 +94,10 @@ class Leader:
             for part in report.topics
         )
 
-    def _handle_report(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
+    def _handle_report(self, subject: str, reply: str, report: SiteReport) -> None:
         """Reports are publications with an optional answer, not requests: a store may keep them, too."""
-        try:
-            report = msgspec.msgpack.decode(payload, type=SiteReport)
-        except msgspec.DecodeError as error:
-            _log.warning("dropped an unreadable report on %s: %s", subject, error)
+        if subject != subjects.report(report.site):
+            drop("report of a site", subject, f"it is of site {report.site}")
             return
         now = asyncio.get_running_loop().time()
         known = report.site in self.registry.sites
@@ -113,8 +114,9 @@ class Leader:
         if reply:
             with contextlib.suppress(DeposedError):
                 lease_s = self.monitor.leases.grant(report.site) if known else 0.0
-                if report.term > self._term.number():  # the state was lost since
-                    self._term.exceed(report.term)
+                seen = highest_of_most([one.term for one in self.monitor.reports.values()])
+                if seen > self._term.number():  # the state was lost since
+                    self._term.exceed(seen)
                 registry = self.registry
                 answer = ReportAnswer(self._term.number(), registry.revision, known, lease_s, registry.identity)
                 self._connection.send(reply, b"", msgspec.msgpack.encode(answer))

@@ -80,7 +80,8 @@ class Coordinator:
                 _log.warning("%s stops leading: %s", self.name, error)
                 await asyncio.sleep(self.settings.lease / 8)
             elif error is not None:
-                raise error
+                _log.error("%s stops leading over an error", self.name, exc_info=error)
+                await asyncio.sleep(self.settings.lease)
 
     async def _lead(self, bucket: Bucket) -> None:
         self.copy = StateCopy(self._connection, bucket)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nearcast.coordinator.site_leases import SiteLeases
+from nearcast.domain.ranges import DIMENSIONS
 from nearcast.domain.topic import covers
 from nearcast.protocol.reports import TopicLag, is_channel
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["DIMENSIONS", "FIGURES", "Monitor", "ReportColumns", "has_processor"]
 
-DIMENSIONS = 8  # of coordinates
 FIGURES = (
     "producers", "consumers", "producer_deviation", "consumer_deviation", "producer_leg", "consumer_leg",
     "messages_out", "messages_in", "samples", "p90_ms",

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-import msgspec
+from typing import Annotated
 
+import msgspec
+from msgspec import Meta
+
+from nearcast.domain.ranges import Count, Name, NameOrNone, Text, TopicPattern
 from nearcast.domain.worker_id import WorkerId
 
 __all__ = ["ClientMove", "Move", "ReplicaMove", "TopicMove"]
+
+
+MoveId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}\Z")]
 
 
 class TopicMove(msgspec.Struct, frozen=True, tag="topic"):
@@ -15,13 +22,13 @@ class TopicMove(msgspec.Struct, frozen=True, tag="topic"):
     lost: members at sites that do not answer. They get no commands; they stop when they see the new epoch.
     """
 
-    id: str
-    topic: str
-    epoch: int
+    id: MoveId
+    topic: TopicPattern
+    epoch: Count
     before: tuple[WorkerId, ...]
     after: tuple[WorkerId, ...]
-    goal: str = ""
-    reason: str = ""
+    goal: Text = ""
+    reason: Text = ""
     lost: tuple[WorkerId, ...] = ()
 
     @property
@@ -38,23 +45,23 @@ class TopicMove(msgspec.Struct, frozen=True, tag="topic"):
 class ClientMove(msgspec.Struct, frozen=True, tag="client"):
     """A client's home before and after."""
 
-    id: str
-    client: str
-    before: str
-    after: str
-    goal: str = ""
-    reason: str = ""
+    id: MoveId
+    client: Name
+    before: NameOrNone
+    after: Name
+    goal: Text = ""
+    reason: Text = ""
 
 
 class ReplicaMove(msgspec.Struct, frozen=True, tag="replicas"):
     """The stores of a topic before and after."""
 
-    id: str
-    topic: str
-    before: tuple[str, ...]
-    after: tuple[str, ...]
-    goal: str = ""
-    reason: str = ""
+    id: MoveId
+    topic: TopicPattern
+    before: tuple[Name, ...]
+    after: tuple[Name, ...]
+    goal: Text = ""
+    reason: Text = ""
 
     @property
     def fresh(self) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -9,6 +10,7 @@ import msgspec
 from nearcast.coordinator.moves import Move
 from nearcast.errors import InputError
 from nearcast.nats import subjects
+from nearcast.nats.boundary import MalformedError, decode
 from nearcast.nats.kv import ConflictError
 from nearcast.protocol.control import TopicRecord
 from nearcast.protocol.registration import ClientRecord, SiteInfo
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Registry"]
 
+_log = logging.getLogger(__name__)
+_LONGEST_IDENTITY = 64
+
 
 class Registry:
     """The leader's copy of the state. Every change is written by compare-and-set before it is visible here."""
@@ -34,28 +39,40 @@ class Registry:
         self.moves: dict[str, Move] = {}
         self._changes: dict[str, tuple[int, TopicRecord]] = {}  # all records, removed ones too, with their revisions
         self.revision = 0  # of the latest change of a topic
+        self.bad_entries: dict[str, str] = {}  # keys of the state that cannot be read, and why
         self.identity = ""  # of the state: another one after it was lost and restored
         self.clients_version = 0
 
     async def load(self) -> None:
-        """Read the state."""
+        """Read the state. An entry that cannot be read is skipped: the site or client that it is of writes it anew."""
         for key, entry in (await self._state.read_all()).items():
-            value = entry.payload
-            match key.partition(".")[0]:
-                case "identity":
-                    self.identity = value.decode()
-                case "site":
-                    site = msgspec.json.decode(value, type=SiteInfo)
-                    self.sites[site.name] = site
-                case "topic":
-                    self._apply(msgspec.json.decode(value, type=TopicRecord), entry.sequence)
-                case "client":
-                    client = msgspec.json.decode(value, type=ClientRecord)
-                    self.clients[client.name] = client
-                case "move":
-                    move = msgspec.json.decode(value, type=Move)
-                    self.moves[move.id] = move
+            try:
+                self._load_entry(key, entry.payload, entry.sequence)
+            except InputError as error:
+                self.bad_entries[key] = str(error)
+                _log.error("skipped the entry %s of the registry: %s", key, error)
         self.clients_version += 1
+
+    def _load_entry(self, key: str, value: bytes, revision: int) -> None:
+        match key.partition(".")[0]:
+            case "identity":
+                self.identity = value[:_LONGEST_IDENTITY].decode(errors="replace")
+            case "site":
+                site: SiteInfo = decode(value, SiteInfo)
+                _require_key(key, f"site.{site.name}")
+                self.sites[site.name] = site
+            case "topic":
+                record: TopicRecord = decode(value, TopicRecord)
+                _require_key(key, _topic_key(record.spec.name))
+                self._apply(record, revision)
+            case "client":
+                client: ClientRecord = decode(value, ClientRecord)
+                _require_key(key, f"client.{client.name}")
+                self.clients[client.name] = client
+            case "move":
+                move: Move = decode(value, Move)
+                _require_key(key, f"move.{move.id}")
+                self.moves[move.id] = move
 
     def topic(self, name: str) -> TopicRecord:
         """A topic's record."""
@@ -114,7 +131,7 @@ class Registry:
         if found is None:
             self.topics.pop(name, None)
             return None
-        record = msgspec.json.decode(found, type=TopicRecord)
+        record: TopicRecord = decode(found, TopicRecord)
         self._apply(record, self._state.revision_of(_topic_key(name)))
         return None if record.removed else record
 
@@ -163,6 +180,11 @@ class Registry:
         if move.id in self.moves:
             await self._state.erase(f"move.{move.id}")
             del self.moves[move.id]
+
+
+def _require_key(key: str, expected: str) -> None:
+    if key != expected:
+        raise MalformedError(f"its value belongs under {expected}")
 
 
 def _topic_key(topic: str) -> str:

@@ -15,14 +15,18 @@ from typing import TYPE_CHECKING
 import msgspec
 from nats.errors import Error as NatsError
 
+from nearcast.coordinator.term import highest_of_most
+from nearcast.domain.ranges import Count, Term
 from nearcast.errors import NearcastError
 from nearcast.nats import subjects
+from nearcast.nats.boundary import MalformedError, decode, drop
 from nearcast.nats.kv import Bucket, BucketError, ConflictError
+from nearcast.nats.lease import LEASE_KEY, Lease
 from nearcast.nats.tasks import gather_or_cancel
 from nearcast.protocol.registration import SiteStanding
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from nearcast.nats.connection import Connection
 
@@ -32,7 +36,7 @@ _log = logging.getLogger(__name__)
 IDENTITY = "identity"
 """The key of what tells this state from one that was lost: sites that followed another one register anew."""
 _COPIED = "copied"
-_NOT_COPIED = ("lease", IDENTITY, _COPIED)
+_NOT_COPIED = (LEASE_KEY, IDENTITY, _COPIED)
 _GATHER = 0.2  # changes of this time are written together
 _RETRY_PAUSE = 2.0
 _AT_ONCE = 100
@@ -42,8 +46,8 @@ _DISCOVERY_LIMIT = 3.0
 class CopyStatus(msgspec.Struct, frozen=True):
     """How fresh a copy is: the leader's term, and the revision of the state up to which it is complete."""
 
-    term: int
-    revision: int
+    term: Term
+    revision: Count
 
 
 class StateCopy:
@@ -124,11 +128,11 @@ async def open_state(connection: Connection, site: str) -> tuple[Bucket, int]:
     """
     bucket = await Bucket(connection, site, subjects.STATE_BUCKET).create(within=30.0)
     if await bucket.get(IDENTITY) is not None:
-        return bucket, 0
+        return bucket, 0 if await _has_readable_lease(bucket) else majority_term(await discover_sites(connection))
     term = 0
     if not await bucket.read_all():
         standings = await discover_sites(connection)
-        term = max((standing.term for standing in standings), default=0)
+        term = majority_term(standings)
         others = {name for standing in standings for name in standing.sites} - {site}
         term = max(term, await _restore(connection, bucket, sorted(others)))
     try:
@@ -138,6 +142,19 @@ async def open_state(connection: Connection, site: str) -> tuple[Bucket, int]:
     return bucket, term
 
 
+async def _has_readable_lease(bucket: Bucket) -> bool:
+    entry = await bucket.get(LEASE_KEY)
+    try:
+        return entry is None or bool(decode(entry.payload, Lease))
+    except MalformedError:
+        return False
+
+
+def majority_term(standings: Sequence[SiteStanding]) -> int:
+    """The highest term that most of the sites have seen: one that lies, or was lied to, does not count."""
+    return highest_of_most([standing.term for standing in standings])
+
+
 async def discover_sites(connection: Connection) -> list[SiteStanding]:
     """What all sites say of themselves. Waits a moment for those that others name."""
     found: dict[str, SiteStanding] = {}
@@ -145,8 +162,10 @@ async def discover_sites(connection: Connection) -> list[SiteStanding]:
 
     def take(subject: str, reply: str, payload: bytes, headers: bytes) -> None:
         try:
-            standing = msgspec.json.decode(payload, type=SiteStanding)
-        except msgspec.DecodeError:  # nobody listens
+            standing: SiteStanding = decode(payload, SiteStanding)
+        except MalformedError as error:
+            if payload:  # else nobody listens
+                drop("standing of a site", subject, error)
             return
         found[standing.site] = standing
         if {name for one in found.values() for name in one.sites} <= found.keys():
@@ -179,7 +198,11 @@ async def _restore(connection: Connection, bucket: Bucket, sites: Iterable[str])
             _log.debug("no copy of the state at %s: %s", site, error)
             continue
         if entry is not None:
-            status = msgspec.json.decode(entry.payload, type=CopyStatus)
+            try:
+                status: CopyStatus = decode(entry.payload, CopyStatus)
+            except MalformedError as error:
+                drop("copy of the state", site, error)
+                continue
             if best is None or (status.term, status.revision) > best[0]:
                 best = (status.term, status.revision), site, copy
     if best is None:

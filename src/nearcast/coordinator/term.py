@@ -9,9 +9,16 @@ from typing import TYPE_CHECKING
 from nearcast.errors import NearcastError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from nearcast.nats.lease import LeaseMachine
 
-__all__ = ["DeposedError", "Term"]
+__all__ = ["DeposedError", "Term", "highest_of_most"]
+
+
+def highest_of_most(terms: Sequence[int]) -> int:
+    """The highest term that more than half of those asked have reached; 0 of nobody."""
+    return sorted(terms, reverse=True)[len(terms) // 2] if terms else 0
 
 
 class DeposedError(NearcastError):
@@ -32,7 +39,7 @@ class Term:
         return self._lease.term
 
     def exceed(self, term: int) -> None:
-        """A site has seen this term: the lease goes on with a higher one."""
+        """Most sites have seen this term: the lease goes on with a higher one."""
         self._lease.exceed(term)
 
     def next_move_id(self) -> str:

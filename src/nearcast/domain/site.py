@@ -8,12 +8,9 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from nearcast.domain.names import NAME_PATTERN, NAME_RULE
+from nearcast.domain.ranges import Latitude, Longitude, Name
 
 __all__ = ["Limits", "SiteSpec", "StoreSpec"]
-
-_Latitude = Annotated[float, Meta(ge=-90, le=90, description="a latitude, -90 to 90 degrees")]
-_Longitude = Annotated[float, Meta(ge=-180, le=180, description="a longitude, -180 to 180 degrees")]
 
 
 class StoreSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -36,12 +33,13 @@ class SiteSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One site. It takes six ports from `port` on: clients, gateway, leaf node, store, monitoring, metrics.
 
     position: latitude and longitude. bandwidth_mbit: what its link carries in one direction, in Mbit/s; without it the
-    network is not monitored. metrics_host: where `/metrics` is served for Prometheus.
+    network is not monitored. max_workers: how many workers the control plane may start here. metrics_host: where
+    `/metrics` is served for Prometheus.
     """
 
-    name: Annotated[str, Meta(pattern=f"^{NAME_PATTERN}$", description=NAME_RULE)]
+    name: Name
     kind: Literal["edge", "cloud"] = "edge"
-    position: tuple[_Latitude, _Longitude] | None = None
+    position: tuple[Latitude, Longitude] | None = None
     host: Annotated[str, Meta(pattern=r"^[A-Za-z0-9.:_-]+$", description="an address or name of a machine")] = (
         "127.0.0.1"
     )
@@ -50,6 +48,7 @@ class SiteSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     store: StoreSpec | None = None
     limits: Limits = Limits()
     workers: Annotated[int, Meta(ge=1)] = 1
+    max_workers: Annotated[int, Meta(ge=1)] = 64
     bandwidth_mbit: Annotated[float, Meta(gt=0)] | None = None
     metrics_host: str = "127.0.0.1"
 

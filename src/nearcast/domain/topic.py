@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from nearcast.domain.ranges import Name, TopicPattern
 from nearcast.errors import InputError
 
 __all__ = ["TopicError", "TopicSpec", "check_pattern", "check_topic", "covers", "matches", "overlaps"]
@@ -73,6 +74,9 @@ def covers(wide: str, narrow: str) -> bool:
     return len(left) == len(right)
 
 
+Sites = Annotated[tuple[Name, ...], Meta(max_length=1000)]
+
+
 class TopicSpec(msgspec.Struct, frozen=True):
     """A topic, or a family of topics when `name` is a pattern: who manages it and what is kept.
 
@@ -83,9 +87,9 @@ class TopicSpec(msgspec.Struct, frozen=True):
     max_attempts: how often a publication is given to its processor before it becomes a dead letter.
     """
 
-    name: str
-    managed_by: tuple[str, ...] = ()
-    replicas: tuple[str, ...] = ()
+    name: TopicPattern
+    managed_by: Sites = ()
+    replicas: Sites = ()
     quorum: Annotated[int, Meta(ge=0)] = 0
     bound_ms: Annotated[float, Meta(gt=0)] | None = None
     keep_seconds: Annotated[float, Meta(gt=0, le=_LONGEST_KEPT, description=_KEPT)] | None = None

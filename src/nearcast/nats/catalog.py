@@ -13,17 +13,18 @@ from nats.errors import Error as NatsError
 from nats.js.api import RetentionPolicy, StorageType, StreamConfig
 from nats.js.errors import NotFoundError
 
-from nearcast.domain.channel import ChannelSpec
-from nearcast.domain.dataset import DatasetSpec
+from nearcast.domain.channel import ChannelSpec, check_channel
+from nearcast.domain.dataset import DatasetSpec, check_dataset
 from nearcast.errors import InputError, NearcastError
 from nearcast.nats import subjects
+from nearcast.nats.boundary import MalformedError, decode, drop
 from nearcast.nats.kv import Bucket, BucketFollower, BucketNotFoundError
 
 if TYPE_CHECKING:
     from nearcast.nats.connection import Connection
     from nearcast.nats.streams import StoredEntry
 
-__all__ = ["CHANNELS", "CONFIRMED", "DATASETS", "FAULTS", "REPORTS_STREAM", "SUBSCRIPTIONS", "Catalog"]
+__all__ = ["CHANNELS", "CONFIRMED", "DATASETS", "FAULTS", "REPORTS_STREAM", "SUBSCRIPTIONS", "Catalog", "decode_spec"]
 
 DATASETS, CHANNELS, SUBSCRIPTIONS = "nearcast-datasets", "nearcast-channels", "nearcast-subscriptions"
 FAULTS = "nearcast-channel-faults"
@@ -34,6 +35,18 @@ REPORTS_STREAM = "nearcast-reports"
 _HOUR = 3600.0
 _EMPTY = "no datasets and channels were ever added here; begin with: nearcast dataset add"
 T = TypeVar("T", DatasetSpec, ChannelSpec)
+
+
+def decode_spec(name: str, payload: bytes, kind: type[T]) -> T:
+    """A dataset or channel of the catalog. InputError for what cannot be one, whoever wrote it."""
+    spec: T = decode(payload, kind)
+    if spec.name != name:
+        raise MalformedError(f"the entry is of {spec.name[:63]!r}")
+    if isinstance(spec, DatasetSpec):
+        check_dataset(spec)
+    else:
+        check_channel(spec)
+    return spec
 
 
 class Catalog:
@@ -92,7 +105,7 @@ class Catalog:
 
     async def remove_dataset(self, name: str) -> None:
         """Remove a dataset that no channel reads."""
-        if await self.dataset(name) is None:
+        if await self._buckets[DATASETS].get(name) is None:
             raise InputError(f"there is no dataset {name!r}; there are: {', '.join(await self.datasets()) or 'none'}")
         users = [c.name for c in (await self.channels()).values() if re.search(rf"\b{name}\b", c.query, re.IGNORECASE)]
         if users:
@@ -110,7 +123,7 @@ class Catalog:
 
     async def remove_channel(self, name: str) -> None:
         """Remove a channel with its results; its subscribers get no more."""
-        if await self.channel(name) is None:
+        if await self._buckets[CHANNELS].get(name) is None:
             raise InputError(f"there is no channel {name!r}; there are: {', '.join(await self.channels()) or 'none'}")
         await self._buckets[CHANNELS].remove(name)
         await self._delete_stream(subjects.channel_stream(name))
@@ -176,15 +189,20 @@ class Catalog:
 
     async def _all(self, bucket: str, kind: type[T]) -> dict[str, T]:
         entries = await self._entries(bucket)
-        found = [msgspec.json.decode(entries[name].payload, type=kind) for name in sorted(entries)]
-        return {spec.name: spec for spec in found}
+        found: dict[str, T] = {}
+        for name in sorted(entries):
+            try:
+                found[name] = decode_spec(name, entries[name].payload, kind)
+            except InputError as error:
+                drop("catalog entry", f"{bucket}/{name}", error)
+        return found
 
     async def _one(self, bucket: str, name: str, kind: type[T]) -> T | None:
         try:
             entry = await self._buckets[bucket].get(name)
         except BucketNotFoundError:
             raise InputError(_EMPTY) from None
-        return None if entry is None else msgspec.json.decode(entry.payload, type=kind)
+        return None if entry is None else decode_spec(name, entry.payload, kind)
 
     async def _put(self, bucket: str, spec: DatasetSpec | ChannelSpec) -> None:
         await self._buckets[bucket].put(spec.name, msgspec.json.encode(spec))

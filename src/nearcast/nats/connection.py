@@ -19,6 +19,7 @@ from nats.aio.client import Client
 from nats.errors import Error as NatsError
 
 from nearcast.errors import InputError, NearcastError
+from nearcast.nats.boundary import drop
 from nearcast.nats.message_parser import MessageParser
 from nearcast.nats.tasks import cancel_and_wait
 
@@ -239,9 +240,20 @@ class Connection(Client):
             return False
         try:
             handler(subject.decode(), reply.decode(), data, headers)
-        except Exception:  # else nats-py would stop reading: one odd message must not end the connection
-            _log.exception("a message on %r could not be taken", subject)
+        except Exception as error:  # else nats-py would stop reading: one odd message must not end the connection
+            _dropped(subject, error)
         return True
+
+    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
+        try:
+            await super()._process_msg(sid, subject, reply, data, headers)
+        except Exception as error:  # for example a reply that is not UTF-8
+            _dropped(subject, error)
+
+
+def _dropped(subject: bytes, error: Exception) -> None:
+    if drop("message", repr(subject), f"{type(error).__name__}: {error}"):
+        _log.warning("a message could not be taken", exc_info=error)
 
 
 def interest_settle(round_trip_s: float = 0.0) -> float:

@@ -14,24 +14,30 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from nearcast.domain.ranges import Count, Term, Text
+from nearcast.nats.boundary import MalformedError, decode, drop
 from nearcast.nats.kv import BucketError, BucketNotFoundError, ConflictError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nearcast.nats.kv import Bucket
+    from nearcast.nats.streams import StoredEntry
 
-__all__ = ["Lease", "LeaseKeeper", "LeaseMachine", "Write"]
+__all__ = ["LEASE_KEY", "UNREADABLE", "Lease", "LeaseKeeper", "LeaseMachine", "Write"]
 
 _log = logging.getLogger(__name__)
+LEASE_KEY = "lease"
+UNREADABLE = "?"
+"""The holder of a lease that cannot be read."""
 
 
 class Lease(msgspec.Struct, frozen=True):
     """The holder, and its term: the number of holders so far."""
 
-    holder: str
-    term: int
-    count: int = 0  # renewals: two writes are never the same
+    holder: Text
+    term: Term
+    count: Count = 0  # renewals: two writes are never the same
 
 
 @dataclass(frozen=True)
@@ -96,7 +102,7 @@ class LeaseMachine:
 class LeaseKeeper:
     """Keeps a machine's lease in a bucket."""
 
-    def __init__(self, bucket: Bucket, machine: LeaseMachine, key: str = "lease") -> None:
+    def __init__(self, bucket: Bucket, machine: LeaseMachine, key: str = LEASE_KEY) -> None:
         self._bucket, self._key, self.machine = bucket, key, machine
         self._revision = 0
 
@@ -112,6 +118,8 @@ class LeaseKeeper:
                 raise
             except (BucketError, TimeoutError) as error:
                 _log.warning("the lease cannot be kept: %s", error or "timed out")
+            except Exception:
+                _log.exception("the lease cannot be kept")
             leads = self.machine.leads(asyncio.get_running_loop().time())
             if leads != led:
                 led = leads
@@ -154,5 +162,14 @@ class LeaseKeeper:
             await self._bucket.require()
             raise
         self._revision = entry.sequence if entry is not None else 0
-        lease = msgspec.json.decode(entry.payload, type=Lease) if entry is not None else None
-        self.machine.seen(lease, asyncio.get_running_loop().time())
+        self.machine.seen(self._read(entry), asyncio.get_running_loop().time())
+
+    def _read(self, entry: StoredEntry | None) -> Lease | None:
+        """The lease. One that is unreadable is somebody's: it is taken over when a period has passed."""
+        if entry is None:
+            return None
+        try:
+            return decode(entry.payload, Lease)
+        except MalformedError as error:
+            drop("lease", f"{self._bucket.name}/{self._key}", error)
+            return Lease(UNREADABLE, self.machine.term, entry.sequence)

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from nats.errors import Error as NatsError
@@ -22,6 +22,7 @@ from nats.micro.request import ERROR_CODE_HEADER, ERROR_HEADER
 from nats.micro.service import EndpointConfig, Service, ServiceConfig
 
 from nearcast.errors import InputError, NearcastError
+from nearcast.nats.boundary import Encoding, MalformedError, decode, drop
 from nearcast.nats.connection import ConnectionLostError
 from nearcast.nats.tasks import TaskSet, cancel_and_wait
 
@@ -36,7 +37,8 @@ __all__ = ["CALLER", "Endpoint", "NoAnswerError", "RefusedError", "RemoteError",
 _log = logging.getLogger(__name__)
 CALLER: ContextVar[str] = ContextVar("caller", default="anonymous")
 """Who sent the request that is being answered: the user whose inbox gets the answer."""
-Encoding = Literal["json", "msgpack"]
+_LONGEST_ERROR = 2000
+_MOST_REQUESTS = 1000  # that one server answers at the same time
 T = TypeVar("T")
 
 
@@ -93,8 +95,8 @@ async def call(
     if ERROR_HEADER in headers:
         raise _error(headers.get(ERROR_CODE_HEADER, ""), headers[ERROR_HEADER], answered.data)
     try:
-        return codec.decode(answered.data, type=answer)  # type: ignore[no-any-return]
-    except msgspec.DecodeError as error:
+        return decode(answered.data, answer, encoding)
+    except MalformedError as error:
         raise RemoteError(f"{subject}: the answer is unreadable: {error}") from error
 
 
@@ -168,7 +170,12 @@ class Server:
                 handler = self._raw_handler(endpoint)
                 self._subscriptions.append(await self._connection.subscribe_raw(endpoint.listens_on, handler))
             else:
-                config = EndpointConfig(endpoint.name, self._micro_handler(endpoint), subject=endpoint.listens_on)
+                config = EndpointConfig(
+                    endpoint.name,
+                    self._micro_handler(endpoint),
+                    subject=endpoint.listens_on,
+                    metadata=_metadata(endpoint),
+                )
                 await self._service.add_endpoint(config)
 
     async def stop(self) -> None:
@@ -181,16 +188,21 @@ class Server:
 
     def _raw_handler(self, endpoint: Endpoint) -> Callable[[str, str, bytes, bytes], None]:
         def take(subject: str, reply: str, payload: bytes, headers: bytes) -> None:
-            self._tasks.spawn(self._answer(endpoint, subject, reply, payload), name=endpoint.subject)
+            self._take(endpoint, subject, reply, payload)
 
         return take
 
     def _micro_handler(self, endpoint: Endpoint) -> Callable[[Request], Awaitable[None]]:
         async def take(request: Request) -> None:
-            answer = self._answer(endpoint, request.subject, request._msg.reply, request.data)
-            self._tasks.spawn(answer, name=endpoint.subject)
+            self._take(endpoint, request.subject, request._msg.reply, request.data)
 
         return take
+
+    def _take(self, endpoint: Endpoint, subject: str, reply: str, payload: bytes) -> None:
+        if len(self._tasks) >= _MOST_REQUESTS:
+            drop("request", endpoint.subject, f"{_MOST_REQUESTS} others are being answered")
+            return
+        self._tasks.spawn(self._answer(endpoint, subject, reply, payload), name=endpoint.subject)
 
     async def _answer(self, endpoint: Endpoint, subject: str, reply: str, payload: bytes) -> None:
         codec: Any = getattr(msgspec, endpoint.encoding)
@@ -198,19 +210,22 @@ class Server:
         if self._connection.credentials is not None and reply.startswith("_INBOX."):
             CALLER.set(reply.split(".")[1])  # of this task alone
         try:
-            request = codec.decode(payload, type=endpoint.request) if payload else _empty(endpoint.request)
+            request = decode(payload, endpoint.request, endpoint.encoding) if payload else _empty(endpoint.request)
             if endpoint.scope is not None and subject != f"{endpoint.subject}.{endpoint.scope(request)}":
                 raise InputError(f"the request is not about {subject.removeprefix(endpoint.subject + '.')!r}")
             answer = await endpoint.handler(request)
             body = codec.encode(answer)
-        except (InputError, msgspec.DecodeError) as error:
+        except InputError as error:
             headers = _error_headers("400", error)
+            if isinstance(error, MalformedError):
+                drop("request", endpoint.subject, error)
         except StaleTermError as error:
             headers, body = _error_headers("409", error), b"%d" % error.term
         except NearcastError as error:
             headers = _error_headers("500", error)
         except Exception as error:
-            _log.exception("request on %s failed", endpoint.subject)
+            if drop("request", endpoint.subject, error):
+                _log.warning("request on %s failed", endpoint.subject, exc_info=error)
             headers = _error_headers("500", error)
         if reply:  # without one nobody waits; a publication to no subject would end the connection
             try:
@@ -221,11 +236,21 @@ class Server:
 
 def _empty(kind: Any) -> Any:
     """What an empty request stands for."""
-    return None if kind in (None, type(None)) else msgspec.convert({}, kind)
+    if kind in (None, type(None)):
+        return None
+    try:
+        return msgspec.convert({}, kind)
+    except msgspec.ValidationError as error:
+        raise MalformedError(f"the request is empty: {error}") from None
+
+
+def _metadata(endpoint: Endpoint) -> dict[str, str]:
+    """What `$SRV.INFO` says of an endpoint, so that nobody needs the code to know what it takes."""
+    return {"request": getattr(endpoint.request, "__name__", ""), "encoding": endpoint.encoding}
 
 
 def _error_headers(code: str, error: Exception) -> bytes:
-    text = " ".join(str(error).split()) or type(error).__name__
+    text = " ".join(str(error).split())[:_LONGEST_ERROR] or type(error).__name__
     return f"NATS/1.0\r\n{ERROR_HEADER}: {text}\r\n{ERROR_CODE_HEADER}: {code}\r\n\r\n".encode()
 
 

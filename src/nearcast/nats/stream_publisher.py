@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from nearcast.nats.boundary import decoder
 from nearcast.nats.stamp import header_block
 from nearcast.nats.streams import StreamError
 
@@ -38,7 +39,7 @@ class Acknowledgement(msgspec.Struct):
     error: StreamApiError | None = None
 
 
-decode_acknowledgement = msgspec.json.Decoder(Acknowledgement).decode
+decode_acknowledgement = decoder(Acknowledgement, "json")
 
 
 class StreamPublisher:

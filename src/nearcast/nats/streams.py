@@ -17,6 +17,7 @@ from nats.errors import Error as NatsError
 from nats.js.errors import NotFoundError
 
 from nearcast.errors import NearcastError
+from nearcast.nats.boundary import MalformedError, decode
 from nearcast.nats.stamp import message_time, stamp_of
 
 if TYPE_CHECKING:
@@ -201,8 +202,8 @@ class StreamReader:
             body = json.dumps({"offset": len(found)}).encode()
             try:
                 reply = await self._connection.request(f"{self._prefix}.STREAM.LIST", body, timeout=self._timeout)
-                page = msgspec.json.decode(reply.data, type=_StreamPage)
-            except (NatsError, TimeoutError, msgspec.DecodeError) as error:
+                page: _StreamPage = decode(reply.data, _StreamPage)
+            except (NatsError, TimeoutError, MalformedError) as error:
                 raise StreamError(f"streams cannot be listed: {error or 'timed out'}") from error
             if page.error is not None:
                 raise StreamError(f"streams cannot be listed: {page.error.description}")

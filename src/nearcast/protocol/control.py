@@ -6,12 +6,17 @@ assignment of a topic carries an epoch: a worker stops when it learns of a newer
 
 from __future__ import annotations
 
-import msgspec
+from typing import Annotated
 
+import msgspec
+from msgspec import Meta
+
+from nearcast.domain.ranges import Address, Count, Name, Seconds, Sequence, Term, Text, TopicPattern
 from nearcast.domain.topic import TopicSpec
 from nearcast.domain.worker_id import WorkerId
 
 __all__ = [
+    "MOST_TOPICS",
     "Assignments",
     "AssignmentsRequest",
     "Rehome",
@@ -22,6 +27,10 @@ __all__ = [
 ]
 
 
+MOST_TOPICS = 100_000
+"""Topics and families that a deployment may have."""
+
+
 class TopicRecord(msgspec.Struct, frozen=True):
     """Who runs a topic's processor. `move` is the move that made it so.
 
@@ -29,9 +38,9 @@ class TopicRecord(msgspec.Struct, frozen=True):
     """
 
     spec: TopicSpec
-    epoch: int = 1
-    members: tuple[WorkerId, ...] = ()
-    move: str = ""
+    epoch: Count = 1
+    members: Annotated[tuple[WorkerId, ...], Meta(max_length=1000)] = ()
+    move: Text = ""
     removed: bool = False
 
 
@@ -42,17 +51,17 @@ class ReportAnswer(msgspec.Struct, frozen=True):
     state: the registry's identity. One that was lost and restored has another, and its revisions begin anew.
     """
 
-    term: int
-    revision: int
+    term: Term
+    revision: Sequence
     registered: bool
-    lease_s: float = 0.0
-    state: str = ""
+    lease_s: Seconds = 0.0
+    state: Text = ""
 
 
 class AssignmentsRequest(msgspec.Struct, frozen=True):
     """The records that changed after a revision, please."""
 
-    revision: int
+    revision: Sequence
 
 
 class Assignments(msgspec.Struct, frozen=True):
@@ -61,37 +70,37 @@ class Assignments(msgspec.Struct, frozen=True):
     lease_s, state: as in the answer to a report; the lease with a registration only.
     """
 
-    term: int
-    revision: int
-    records: list[TopicRecord] = []
+    term: Term
+    revision: Sequence
+    records: Annotated[list[TopicRecord], Meta(max_length=MOST_TOPICS)] = []
     more: bool = False
-    lease_s: float = 0.0
-    state: str = ""
+    lease_s: Seconds = 0.0
+    state: Text = ""
 
 
 class StartTopic(msgspec.Struct, frozen=True):
     """To a site: run a topic's processor in a worker, beginning with a copy of the spool of `source`, if any."""
 
-    term: int
-    epoch: int
+    term: Term
+    epoch: Count
     spec: TopicSpec
-    worker: str
+    worker: Name
     source: WorkerId | None = None
 
 
 class StopTopic(msgspec.Struct, frozen=True):
     """To a site: leave a topic; what is still under way to it goes `towards` another member, if any."""
 
-    term: int
-    epoch: int
-    topic: str
-    worker: str
+    term: Term
+    epoch: Count
+    topic: TopicPattern
+    worker: Name
     towards: WorkerId | None = None
 
 
 class Rehome(msgspec.Struct, frozen=True):
     """To a client: connect to another site."""
 
-    term: int
-    home: str
-    url: str
+    term: Term
+    home: Name
+    url: Address

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import msgspec
+
+from nearcast.domain.ranges import AnyTopic, Count, Hash, Text
 
 __all__ = ["Marks", "Redelivered", "Settlement", "TopicMarks"]
 
@@ -33,13 +37,19 @@ class TopicMarks(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tru
     others: `id_hash` of each publication whose id Nearcast did not make, or that has none; each time it was.
     """
 
-    sources: dict[str, list[int]] = {}
-    others: list[int] = []
+    sources: dict[Text, list[Count]] = {}
+    others: list[Hash] = []
+
+    def __post_init__(self) -> None:
+        """Ranges are whole, and in order."""
+        for flat in self.sources.values():
+            if len(flat) % 2 or any(a > b for a, b in pairwise(flat)):
+                raise ValueError("the numbers of a source are first and last of ranges, in order")
 
 
 class Marks(msgspec.Struct, frozen=True, array_like=True):
     """What a worker (`site/worker`) has processed since its last mark, by concrete topic, in an epoch; as msgpack."""
 
-    epoch: int
-    worker: str
-    topics: dict[str, TopicMarks]
+    epoch: Count
+    worker: Text
+    topics: dict[AnyTopic, TopicMarks]

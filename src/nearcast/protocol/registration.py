@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from nearcast.coordinates import Coordinate
-from nearcast.protocol.control import TopicRecord
+from nearcast.domain.ranges import (
+    Address,
+    Count,
+    Latitude,
+    Longitude,
+    Microseconds,
+    Milliseconds,
+    Name,
+    NameOrNone,
+    Term,
+    Text,
+    TopicPattern,
+)
+from nearcast.protocol.control import MOST_TOPICS, TopicRecord
 
 __all__ = [
+    "MOST_OF_A_CLIENT",
+    "MOST_SITES",
     "ClientRecord",
     "HomeAnswer",
     "RegisterSite",
+    "RoundTrips",
     "SiteCoordinate",
     "SiteCoordinates",
     "SiteInfo",
@@ -20,26 +37,35 @@ __all__ = [
 ]
 
 
+MOST_SITES = 10_000
+MOST_OF_A_CLIENT = 10_000
+"""Topics and channels that one client may take part in."""
+
+Port = Annotated[int, Meta(ge=1, le=65_535)]
+RoundTrips = Annotated[dict[Name, Milliseconds], Meta(max_length=MOST_SITES)]
+Topics = Annotated[list[TopicPattern], Meta(max_length=MOST_OF_A_CLIENT)]
+
+
 class SiteInfo(msgspec.Struct, frozen=True):
     """A site, as its agent describes it."""
 
-    name: str
-    url: str
-    host: str
-    port: int
+    name: Name
+    url: Address
+    host: Address
+    port: Port
     kind: Literal["edge", "cloud"] = "edge"
-    workers: int = 1
+    workers: Annotated[int, Meta(ge=1, le=10_000)] = 1
     store: bool = False
-    position: tuple[float, float] | None = None
-    max_connections: int = 65_536
+    position: tuple[Latitude, Longitude] | None = None
+    max_connections: Count = 65_536
 
 
 class SiteStanding(msgspec.Struct, frozen=True):
     """A site's answer to a discovery: the sites of its configuration, and the highest term it has seen."""
 
-    site: str
-    sites: list[str]
-    term: int = 0
+    site: Name
+    sites: Annotated[list[Name], Meta(max_length=MOST_SITES)]
+    term: Term = 0
 
 
 class RegisterSite(msgspec.Struct, frozen=True):
@@ -49,7 +75,7 @@ class RegisterSite(msgspec.Struct, frozen=True):
     """
 
     info: SiteInfo
-    topics: list[TopicRecord] = []
+    topics: Annotated[list[TopicRecord], Meta(max_length=MOST_TOPICS)] = []
 
 
 class ClientRecord(msgspec.Struct, frozen=True):
@@ -59,34 +85,34 @@ class ClientRecord(msgspec.Struct, frozen=True):
     another home. round_trips: measured, to a bounded number of sites, ms.
     """
 
-    name: str
-    home: str = ""
+    name: Name
+    home: NameOrNone = ""
     coordinate: Coordinate | None = None
-    publishes: list[str] = []
-    subscribes: list[str] = []
-    channels: list[str] = []
-    tried: list[str] = []
-    round_trips: dict[str, float] = {}
+    publishes: Topics = []
+    subscribes: Topics = []
+    channels: Annotated[list[Text], Meta(max_length=MOST_OF_A_CLIENT)] = []
+    tried: Annotated[list[Name], Meta(max_length=MOST_SITES)] = []
+    round_trips: RoundTrips = {}
 
 
 class HomeAnswer(msgspec.Struct, frozen=True):
     """A client's home, and the next nearest sites should it not answer: names and addresses, best first."""
 
-    term: int
-    homes: list[tuple[str, str]]
+    term: Term
+    homes: Annotated[list[tuple[Name, Address]], Meta(max_length=MOST_SITES)]
 
 
 class SiteCoordinate(msgspec.Struct, frozen=True):
     """A site with its address and coordinate."""
 
-    site: str
-    host: str
-    port: int
+    site: Name
+    host: Address
+    port: Port
     coordinate: Coordinate
 
 
 class SiteCoordinates(msgspec.Struct, frozen=True):
     """The coordinate of an agent's site, first, of the other sites it knows, nearest first, and its clock in µs."""
 
-    sites: list[SiteCoordinate]
-    now_us: int = 0
+    sites: Annotated[list[SiteCoordinate], Meta(max_length=MOST_SITES)]
+    now_us: Microseconds = 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from nearcast.domain.ranges import AnyTopic, Count, Hash, Seconds, Sequence
+
 __all__ = ["DigestsAnswer", "DigestsRequest", "HashesAnswer", "HashesRequest", "RunsAnswer", "RunsRequest"]
 
 
@@ -14,10 +16,10 @@ class DigestsRequest(msgspec.Struct, frozen=True, array_like=True):
     within the last so many seconds.
     """
 
-    topic: str
-    start: int = 0
-    changed_within: float = 0.0
-    quiet: float = 0.0
+    topic: AnyTopic
+    start: Count = 0
+    changed_within: Seconds = 0.0
+    quiet: Seconds = 0.0
 
 
 class DigestsAnswer(msgspec.Struct, frozen=True, array_like=True):
@@ -26,31 +28,31 @@ class DigestsAnswer(msgspec.Struct, frozen=True, array_like=True):
     next: where to go on; 0 at the end.
     """
 
-    digests: list[tuple[int, int, int]]
-    floor: int
-    next: int = 0
+    digests: list[tuple[Count, Count, Hash]]
+    floor: Count
+    next: Count = 0
 
 
 class RunsRequest(msgspec.Struct, frozen=True, array_like=True):
     """Where the messages of the buckets from `first` to `last` are."""
 
-    topic: str
-    first: int
-    last: int
+    topic: AnyTopic
+    first: Count
+    last: Count
 
 
 class RunsAnswer(msgspec.Struct, frozen=True, array_like=True):
     """First and last sequences that hold them, perhaps with others among them."""
 
-    runs: list[tuple[int, int]]
+    runs: list[tuple[Sequence, Sequence]]
 
 
 class HashesRequest(msgspec.Struct, frozen=True, array_like=True):
     """The messages of a bucket, those above a sequence."""
 
-    topic: str
-    bucket: int
-    after: int = 0
+    topic: AnyTopic
+    bucket: Count
+    after: Count = 0
 
 
 class HashesAnswer(msgspec.Struct, frozen=True, array_like=True):
@@ -59,7 +61,7 @@ class HashesAnswer(msgspec.Struct, frozen=True, array_like=True):
     left_out: how many messages without an id are too new to tell whether every replica has them.
     """
 
-    named: list[tuple[int, int]]
-    anonymous: list[tuple[int, int]]
-    next: int = 0
-    left_out: int = 0
+    named: list[tuple[Hash, Sequence]]
+    anonymous: list[tuple[Hash, Sequence]]
+    next: Count = 0
+    left_out: Count = 0

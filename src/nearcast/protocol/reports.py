@@ -5,11 +5,30 @@ A site's report has the same few figures for each topic, whatever the number of 
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
 
 from nearcast.coordinates import Coordinate
+from nearcast.domain.ranges import (
+    Centroid,
+    Count,
+    Figure,
+    Histogram,
+    Milliseconds,
+    Name,
+    ReportedTopic,
+    Seconds,
+    Sequence,
+    Term,
+    TopicPattern,
+)
+from nearcast.protocol.control import MOST_TOPICS
+from nearcast.protocol.registration import MOST_OF_A_CLIENT, RoundTrips
 
 __all__ = [
+    "MOST_CLIENTS",
     "BrokerFigures",
     "ClientReport",
     "ClientTopic",
@@ -22,6 +41,10 @@ __all__ = [
     "channel_row",
     "is_channel",
 ]
+
+
+MOST_CLIENTS = 100_000
+"""Clients that one site reports."""
 
 
 def channel_row(channel: str) -> str:
@@ -37,14 +60,14 @@ def is_channel(topic: str) -> bool:
 class ClientTopic(msgspec.Struct, frozen=True, array_like=True):
     """A client's traffic of one topic (or pattern it subscribes to) since its last report; latencies are sampled."""
 
-    topic: str
+    topic: ReportedTopic
     publishes: bool = False
     subscribes: bool = False
-    messages_out: int = 0
-    bytes_out: int = 0
-    messages_in: int = 0
-    bytes_in: int = 0
-    latency: dict[int, int] = {}
+    messages_out: Count = 0
+    bytes_out: Count = 0
+    messages_in: Count = 0
+    bytes_in: Count = 0
+    latency: Histogram = {}
 
 
 class ClientReport(msgspec.Struct, frozen=True):
@@ -54,20 +77,23 @@ class ClientReport(msgspec.Struct, frozen=True):
     just now, or it has just come; the site tells the coordinator at once. 0 seconds: its last report here.
     """
 
-    client: str
-    seconds: float
+    client: Name
+    seconds: Annotated[float, Meta(ge=-1, le=1e9)]
     coordinate: Coordinate | None = None
-    topics: list[ClientTopic] = []
-    round_trips: dict[str, float] = {}
+    topics: Annotated[list[ClientTopic], Meta(max_length=MOST_OF_A_CLIENT)] = []
+    round_trips: RoundTrips = {}
     moved: bool = False
 
 
 class SiteWay(msgspec.Struct, frozen=True, array_like=True):
     """How far the clients of a topic are from a site, one way: the worst and the mean of them, ms."""
 
-    site: str
-    worst: float
-    mean: float
+    site: Name
+    worst: Milliseconds
+    mean: Milliseconds
+
+
+Ways = Annotated[list[SiteWay], Meta(max_length=100)]
 
 
 class TopicReport(msgspec.Struct, frozen=True, array_like=True):
@@ -80,23 +106,23 @@ class TopicReport(msgspec.Struct, frozen=True, array_like=True):
     p90_ms is measured: publication to receipt, of so many samples.
     """
 
-    topic: str
-    producers: float  # counts, but of one size on the wire
-    consumers: float
-    producer_centroid: tuple[float, ...]
-    consumer_centroid: tuple[float, ...]
-    producer_deviation: float
-    consumer_deviation: float
-    producer_leg: float
-    consumer_leg: float
-    producer_ways: list[SiteWay]
-    consumer_ways: list[SiteWay]
-    messages_out: float
-    bytes_out: float
-    messages_in: float
-    bytes_in: float
-    samples: float
-    p90_ms: float
+    topic: ReportedTopic
+    producers: Figure  # counts, but of one size on the wire
+    consumers: Figure
+    producer_centroid: Centroid
+    consumer_centroid: Centroid
+    producer_deviation: Figure
+    consumer_deviation: Figure
+    producer_leg: Figure
+    consumer_leg: Figure
+    producer_ways: Ways
+    consumer_ways: Ways
+    messages_out: Figure
+    bytes_out: Figure
+    messages_in: Figure
+    bytes_in: Figure
+    samples: Figure
+    p90_ms: Milliseconds
 
 
 class WorkerTopic(msgspec.Struct, frozen=True, array_like=True):
@@ -105,43 +131,43 @@ class WorkerTopic(msgspec.Struct, frozen=True, array_like=True):
     dead_letters, deferred: since the worker took the topic; deferred ones had no room, and come again from a store.
     """
 
-    topic: str
-    rate: float
-    processing_ms: float
-    waiting: int
-    p90_ms: float
-    dead_letters: int = 0
-    deferred: int = 0
+    topic: TopicPattern
+    rate: Figure
+    processing_ms: Figure
+    waiting: Count
+    p90_ms: Milliseconds
+    dead_letters: Count = 0
+    deferred: Count = 0
 
 
 class WorkerFigures(msgspec.Struct, frozen=True, array_like=True):
     """A worker: the share of its time it was busy, and its topics."""
 
-    worker: str
-    busy: float
-    topics: list[WorkerTopic] = []
+    worker: Name
+    busy: Figure
+    topics: Annotated[list[WorkerTopic], Meta(max_length=MOST_TOPICS)] = []
 
 
 class BrokerFigures(msgspec.Struct, frozen=True):
     """What the broker says of itself; shares are of what the machine (or the setting for the network) has."""
 
-    connections: int = 0
-    mqtt_connections: int = 0
-    messages_in: float = 0.0
-    messages_out: float = 0.0
-    bytes_in: float = 0.0
-    bytes_out: float = 0.0
-    cpu: float = 0.0
-    memory: float = 0.0
-    network: float = 0.0
+    connections: Count = 0
+    mqtt_connections: Count = 0
+    messages_in: Figure = 0.0
+    messages_out: Figure = 0.0
+    bytes_in: Figure = 0.0
+    bytes_out: Figure = 0.0
+    cpu: Figure = 0.0
+    memory: Figure = 0.0
+    network: Figure = 0.0
 
 
 class TopicLag(msgspec.Struct, frozen=True, array_like=True):
     """Publications of a durable topic that nobody processed within their settling time, as a store sees it."""
 
-    topic: str
-    waiting: int
-    oldest_s: float
+    topic: TopicPattern
+    waiting: Count
+    oldest_s: Seconds
 
 
 class SiteReport(msgspec.Struct, frozen=True):
@@ -153,19 +179,19 @@ class SiteReport(msgspec.Struct, frozen=True):
     processors: the patterns of the topics that its modules can process; none while that is not known.
     """
 
-    site: str
-    revision: int
+    site: Name
+    revision: Sequence
     coordinate: Coordinate | None = None
     broker: BrokerFigures = BrokerFigures()
     store: bool = True
-    workers: list[WorkerFigures] = []
-    topics: list[TopicReport] = []
-    arrived: list[str] = []
-    gone: list[str] = []
-    seconds: float = 0.0
-    round_trips: dict[str, float] = {}
+    workers: Annotated[list[WorkerFigures], Meta(max_length=10_000)] = []
+    topics: Annotated[list[TopicReport], Meta(max_length=MOST_TOPICS)] = []
+    arrived: Annotated[list[Name], Meta(max_length=MOST_CLIENTS)] = []
+    gone: Annotated[list[Name], Meta(max_length=MOST_CLIENTS)] = []
+    seconds: Seconds = 0.0
+    round_trips: RoundTrips = {}
     ready: bool = True
     urgent: bool = False
-    lags: list[TopicLag] = []
-    term: int = 0
-    processors: list[str] | None = None
+    lags: Annotated[list[TopicLag], Meta(max_length=MOST_TOPICS)] = []
+    term: Term = 0
+    processors: Annotated[list[TopicPattern], Meta(max_length=10_000)] | None = None

@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
+from nearcast.domain.ranges import (
+    AnyTopic,
+    Count,
+    Hash,
+    Identifier,
+    Microseconds,
+    Name,
+    NameOrNone,
+    Seconds,
+    Sequence,
+    Text,
+    TopicPattern,
+)
 from nearcast.domain.topic import TopicSpec
+from nearcast.protocol.control import MOST_TOPICS
+from nearcast.protocol.registration import MOST_OF_A_CLIENT
 
 __all__ = [
     "Advertisement",
@@ -29,17 +45,22 @@ __all__ = [
 ]
 
 
+MessageId = Annotated[bytes, Meta(max_length=4096)]
+SharedSubscription = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,62}\.[0-9a-f]{1,64}\Z")]
+"""`<channel>.<key>`."""
+
+
 class TopicsRequest(msgspec.Struct, frozen=True):
     """Which topics are configured within a pattern, or which stores hold them?"""
 
-    pattern: str
+    pattern: AnyTopic
 
 
 class TopicsAnswer(msgspec.Struct, frozen=True):
     """The configured topics that overlap the pattern. synced: sites whose stores write through to their disks."""
 
     topics: list[TopicSpec] = []
-    synced: list[str] = []
+    synced: list[Name] = []
 
 
 class StoresAnswer(msgspec.Struct, frozen=True):
@@ -48,9 +69,9 @@ class StoresAnswer(msgspec.Struct, frozen=True):
     behind: those of them that lack something, or cannot know that they do not.
     """
 
-    stores: list[str] = []
+    stores: list[Name] = []
     configured: bool = False
-    behind: list[str] = []
+    behind: list[Name] = []
 
 
 class Advertisement(msgspec.Struct, frozen=True):
@@ -59,10 +80,10 @@ class Advertisement(msgspec.Struct, frozen=True):
     behind: topics of which it lacks something, or cannot know that it does not.
     """
 
-    site: str
-    topics: list[str]
+    site: Name
+    topics: Annotated[list[TopicPattern], Meta(max_length=MOST_TOPICS)]
     fresh: bool = False
-    behind: list[str] = []
+    behind: Annotated[list[TopicPattern], Meta(max_length=MOST_TOPICS)] = []
 
 
 class Tip(msgspec.Struct, frozen=True, array_like=True):
@@ -75,16 +96,16 @@ class Tip(msgspec.Struct, frozen=True, array_like=True):
     counted: for so many seconds all that was stored is told, at most 30; less after the store or its agent restarted.
     """
 
-    site: str
+    site: Name
     behind: bool
-    second: int
-    counts: list[int]
-    digests: list[int]
-    late: list[bytes] = []
-    counted: float = 30.0
+    second: Count
+    counts: Annotated[list[Count], Meta(max_length=1000)]
+    digests: Annotated[list[Hash], Meta(max_length=1000)]
+    late: Annotated[list[MessageId], Meta(max_length=1000)] = []
+    counted: Seconds = 30.0
 
 
-Position = tuple[int, bytes]
+Position = tuple[Microseconds, MessageId]
 """A place in a topic's history: time in microseconds, and id. The same at every store."""
 
 
@@ -99,16 +120,16 @@ class HistoryRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     Times are those of messages, in microseconds since 1970.
     """
 
-    topic: str
+    topic: AnyTopic
     notifications: bool = False
-    since_us: int | None = None
-    until_us: int | None = None
-    last: int | None = None
+    since_us: Microseconds | None = None
+    until_us: Microseconds | None = None
+    last: Count | None = None
     where: list[object] | None = None
     cursor: Position | None = None
     before: Position | None = None
     results: bool = False
-    stored_after: int = 0
+    stored_after: Count = 0
     incomplete: bool = False
 
 
@@ -119,20 +140,20 @@ class TailRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     not matter. cursor: where the page before ended.
     """
 
-    topic: str
-    within_us: int
+    topic: AnyTopic
+    within_us: Annotated[int, Meta(ge=0, le=1 << 53)]
     notifications: bool = False
     results: bool = False
-    cursor: int | None = None
+    cursor: Annotated[int, Meta(ge=1, le=1 << 53)] | None = None
 
 
 class StoredMessage(msgspec.Struct, frozen=True, array_like=True):
     """A message as a store returns it."""
 
-    topic: str
-    id: bytes
+    topic: AnyTopic
+    id: MessageId
     payload: bytes
-    time_us: int
+    time_us: Microseconds
 
 
 class HistoryPage(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -146,26 +167,26 @@ class HistoryPage(msgspec.Struct, frozen=True, omit_defaults=True):
 
     messages: list[StoredMessage] = []
     cursor: Position | None = None
-    end: int = 0
+    end: Sequence = 0
     before: Position | None = None
-    remaining: int = 0
+    remaining: Count = 0
     incomplete: bool = False
-    held: int = 0
+    held: Count = 0
 
 
 class TailPage(msgspec.Struct, frozen=True, omit_defaults=True):
     """Messages in the order of the store, and the sequence where to go on; no cursor means that the end was reached."""
 
     messages: list[StoredMessage] = []
-    cursor: int | None = None
+    cursor: Count | None = None
 
 
 class ChannelRequest(msgspec.Struct, frozen=True):
     """A client subscribes to a channel."""
 
-    client: str
-    channel: str
-    params: dict[str, Any]
+    client: Name
+    channel: Identifier
+    params: Annotated[dict[str, Any], Meta(max_length=1000)]
 
 
 class ChannelAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -174,15 +195,15 @@ class ChannelAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     revision: what to wait for (`ConfirmRequest`) until the subscription is active.
     """
 
-    key: str = ""
-    store: str = ""
-    revision: int = 0
+    key: Text = ""
+    store: NameOrNone = ""
+    revision: Count = 0
 
 
 class ConfirmRequest(msgspec.Struct, frozen=True):
     """Wait until the data cluster has the subscriptions up to this revision in its tables."""
 
-    revision: int
+    revision: Count
 
 
 class ConfirmAnswer(msgspec.Struct, frozen=True):
@@ -194,17 +215,17 @@ class ConfirmAnswer(msgspec.Struct, frozen=True):
 class RenewRequest(msgspec.Struct, frozen=True):
     """A client still has (or leaves) these subscriptions, each named `<channel>.<key>`."""
 
-    client: str
-    names: list[str]
+    client: Name
+    names: Annotated[list[SharedSubscription], Meta(max_length=MOST_OF_A_CLIENT)]
 
 
 class RenewAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     """Those that the agent does not know and the client must make anew."""
 
-    unknown: list[str] = []
+    unknown: list[SharedSubscription] = []
 
 
 class DatasetRequest(msgspec.Struct, frozen=True):
     """Does this dataset take records?"""
 
-    dataset: str
+    dataset: Identifier

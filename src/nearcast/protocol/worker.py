@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import msgspec
+from msgspec import Meta
 
-from nearcast.domain.latency_histogram import empty
+from nearcast.domain.latency_histogram import BUCKETS, empty
+from nearcast.domain.ranges import AnyTopic, Count, Figure, Sequence, Text, TopicPattern
 from nearcast.domain.topic import TopicSpec
 from nearcast.domain.worker_id import WorkerId
 
@@ -41,6 +43,10 @@ class WorkerAssignment(msgspec.Struct, frozen=True):
     credentials: str = ""  # the file to connect with
 
 
+_MOST_IN_HAND = 1_000_000
+Moment = Annotated[float, Meta(ge=0, le=3600)]
+
+
 class HostTopic(msgspec.Struct, frozen=True):
     """Take a topic, with a copy of the spool of `source`, and join its queue group.
 
@@ -49,36 +55,36 @@ class HostTopic(msgspec.Struct, frozen=True):
 
     verb: ClassVar[str] = "host"
     spec: TopicSpec
-    epoch: int
+    epoch: Count
     source: WorkerId | None = None
-    hold: float = 0.5
+    hold: Moment = 0.5
 
 
 class LeaveTopic(msgspec.Struct, frozen=True):
     """Leave a topic's queue group, finish what was begun, forward what still arrives within `settle` seconds."""
 
     verb: ClassVar[str] = "leave"
-    topic: str
-    epoch: int
+    topic: TopicPattern
+    epoch: Count
     towards: WorkerId | None = None
-    settle: float = 1.0
+    settle: Moment = 1.0
 
 
 class MembersChanged(msgspec.Struct, frozen=True):
     """This many members run a topic now, as of an epoch. One alone sends no copies."""
 
     verb: ClassVar[str] = "members"
-    topic: str
-    epoch: int
-    members: int
+    topic: TopicPattern
+    epoch: Count
+    members: Count
 
 
 class SpoolPageRequest(msgspec.Struct, frozen=True):
     """Send copies from now on, and a page of what the spools of a topic hold, after a cursor."""
 
     verb: ClassVar[str] = "spool"
-    topic: str
-    after: tuple[str, int] = ("", -1)
+    topic: TopicPattern
+    after: tuple[Annotated[str, Meta(max_length=4096)], Sequence] = ("", -1)
 
 
 class SiteLease(msgspec.Struct, frozen=True):
@@ -97,8 +103,8 @@ WorkerCommand = HostTopic | LeaveTopic | MembersChanged
 class SpoolEntry(msgspec.Struct, frozen=True, array_like=True):
     """One message of a spool."""
 
-    topic: str
-    number: int
+    topic: AnyTopic
+    number: Count
     id: bytes
     payload: bytes
 
@@ -109,10 +115,16 @@ class SourcePosition(msgspec.Struct, frozen=True, array_like=True):
     next: the number whose turn it is. in_hand: those that it has not marked yet, as first and last of ranges.
     """
 
-    topic: str
-    source: str
-    next: int
-    in_hand: list[int] = []
+    topic: AnyTopic
+    source: Text
+    next: Count
+    in_hand: list[Count] = []
+
+    def __post_init__(self) -> None:
+        """They are counted one by one."""
+        pairs = list(zip(self.in_hand[::2], self.in_hand[1::2], strict=True))
+        if any(first > last for first, last in pairs) or sum(last - first for first, last in pairs) > _MOST_IN_HAND:
+            raise ValueError(f"in_hand is first and last of ranges; allowed: {_MOST_IN_HAND} numbers")
 
 
 class SpoolPage(msgspec.Struct, frozen=True):
@@ -129,13 +141,13 @@ class TopicWork(msgspec.Struct):
     deferred: publications of a durable topic that there was no room for; a store gives them again.
     """
 
-    epoch: int = 0
-    processed: int = 0
-    busy_s: float = 0.0
-    waiting: int = 0
-    dead_letters: int = 0
-    deferred: int = 0
-    latency: list[int] = msgspec.field(default_factory=empty)
+    epoch: Count = 0
+    processed: Count = 0
+    busy_s: Figure = 0.0
+    waiting: Count = 0
+    dead_letters: Count = 0
+    deferred: Count = 0
+    latency: Annotated[list[Count], Meta(min_length=BUCKETS, max_length=BUCKETS)] = msgspec.field(default_factory=empty)
 
 
 class WorkerStats(msgspec.Struct):

@@ -15,6 +15,7 @@ from nearcast.nats.rpc import StaleTermError
 from nearcast.protocol.control import Assignments, StartTopic, StopTopic, TopicRecord
 from nearcast.protocol.worker import HostTopic, LeaveTopic, MembersChanged
 from nearcast.site.agent.assignments import RunningTopic
+from nearcast.site.agent.term_check import TermCheck
 from nearcast.site.agent.topic_host import TopicHost
 
 GPS = TopicSpec("gps", ("west",))
@@ -58,7 +59,7 @@ def workers() -> FakeWorkers:
 
 @pytest.fixture
 def host(tmp_path: Path, workers: FakeWorkers) -> TopicHost:
-    made = TopicHost("west", None, workers, [], tmp_path, lambda: 1.0, lambda records: None)  # type: ignore[arg-type]
+    made = TopicHost("west", None, workers, [], tmp_path, lambda: 1.0, lambda records: None, TermCheck(None, []))  # type: ignore[arg-type]
     made.running["gps"] = RunningTopic(GPS, "worker-0", 1)
     return made
 
@@ -77,7 +78,7 @@ async def test_of_members_that_start_together_the_first_waits_for_nobody(
     tmp_path: Path, site: str, starts: bool
 ) -> None:
     workers = WorkersWithoutSpools()
-    host = TopicHost(site, None, workers, [], tmp_path, lambda: 1.0, lambda records: None)  # type: ignore[arg-type]
+    host = TopicHost(site, None, workers, [], tmp_path, lambda: 1.0, lambda records: None, TermCheck(None, []))  # type: ignore[arg-type]
     spec = TopicSpec("gps", ("west", "east"))
     added = TopicRecord(spec, 1, (WorkerId("west", "worker-0"), WorkerId("east", "worker-0")))
     await host.apply(Assignments(1, 1, [added]))

@@ -6,14 +6,14 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from nearcast.cluster.channels.query_validation import validate_query
 from nearcast.cluster.channels.running_channel import RunningChannel
 from nearcast.cluster.channels.scheduled_channel import ScheduledChannel
 from nearcast.cluster.spark_errors import error_line, is_interruption
 from nearcast.domain.channel import ChannelSpec
-from nearcast.errors import NearcastError
+from nearcast.errors import InputError, NearcastError
+from nearcast.nats.boundary import drop
+from nearcast.nats.catalog import decode_spec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,9 +44,10 @@ class ChannelSet:
             self._specs.pop(name, None)
             if value is not None:
                 try:
-                    self._specs[name] = msgspec.json.decode(value, type=ChannelSpec)
-                except msgspec.DecodeError as error:
-                    _log.error("channel %s: its entry in the catalog is damaged: %s", name, error)
+                    self._specs[name] = decode_spec(name, value, ChannelSpec)
+                except InputError as error:  # the others go on
+                    drop("channel", name, error)
+                    self._progress.note(name, problem=f"its entry in the catalog is unreadable: {error}")
 
     def update(self, datasets: Mapping[str, DatasetSpec]) -> set[str]:
         """Run the channels that the catalog has, and no others; returns the names of new ones."""

@@ -6,8 +6,7 @@ import logging
 from collections.abc import Iterable
 from typing import Any
 
-import msgspec
-
+from nearcast.nats.boundary import MalformedError, decode, drop
 from nearcast.nats.catalog import CONFIRMED
 
 __all__ = ["Subscribers"]
@@ -41,10 +40,13 @@ class Subscribers:
                 _log.warning("ignored subscription entry %r: not <channel>.<key>.<site>", key)
                 continue
             channel, subscription, site = parts
-            values = None if value is None else _decoded(value)
-            if value is not None and values is None:
-                _log.warning("ignored subscription entry %r: not a JSON object", key)
-                continue
+            found: dict[str, Any] = {}
+            if value is not None:
+                try:
+                    found = decode(value, dict[str, Any])
+                except MalformedError as error:
+                    drop("subscription", key, error)
+                    continue
             if value is not None:
                 self._renewed[site] = now  # who subscribes is alive
             self._renewed.setdefault(site, now)
@@ -54,7 +56,7 @@ class Subscribers:
             if value is None:
                 sites.discard(site)
             else:
-                self._values[row] = values or {}
+                self._values[row] = found
                 sites.add(site)
             if bool(sites - self._expired) != before:
                 changed.add(channel)
@@ -88,10 +90,3 @@ class Subscribers:
             _log.warning("site %s: lease not renewed for %g s, its subscriptions are suspended", site, _LEASE_SECONDS)
         self._expired = expired
         return {channel for (channel, _), sites in self._sites.items() if sites & different}
-
-
-def _decoded(value: bytes) -> dict[str, Any] | None:
-    try:
-        return msgspec.json.decode(value, type=dict[str, Any])
-    except msgspec.DecodeError:
-        return None

@@ -141,9 +141,7 @@ class Executor:
                 on=NoAnswerError,
             )
         except StaleTermError as error:
-            if error.term > self._term():
-                self._leader_term.exceed(error.term)  # if no other leads, this one goes on with a higher one
-                raise DeposedError(str(error)) from error
+            self._term()  # whether this one still leads is for the lease to say, not for whoever answers
             return str(error)
         except NearcastError as error:
             return str(error)

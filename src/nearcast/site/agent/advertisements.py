@@ -11,8 +11,10 @@ import msgspec
 from nearcast.domain.topic import overlaps
 from nearcast.errors import NearcastError
 from nearcast.nats import subjects
+from nearcast.nats.boundary import Receiver, drop
 from nearcast.nats.rpc import Endpoint
 from nearcast.nats.tasks import cancel_and_wait
+from nearcast.protocol.registration import MOST_SITES
 from nearcast.protocol.services import Advertisement, StoresAnswer, TopicsRequest
 
 if TYPE_CHECKING:
@@ -49,7 +51,9 @@ class Advertisements:
 
     async def start(self) -> None:
         """Listen to the other sites, and advertise from now on."""
-        self._subscription = await self._connection.subscribe_raw(subjects.ADVERTISEMENTS, self._receive)
+        self._subscription = await self._connection.subscribe_raw(
+            subjects.ADVERTISEMENTS, Receiver("advertisement", Advertisement, "json", self._receive)
+        )
         await self._connection.flush()
         self._task = asyncio.create_task(self._advertise(), name=f"{self._site}: advertisements")
 
@@ -80,11 +84,12 @@ class Advertisements:
                     behind.append(site)
         return StoresAnswer(stores, any(topic.replicas for topic in self._directory.within(request.pattern)), behind)
 
-    def _receive(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
-        try:
-            advertisement = msgspec.json.decode(payload, type=Advertisement)
-        except msgspec.DecodeError as error:
-            _log.warning("advertisement on %s is unreadable: %s", subject, error)
+    def _receive(self, subject: str, reply: str, advertisement: Advertisement) -> None:
+        if subject != subjects.advertisement(advertisement.site):
+            drop("advertisement", subject, f"it is of site {advertisement.site}")
+            return
+        if len(self._received) >= MOST_SITES and advertisement.site not in self._received:
+            drop("advertisement", subject, f"{MOST_SITES} sites advertise already")
             return
         self._received[advertisement.site] = (asyncio.get_running_loop().time(), advertisement)
         if advertisement.fresh:

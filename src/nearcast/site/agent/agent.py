@@ -16,6 +16,7 @@ from nearcast.site.agent.coordinate_agent import CoordinateAgent
 from nearcast.site.agent.measurement import ClientReports, SiteMeasurement
 from nearcast.site.agent.site_loop import SiteLoop
 from nearcast.site.agent.site_metrics import site_metrics
+from nearcast.site.agent.term_check import TermCheck
 from nearcast.site.agent.topic_host import TopicHost
 from nearcast.site.agent.worker_processes import WorkerProcesses
 from nearcast.site.servers import fetch_monitoring
@@ -68,6 +69,7 @@ class Agent:
             folder,
             self.coordinates.settle,
             self.client_services.apply_records,
+            TermCheck(connection, _state_stores(deployment)),
         )
         self._client_reports = ClientReports(
             site.name, connection, _SILENT_PERIODS * period, lambda: self._loop.report_soon()
@@ -125,3 +127,9 @@ class Agent:
             return None
         self._loop.resume_lease(assignments.lease_s)
         return assignments
+
+
+def _state_stores(deployment: Deployment) -> list[str]:
+    """The sites that may hold the coordinators' state: the cloud first."""
+    stores = [site for site in deployment.sites if site.store is not None]
+    return [site.name for site in sorted(stores, key=lambda site: site.kind != "cloud")]

@@ -19,6 +19,7 @@ from nats.errors import Error as NatsError
 
 from nearcast.errors import NearcastError
 from nearcast.nats import subjects
+from nearcast.nats.boundary import MalformedError, decode, decoder, drop
 from nearcast.nats.connection import ConnectionLostError
 from nearcast.nats.digest import id_hash
 from nearcast.nats.kv import CATCH_UP, Bucket, BucketError
@@ -88,7 +89,7 @@ class CatchUp:
         self._by_token: dict[str, _TopicProgress] = {}
         self._mark_prefix = f"mark~{new_incarnation()}:{site}"
         self._counted = 0
-        self._decode = msgspec.msgpack.Decoder(Marks).decode
+        self._decode = decoder(Marks, "msgpack")
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -159,11 +160,14 @@ class CatchUp:
 
     async def _follow(self, spec: TopicSpec, stream: str) -> _TopicProgress:
         created = str((await self._jsm.stream_info(stream)).created)
-        checkpoint = None
+        checkpoint: Checkpoint | None = None
         entry = await self._bucket.get(stream)
         if entry is not None:
-            checkpoint = msgspec.msgpack.decode(entry.payload, type=Checkpoint)
-            if checkpoint.created != created:  # another stream of that name
+            try:
+                checkpoint = decode(entry.payload, Checkpoint, "msgpack")
+            except MalformedError as error:  # it costs reading more
+                drop("position of catch-up", stream, error)
+            if checkpoint is not None and checkpoint.created != created:  # another stream of that name
                 checkpoint = None
         self._counted += 1
         machine = CatchUpMachine(_SETTLE, checkpoint=checkpoint)
@@ -202,8 +206,9 @@ class CatchUp:
     def _take_mark(self, machine: CatchUpMachine, entry: StoredEntry) -> None:
         try:
             marks = self._decode(entry.payload)
-        except msgspec.DecodeError as error:
-            _log.warning("a mark on %s is unreadable: %s", entry.subject, error)
+        except MalformedError as error:
+            drop("mark", entry.subject, error)
+            machine.read_marks = max(machine.read_marks, entry.sequence)
             return
         if not machine.marks(entry.sequence, marks, entry.time_us / 1e6):
             _log.warning(

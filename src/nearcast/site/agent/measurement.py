@@ -12,7 +12,8 @@ from nats.errors import Error as NatsError
 
 from nearcast.domain.latency_histogram import percentile
 from nearcast.nats import subjects
-from nearcast.protocol.reports import BrokerFigures, ClientReport, SiteReport, WorkerFigures, WorkerTopic
+from nearcast.nats.boundary import Receiver, drop
+from nearcast.protocol.reports import MOST_CLIENTS, BrokerFigures, ClientReport, SiteReport, WorkerFigures, WorkerTopic
 from nearcast.site.agent.aggregation import aggregate
 from nearcast.site.servers import fetch_monitoring
 
@@ -44,11 +45,11 @@ class ClientReports:
         self._site, self._connection, self._expire_after = site, connection, expire_after
         self._on_moved = on_moved
         self._received: dict[str, tuple[float, ClientReport]] = {}
-        self._decode = msgspec.msgpack.Decoder(ClientReport).decode
 
     async def start(self) -> None:
         """Receive from now on."""
-        await self._connection.subscribe_raw(subjects.client_reports(self._site, "*"), self._receive)
+        receiver = Receiver("report of a client", ClientReport, "msgpack", self._receive)
+        await self._connection.subscribe_raw(subjects.client_reports(self._site, "*"), receiver)
 
     def current(self) -> dict[str, ClientReport]:
         """The last report of each client that is present."""
@@ -56,14 +57,12 @@ class ClientReports:
         self._received = {name: entry for name, entry in self._received.items() if entry[0] >= oldest}
         return {name: report for name, (_, report) in self._received.items()}
 
-    def _receive(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
-        try:
-            report = self._decode(payload)
-        except msgspec.DecodeError as error:
-            _log.warning("a client's report is unreadable: %s", error)
+    def _receive(self, subject: str, reply: str, report: ClientReport) -> None:
+        if len(self._received) >= MOST_CLIENTS and report.client not in self._received:
+            drop("report of a client", subject, f"{MOST_CLIENTS} clients report here already")
             return
         if subject != subjects.client_reports(self._site, report.client):
-            _log.warning("dropped a report about client %r on %s", report.client, subject)
+            drop("report of a client", subject, f"it is about client {report.client}")
             return
         if report.seconds <= 0:  # its last one
             self._received.pop(report.client, None)

@@ -16,6 +16,7 @@ from nats.errors import Error as NatsError
 
 from nearcast.errors import NearcastError
 from nearcast.nats import subjects
+from nearcast.nats.boundary import Receiver
 from nearcast.nats.coordinator_rpc import ask_coordinator, call_coordinator
 from nearcast.nats.tasks import cancel_and_wait
 from nearcast.protocol.control import Assignments, AssignmentsRequest, ReportAnswer
@@ -90,7 +91,8 @@ class SiteLoop:
 
     async def start(self) -> None:
         """Report from now on."""
-        await self._connection.subscribe_raw(f"{self._inbox}.*", self._receive_answer)
+        receiver = Receiver("answer to a report", ReportAnswer, "msgpack", self._receive_answer, empty=True)
+        await self._connection.subscribe_raw(f"{self._inbox}.*", receiver)
         self._task = asyncio.create_task(self._run(), name=f"{self._site.name}: reports")
 
     async def stop(self) -> None:
@@ -140,10 +142,9 @@ class SiteLoop:
         body = msgspec.msgpack.encode(self.last_report)
         self._connection.send(subjects.report(self._site.name), b"", body, f"{self._inbox}.{self._number}")
 
-    def _receive_answer(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
-        if not payload or subject != f"{self._inbox}.{self._number}":  # nobody listens, or it is late
+    def _receive_answer(self, subject: str, reply: str, answer: ReportAnswer) -> None:
+        if subject != f"{self._inbox}.{self._number}":  # it is late
             return
-        answer = msgspec.msgpack.decode(payload, type=ReportAnswer)
         self._answered, self._answered_at = True, lease_clock()
         self._lease.renewed(self._sent, answer.lease_s, lease_clock())
         self._reported_clients = (self._reported_clients | set(self.last_report.arrived)) - set(self.last_report.gone)

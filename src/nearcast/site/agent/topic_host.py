@@ -1,6 +1,6 @@
 """The topics that a site's workers run: those that the registry assigns, or `nearcast.toml` without one.
 
-Commands come from the leading coordinator; one with a lower term than any seen is refused. The registry's last
+Commands come from the leading coordinator; `term_check` decides which one that is. The registry's last
 assignments are kept in a file, so that a site that starts while no coordinator answers continues with them.
 """
 
@@ -17,7 +17,7 @@ import msgspec
 from nearcast.domain.worker_id import WorkerId
 from nearcast.errors import NearcastError
 from nearcast.nats import subjects
-from nearcast.nats.rpc import Endpoint, Server, StaleTermError
+from nearcast.nats.rpc import Endpoint, Server
 from nearcast.protocol.control import Assignments, StartTopic, StopTopic, TopicRecord
 from nearcast.protocol.worker import HostTopic, LeaveTopic, MembersChanged
 from nearcast.site.agent.assignments import (
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nearcast.nats.connection import Connection
+    from nearcast.site.agent.term_check import TermCheck
     from nearcast.site.agent.worker_processes import WorkerProcesses
 
 __all__ = ["TopicHost"]
@@ -57,12 +58,13 @@ class TopicHost:
         folder: Path,
         settle: Callable[[], float],
         on_records: Callable[[list[TopicRecord]], None],
+        terms: TermCheck,
     ) -> None:
         self._site, self._connection, self._workers = site, connection, workers
         self._records = {record.spec.name: record for record in configured}
         self._file = folder / "assignments.json"
         self.settle, self._on_records = settle, on_records
-        self.term = 0
+        self._terms = terms
         self.revision = -1
         self.state = ""  # the identity of the registry that the revision is of
         self.running: dict[str, RunningTopic] = {}
@@ -83,6 +85,11 @@ class TopicHost:
         return self._file.exists()
 
     @property
+    def term(self) -> int:
+        """The term of the coordinator that this site follows."""
+        return self._terms.term
+
+    @property
     def records(self) -> list[TopicRecord]:
         """All topics, as far as this site knows."""
         return list(self._records.values())
@@ -90,12 +97,13 @@ class TopicHost:
     def load_saved(self) -> None:
         """Know the assignments that were saved, if any: a registry that has lost its state asks for them."""
         if self.has_saved_assignments:
-            self._records = {}
-            self._apply_records(msgspec.json.decode(self._file.read_bytes(), type=Assignments))
+            saved = msgspec.json.decode(self._file.read_bytes(), type=Assignments)
+            self._records, self._terms.term = {}, saved.term
+            self._apply_records(saved)
 
     async def start(self, assignments: Assignments | None) -> None:
         """Start the given assignments of the registry; else the saved ones; else those of the configuration."""
-        if assignments is None:
+        if assignments is None or not await self._follows(assignments):
             self.load_saved()
         else:
             self._records = {}
@@ -118,7 +126,7 @@ class TopicHost:
 
     async def apply(self, assignments: Assignments) -> bool:
         """Run the topics that the registry assigns to this site. Whether all that it takes away were stopped."""
-        if assignments.term < self.term:
+        if not await self._follows(assignments):
             return False
         if self.revision < 0 or assignments.state != self.state:
             self._records = {}  # the registry replaces the configuration, or another registry that was lost
@@ -170,8 +178,17 @@ class TopicHost:
         if not self._workers.processes and self._workers.has_processors:
             await self._workers.ensure("worker-0", [])
 
+    async def _follows(self, assignments: Assignments) -> bool:
+        """Whether the coordinator that sent them is the one to follow."""
+        try:
+            await self._terms.require(assignments.term)
+        except NearcastError as error:
+            _log.warning("%s: assignments refused: %s", self._site, error)
+            return False
+        return True
+
     def _apply_records(self, assignments: Assignments) -> None:
-        self.term, self.revision = max(self.term, assignments.term), assignments.revision
+        self.revision = assignments.revision
         self.state = assignments.state
         for record in assignments.records:
             if record.removed:
@@ -244,14 +261,9 @@ class TopicHost:
         return not self._topics_of(worker) and all(other != worker for _, other in self._superseded)
 
     async def _handle_start(self, command: StartTopic) -> None:
-        self._check_term(command.term)
+        await self._terms.require(command.term)
         await self._host(TopicRecord(command.spec, command.epoch), command.worker, command.source)
 
     async def _handle_stop(self, command: StopTopic) -> None:
-        self._check_term(command.term)
+        await self._terms.require(command.term)
         await self._release(command.topic, command.worker, command.epoch, command.towards)
-
-    def _check_term(self, term: int) -> None:
-        if term < self.term:
-            raise StaleTermError(f"term {term} is over; term {self.term} leads", self.term)
-        self.term = term

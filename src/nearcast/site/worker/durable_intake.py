@@ -7,9 +7,8 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from nearcast.errors import NearcastError
+from nearcast.nats.boundary import MalformedError, decoder, drop
 from nearcast.nats.stamp import ANONYMOUS, source_and_number
 from nearcast.protocol.marks import Marks, Redelivered
 
@@ -35,7 +34,7 @@ class DurableIntake:
 
     def __init__(self, queue: ProcessingQueue, marks: MarkLog) -> None:
         self._queue, self._marks = queue, marks
-        self._decode = msgspec.msgpack.Decoder(Marks).decode
+        self._decode = decoder(Marks, "msgpack")
 
     def take(self, topic: HostedTopic, message_id: bytes, payload: bytes, now: float, attempt: int = 0) -> None:
         """Process a publication when it is its turn. attempt: of a late one."""
@@ -103,8 +102,8 @@ class DurableIntake:
         """Another member has processed publications."""
         try:
             marks = self._decode(payload)
-        except msgspec.DecodeError as error:
-            _log.warning("a mark is unreadable: %s", error)
+        except MalformedError as error:
+            drop("mark", "another member", error)
             return
         now = time.monotonic()
         for topic, said in marks.topics.items():
@@ -120,10 +119,15 @@ class DurableIntake:
         """Release what was held long enough, until cancelled."""
         while True:
             await asyncio.sleep(_PERIOD)
-            now = time.monotonic()
-            for family in list(table.families.values()):
-                if family.order.held:
-                    self._put(family.order.expire(now), now)
+            try:
+                self._expire(table, time.monotonic())
+            except Exception:
+                _log.exception("publications that were held are not released")
+
+    def _expire(self, table: TopicTable, now: float) -> None:
+        for family in list(table.families.values()):
+            if family.order.held:
+                self._put(family.order.expire(now), now)
 
     def _put(self, items: Iterable[Waiting], now: float) -> None:
         for topic, message_id, payload, arrived, attempt in items:

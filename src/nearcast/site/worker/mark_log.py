@@ -93,7 +93,10 @@ class MarkLog:
                     await self._awaited.wait()
             self._awaited.clear()
             if self._processed:
-                await self.publish(connection)
+                try:
+                    await self.publish(connection)
+                except Exception:  # the stores give again what has no mark
+                    _log.exception("processed publications are not marked")
 
     async def publish(self, connection: Connection) -> None:
         """Mark what was processed so far."""
