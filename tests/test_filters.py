@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -60,3 +62,25 @@ def test_python_words_instead_of_signs_are_refused() -> None:
         _ = (field("a") == 1) and (field("b") == 2)
     with pytest.raises(FilterError):
         _ = (field("a") == 1) & True
+
+
+def nested(levels: int) -> list[Any]:
+    tree: list[Any] = ["exists", "a"]
+    for _ in range(levels):
+        tree = ["not", tree]
+    return tree
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        ["in", "kind", ["x"] * 300_000],
+        ["and", *([["=", "a", 1]] * 100_000)],
+        ["=", "a" * 1_000_000, 1],
+        ["=", "a", {"b": 1}],
+        nested(10_000),
+    ],
+)
+def test_a_condition_that_is_too_large_is_refused_before_it_is_compiled(tree: Any) -> None:
+    with pytest.raises(FilterError, match=r"too large|too deeply|plain values"):
+        compile_condition(tree)

@@ -14,7 +14,7 @@ from typing import Any
 
 from nearcast.errors import InputError
 
-__all__ = ["Condition", "Field", "FilterError", "compile_condition", "field"]
+__all__ = ["Condition", "Field", "FilterError", "compile_condition", "condition_cost", "field"]
 
 _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,
@@ -25,6 +25,7 @@ _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     ">=": operator.ge,
 }
 _MISSING = object()
+_MOST_PARTS, _MOST_CHARACTERS, _DEEPEST = 2000, 65_536, 64
 
 
 class FilterError(InputError):
@@ -95,27 +96,65 @@ def field(path: str) -> Field:
     return Field(path)
 
 
+def condition_cost(tree: Any) -> int:
+    """How many comparisons a condition makes at most; FilterError for one that is larger or deeper than allowed."""
+    parts, characters, level = 0, 0, [tree]
+    for _ in range(_DEEPEST):
+        inner: list[Any] = []
+        for part in level:
+            parts += 1
+            if isinstance(part, list):
+                inner += part
+            elif isinstance(part, str | bytes):
+                characters += len(part)
+            elif isinstance(part, dict):
+                raise FilterError("a condition compares with plain values, not with objects")
+            if parts + len(inner) > _MOST_PARTS or characters > _MOST_CHARACTERS:
+                raise FilterError(
+                    f"the condition is too large; allowed: {_MOST_PARTS} parts and {_MOST_CHARACTERS} characters"
+                )
+        if not inner:
+            return parts
+        level = inner
+    raise FilterError(f"the condition is nested too deeply; allowed: {_DEEPEST} levels")
+
+
 def compile_condition(tree: Any) -> Callable[[Any], bool]:
     """Turn a condition's tree, which may have come over the network, into a function of the message."""
+    condition_cost(tree)
+    return _compile(tree)
+
+
+def _compile(tree: Any) -> Callable[[Any], bool]:
     match tree:
         case ["and" | "or" as word, first, *rest] if rest:
-            parts = [compile_condition(part) for part in (first, *rest)]
+            parts = [_compile(part) for part in (first, *rest)]
             every = all if word == "and" else any
             return lambda message: every(part(message) for part in parts)
         case ["not", inner]:
-            negated = compile_condition(inner)
+            negated = _compile(inner)
             return lambda message: not negated(message)
         case ["exists", str(path)]:
             get = _getter(path)
             return lambda message: get(message) is not _MISSING
         case ["in", str(path), list(values)]:
-            get = _getter(path)
-            return lambda message: get(message) in values
+            return _membership(_getter(path), values)
         case [str(sign), str(path), value] if sign in _COMPARISONS:
             return _comparison(_COMPARISONS[sign], _getter(path), value)
     raise FilterError(
         f"condition {tree!r} is not understood; allowed: {', '.join(_COMPARISONS)}, in, exists, and, or, not"
     )
+
+
+def _membership(get: Callable[[Any], Any], values: list[Any]) -> Callable[[Any], bool]:
+    hashable = frozenset(value for value in values if not isinstance(value, list))
+    lists = [value for value in values if isinstance(value, list)]
+
+    def holds(message: Any) -> bool:
+        found = get(message)
+        return found in lists if isinstance(found, list | dict) else found in hashable
+
+    return holds
 
 
 def _comparison(compare: Callable[[Any, Any], bool], get: Callable[[Any], Any], value: Any) -> Callable[[Any], bool]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 
 __all__ = [
@@ -50,6 +51,9 @@ __all__ = [
     "worker",
     "worker_command",
 ]
+
+_SPELT_OUT = re.compile(r"[^A-Za-z0-9-]")
+_LONGEST_NAME, _LONGEST_START = 240, 190  # a file name has at most 255 bytes, its suffix among them
 
 PROCESSORS = "processors"
 """The queue group of a topic's processors: one member at each managing site, the publisher's own site first."""
@@ -174,8 +178,15 @@ def store_api(site: str) -> str:
 
 
 def stream_name(topic: str) -> str:
-    """The stream that keeps a topic. Streams may not be named with dots or wildcards, so those are spelt out."""
-    return re.sub(r"[^A-Za-z0-9-]", lambda found: f"_{ord(found.group()):02x}", topic)
+    """The stream that keeps a topic, and the name of its files: each topic has its own.
+
+    Streams may not be named with dots or wildcards: each byte but letters, digits and - is spelt `_` and two digits. A
+    name that would be too long for a file ends in `__` and a hash instead.
+    """
+    name = _SPELT_OUT.sub(lambda found: "".join(f"_{byte:02x}" for byte in found.group().encode()), topic)
+    if len(name) <= _LONGEST_NAME:
+        return name
+    return f"{name[:_LONGEST_START]}__{hashlib.sha256(topic.encode()).hexdigest()[:40]}"
 
 
 def worker(site: str, name: str) -> str:

@@ -17,7 +17,7 @@ import msgspec
 from nearcast.codec import JSON
 from nearcast.domain.topic import TopicSpec, covers, overlaps
 from nearcast.errors import InputError, NearcastError
-from nearcast.filters import compile_condition
+from nearcast.filters import compile_condition, condition_cost
 from nearcast.nats import subjects
 from nearcast.nats.rpc import Endpoint
 from nearcast.protocol.services import HistoryPage, HistoryRequest, StoredMessage
@@ -34,6 +34,8 @@ __all__ = ["HistoryService"]
 _PARALLEL_READS = 4
 _PAGE_BYTES = 256 << 10
 _PAGE_SCANS = 20_000
+_USUAL_COST, _LEAST_SCANS = 20, 500
+_SCANS_AT_ONCE = 500
 _FOREVER_US = 1 << 53
 _INDEX_LIMIT = 5.0
 
@@ -78,6 +80,7 @@ class HistoryService:
         index = await self._tail.current_index(stream, _INDEX_LIMIT)
         order = TimeOrder(self._tail.reader, index, subject, request.stored_after)
         accepts = _filter(request)
+        scans = _scans(request)
         if request.last is not None and request.cursor is None:
             page = await self._find_last(request, order, oldest, accepts)
             return msgspec.structs.replace(page, end=order.end)
@@ -94,8 +97,10 @@ class HistoryService:
                             StoredMessage(subjects.topic_of(entry.subject), entry.id, entry.payload, entry.time_us)
                         )
                         size += len(entry.payload) + 64
-                    if size >= _PAGE_BYTES or scanned >= _PAGE_SCANS:
+                    if size >= _PAGE_BYTES or scanned >= scans:
                         return HistoryPage(found, following(position_of(entry)), order.end)
+                    if scanned % _SCANS_AT_ONCE == 0:
+                        await asyncio.sleep(0)  # the agent has other things to do, too
         return HistoryPage(found, None, order.end)
 
     async def _find_last(
@@ -116,7 +121,9 @@ class HistoryService:
                     wanted -= accepts(entry)
                     if wanted <= 0:
                         return HistoryPage([], before)
-                if scanned > 5 * _PAGE_SCANS:
+                    if scanned % _SCANS_AT_ONCE == 0:
+                        await asyncio.sleep(0)
+                if scanned > 5 * _scans(request):
                     return HistoryPage(before=before, remaining=wanted)
         return HistoryPage([], start)
 
@@ -128,6 +135,12 @@ class HistoryService:
         # A topic whose replicas have moved is requested here until all clients know of it: not the request's fault.
         kind = InputError if any(overlaps(spec.name, topic) for spec in stored) else NearcastError
         raise kind(f"topic {topic!r} is not one that the store of {self._site} keeps")
+
+
+def _scans(request: HistoryRequest) -> int:
+    """How many messages are looked at for one page: fewer, the more a condition has to compare."""
+    cost = 0 if request.where is None else condition_cost(request.where)
+    return max(_LEAST_SCANS, _PAGE_SCANS * _USUAL_COST // max(cost, _USUAL_COST))
 
 
 def _filter(request: HistoryRequest) -> Callable[[StoredEntry], bool]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from nats.errors import Error as NatsError
 
+from nearcast.domain.names import check_name
 from nearcast.errors import NearcastError
 from nearcast.nats import subjects
 from nearcast.nats.rpc import call
@@ -65,6 +66,11 @@ class WorkerProcesses:
         async with self._starting:
             if worker in self.processes:
                 return
+            check_name(worker, "worker")  # it names files
+            if len(self.processes) >= self._site.max_workers:
+                raise NearcastError(
+                    f"site {self._site.name} runs {len(self.processes)} workers, its `max_workers`; {worker} is refused"
+                )
             process = SupervisedProcess(
                 f"{self._site.name}/{worker}",
                 [sys.executable, "-m", "nearcast.site.worker"],

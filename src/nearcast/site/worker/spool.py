@@ -31,7 +31,7 @@ _COUNT_AT = 24
 _MOVED_AT = 40
 _START_AT = 48
 _INDEX_AT = 64
-_SMALLEST_ARENA = 1 << 16
+_SMALLEST_ARENA = 1 << 12
 
 
 class Spool:

@@ -20,11 +20,12 @@ from nearcast.site.worker.source_order import SourceOrder
 from nearcast.site.worker.spool import Spool
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from nearcast.site.worker.processor_process import ProcessorProcess, Ticket
 
 __all__ = [
+    "MOST_TOPICS",
     "READ_AHEAD",
     "READ_AHEAD_BYTES",
     "HostedTopic",
@@ -38,10 +39,29 @@ __all__ = [
 # the spool's size, so that what a processor sees never depends on what came after its message.
 READ_AHEAD = 512
 READ_AHEAD_BYTES = 8 << 20
+MOST_TOPICS = 20_000
+"""Concrete topics of one worker; each has a spool that two processes map into memory."""
 
 
 Waiting = tuple["HostedTopic", bytes, bytes, float | None, int]
 """A message on its way to the processor: topic, id, payload, when it came (none: a copy), attempt (0: not late)."""
+
+
+class RemovedTopics:
+    """What was counted of the topics of a family that fell silent and were removed."""
+
+    def __init__(self) -> None:
+        self.processed = self.dead_letters = self.deferred = 0
+        self.busy_s = 0.0
+        self.latency = empty()
+
+    def add(self, topic: HostedTopic, busy_s: float) -> None:
+        """A topic is removed."""
+        self.processed += topic.processed
+        self.dead_letters += topic.dead_letters
+        self.deferred += topic.deferred
+        self.busy_s += busy_s
+        self.latency = [a + b for a, b in zip(self.latency, topic.latency, strict=True)]
 
 
 class TopicFamily:
@@ -51,6 +71,7 @@ class TopicFamily:
         self.spec, self.processor, self.moved_here = spec, processor, moved_here
         self.machine = HandoverMachine(spec.name)
         self.topics: list[HostedTopic] = []
+        self.removed = RemovedTopics()
         self.subscriptions: dict[Role, Any] = {}
         self.redeliveries: Any = None  # the subscription to them, of a durable topic
         self.marks: Any = None  # the subscription to those of the other members
@@ -122,6 +143,8 @@ class TopicTable:
         self.families: dict[str, TopicFamily] = {}
         self.by_subject: dict[str, HostedTopic] = {}
         self.by_number: dict[int, HostedTopic] = {}
+        self.most_topics = MOST_TOPICS
+        self.make_room: Callable[[], None] = lambda: None  # called when there are that many
         self._numbers = itertools.count()  # never used twice: an outcome cannot be taken for another topic's
 
     def family_of(self, topic: str) -> TopicFamily:
@@ -144,6 +167,10 @@ class TopicTable:
         if known is not None:
             return known
         family = self.family_of(name)
+        if len(self.by_number) >= self.most_topics:
+            self.make_room()
+            if len(self.by_number) >= self.most_topics:
+                raise NearcastError(f"this worker has messages of {self.most_topics} topics in hand, and takes no more")
         topic = HostedTopic(next(self._numbers), name, family, self._folder, self.process.outstanding)
         family.topics.append(topic)
         self.by_number[topic.number] = topic
@@ -154,7 +181,15 @@ class TopicTable:
     def forget(self, family: TopicFamily) -> None:
         """A family that is processed elsewhere now; none of its messages may be waiting."""
         del self.families[family.spec.name]
-        for topic in family.topics:
+        self.remove(family.topics)
+
+    def remove(self, topics: Iterable[HostedTopic]) -> None:
+        """Forget concrete topics and their spools; none of their messages may be waiting. What was counted stays."""
+        gone = {topic.number: topic for topic in topics}
+        for family in {topic.family for topic in gone.values()}:
+            family.topics = [topic for topic in family.topics if topic.number not in gone]
+        for topic in gone.values():
+            topic.family.removed.add(topic, self.process.busy[topic.number])
             self.process.retire(topic.number)
             del self.by_number[topic.number]
             del self.by_subject[subjects.publications(topic.name)], self.by_subject[subjects.copies(topic.name)]

@@ -13,14 +13,16 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nearcast.domain.latency_histogram import empty
+from nearcast.errors import NearcastError
 from nearcast.nats import subjects
+from nearcast.nats.boundary import drop
 from nearcast.nats.connection import Connection, open_connection
 from nearcast.nats.identity.credentials import read_credentials
 from nearcast.nats.rpc import Endpoint, Server
 from nearcast.nats.stamp import (
     ANONYMOUS,
     attempt_of,
+    dead_letter_block,
     header_block,
     reason_of,
     stamp_of,
@@ -47,7 +49,8 @@ from nearcast.site.worker.processing_queue import ProcessingQueue
 from nearcast.site.worker.processor_main import Setup
 from nearcast.site.worker.processor_process import ProcessorProcess, Ticket
 from nearcast.site.worker.queue_group import QueueGroups
-from nearcast.site.worker.topics import TopicFamily, TopicTable
+from nearcast.site.worker.silent_topics import SilentTopics, remove_old_spools
+from nearcast.site.worker.topics import HostedTopic, TopicFamily, TopicTable
 from nearcast.site.worker.worker_lease import WorkerLease
 
 if TYPE_CHECKING:
@@ -108,6 +111,7 @@ class Worker:
         assignment = self._assignment
         site, name = assignment.site, assignment.worker
         self._folder.mkdir(parents=True, exist_ok=True)
+        remove_old_spools(self._folder)
         server = Server(self._connection, self._endpoints(), "nearcast-worker")
         started = asyncio.Event()
         try:
@@ -116,6 +120,7 @@ class Worker:
                 tasks.create_task(self._marks.run(self._connection))
                 tasks.create_task(self._intake.run(self._table))
                 tasks.create_task(self._outcomes.run())
+                tasks.create_task(SilentTopics(self._table, self._queue).run())
                 await started.wait()
                 for spec in assignment.topics:
                     try:
@@ -150,8 +155,10 @@ class Worker:
     # Messages
 
     def _published(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
-        topic = self._topics.get(subject) or self._table.topic_for(subject)
         message_id = stamp_of(headers)
+        topic = self._topics.get(subject) or self._new_topic(subject, message_id, payload)
+        if topic is None:
+            return
         now = time.monotonic()
         if topic.durable and not self._lease.is_valid():  # it stays unmarked: a store gives it to the owner
             self._stats.unowned += 1
@@ -164,6 +171,17 @@ class Worker:
             self._send(topic.copies, header_block(message_id), payload)
             self._stats.copies_sent += 1
         self._intake.take(topic, message_id, payload, now)
+
+    def _new_topic(self, subject: str, message_id: bytes, payload: bytes) -> HostedTopic | None:
+        """The topic of a subject that is new here. When it cannot be taken, its publication becomes a dead letter."""
+        try:
+            return self._table.topic_for(subject)
+        except (NearcastError, OSError) as error:
+            drop("publication", subject, error)
+            self._stats.dead_letters += 1
+            block = dead_letter_block(message_id or self._own_id(), str(error))
+            self._send(subjects.dead_letters(subjects.topic_of(subject)), block, payload)
+            return None
 
     def _copied(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
         topic = self._topics.get(subject) or self._table.topic_for(subject)
@@ -225,12 +243,13 @@ class Worker:
         return self._stats
 
     def _work(self, family: TopicFamily) -> TopicWork:
+        removed = family.removed
         return TopicWork(
             family.machine.epoch,
-            sum(topic.processed for topic in family.topics),
-            sum(self._process.busy[topic.number] for topic in family.topics),
+            sum(topic.processed for topic in family.topics) + removed.processed,
+            sum(self._process.busy[topic.number] for topic in family.topics) + removed.busy_s,
             sum(self._queue.pending(family)),
-            sum(topic.dead_letters for topic in family.topics),
-            sum(topic.deferred for topic in family.topics),
-            [sum(counts) for counts in zip(empty(), *(topic.latency for topic in family.topics), strict=True)],
+            sum(topic.dead_letters for topic in family.topics) + removed.dead_letters,
+            sum(topic.deferred for topic in family.topics) + removed.deferred,
+            [sum(counts) for counts in zip(removed.latency, *(topic.latency for topic in family.topics), strict=True)],
         )
