@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -20,7 +21,7 @@ NameArgument = Annotated[str, typer.Argument(help="The channel.")]
 
 @app.callback()
 def root() -> None:
-    """List, add and remove channels; list their subscriptions."""
+    """List, add, try and remove channels; list their subscriptions and faults."""
 
 
 @app.command("ls")
@@ -82,6 +83,28 @@ def subscriptions(
 
 
 @app.command()
+def explain(name: NameArgument, config: ConfigOption = Path("nearcast.toml")) -> None:
+    """The statement that answers all subscriptions of a channel, and Spark's plan of it."""
+    typer.echo(admin(config).explain_channel(name))
+
+
+@app.command("test")
+def try_out(
+    name: NameArgument,
+    records: Annotated[list[str] | None, typer.Option(help="dataset=FILE with its records, as for `feed`.")] = None,
+    value: Annotated[list[str] | None, typer.Option(help="name=value of a parameter.")] = None,
+    config: ConfigOption = Path("nearcast.toml"),
+) -> None:
+    """The rows that one subscription would get from given records; a JSON object per line. Nothing is published."""
+    at = admin(config)
+    types = {parameter.name: parameter.type for parameter in at.channel(name).parameters}
+    values = {key: _typed(name, types.get(key, "string"), text) for key, text in _pairs(name, "--value", value)}
+    files = {key: Path(text) for key, text in _pairs(name, "--records", records)}
+    for row in at.try_channel(name, files, values):
+        typer.echo(json.dumps(row, ensure_ascii=False))
+
+
+@app.command()
 def faults(
     name: Annotated[str, typer.Argument(help="Only this channel.")] = "",
     config: ConfigOption = Path("nearcast.toml"),
@@ -93,6 +116,24 @@ def faults(
         for at, reason in admin(config).faults(name).items()
     ]
     print_rows(rows, as_json, "No channel and no subscription has a fault.")
+
+
+def _pairs(channel: str, option: str, texts: list[str] | None) -> list[tuple[str, str]]:
+    pairs = [text.partition("=") for text in texts or []]
+    for name, sign, value in pairs:
+        if not sign:
+            raise InputError(f"channel {channel}: {option} {name + value!r}; allowed: name=value")
+    return [(name, value) for name, _, value in pairs]
+
+
+def _typed(channel: str, kind: str, text: str) -> object:
+    """A value as its type is written in JSON; texts, dates and times as they are."""
+    if kind in ("string", "date", "timestamp"):
+        return text
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise InputError(f"channel {channel}: --value {text!r}; {kind} is needed") from None
 
 
 def _parameter(channel: str, text: str) -> Parameter:

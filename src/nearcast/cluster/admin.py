@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from nearcast.cluster.channels.query_validation import validate_query
-from nearcast.cluster.channels.tokens import tables, tokenize
+from nearcast.cluster.channels.query_validation import first_stream, validate_query
+from nearcast.cluster.channels.trial import explain_channel, try_channel
+from nearcast.cluster.channels.verification import verify_statement
 from nearcast.cluster.datasets.backfill import backfill
 from nearcast.cluster.datasets.record_files import read_table
 from nearcast.cluster.datasets.records import check_readable
-from nearcast.cluster.datasets.schema import arrow_schema, dataset_ddl, parse_ddl, required_fields
+from nearcast.cluster.datasets.schema import arrow_schema, dataset_ddl, parse_ddl, required_fields, without_not_null
 from nearcast.cluster.datasets.static_table import load_static
 from nearcast.cluster.datasets.warehouse import Warehouse
 from nearcast.cluster.nats_source.blocking_connection import connection_to
@@ -23,6 +24,8 @@ from nearcast.nats.audit import AuditLog
 from nearcast.nats.catalog import Catalog
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql import SparkSession
 
     from nearcast.domain.deployment import Deployment
@@ -136,9 +139,9 @@ class Admin:
         check_channel(spec)
         datasets = self.datasets()
         if spec.continuous and not spec.new:
-            named = [table.name for table in tables(tokenize(spec.query))]
-            spec = replace(spec, new=next((n for n in named if n in datasets and not datasets[n].static), ""))
-        validate_query(spark or _validation_session(), spec, datasets)
+            spec = replace(spec, new=first_stream(spec.query, datasets))
+        spark = spark or _validation_session()
+        verify_statement(spark, validate_query(spark, spec, datasets), datasets)
         self._connection.call(self._catalog.add_channel(spec))
         self._note("channel add", spec.name)
         return spec
@@ -149,6 +152,24 @@ class Admin:
             self.channel(channel)
         found = self._connection.call(self._catalog.faults())
         return {name: reason for name, reason in found.items() if not channel or name.split(".")[0] == channel}
+
+    def explain_channel(self, name: str, spark: SparkSession | None = None) -> str:
+        """What Spark runs for all subscriptions of a channel."""
+        spark, datasets = spark or _validation_session(), self.datasets()
+        return explain_channel(spark, validate_query(spark, self.channel(name), datasets), datasets)
+
+    def try_channel(
+        self, name: str, files: Mapping[str, Path], values: Mapping[str, Any], spark: SparkSession | None = None
+    ) -> list[dict[str, Any]]:
+        """The rows that a subscription with these values would get from the records of some files, by dataset."""
+        spark, datasets = spark or _validation_session(), self.datasets()
+        validated = validate_query(spark, self.channel(name), datasets)
+        records = {}
+        for dataset, path in files.items():
+            spec = self.dataset(dataset)
+            schema = arrow_schema(parse_ddl(without_not_null(spec.schema), dataset))
+            records[dataset] = read_table(path, schema, required_fields(spec.schema))
+        return try_channel(spark, validated, datasets, records, values)
 
     def remove_channel(self, name: str) -> None:
         """Remove a channel with its results."""

@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, date, datetime
 from typing import Any
 
 from nearcast.domain.names import check_identifier
@@ -14,7 +15,7 @@ from nearcast.errors import InputError
 
 __all__ = ["PARAMETER_TYPES", "ChannelSpec", "Parameter", "check_channel", "check_values", "subscription_key"]
 
-PARAMETER_TYPES = ("string", "int", "bigint", "double", "boolean")
+PARAMETER_TYPES = ("string", "int", "bigint", "double", "boolean", "date", "timestamp")
 _WHOLE = {"int": 31, "bigint": 63}
 
 
@@ -103,4 +104,19 @@ def _value(at: str, kind: str, value: Any) -> Any:
         raise InputError(f"{at} is {value}, which is too large for {kind}")
     if kind == "double" and isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         return float(value) + 0.0  # -0.0 and 0.0 are one subscription
+    if kind in ("date", "timestamp") and isinstance(value, str):
+        return _moment(at, kind, value)
     raise InputError(f"{at} is {value!r}; {kind} is needed")
+
+
+def _moment(at: str, kind: str, value: str) -> str:
+    """A date or time in ISO 8601, always written in the same way; a time without a zone is UTC."""
+    try:
+        if kind == "date":
+            return date.fromisoformat(value).isoformat()
+        moment = datetime.fromisoformat(value)
+        moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+    except (ValueError, OverflowError):
+        example = "2026-05-31" if kind == "date" else "2026-05-31T12:00:00Z"
+        raise InputError(f"{at} is {value!r}; a {kind} such as {example} is needed") from None
+    return moment.isoformat(timespec="microseconds")

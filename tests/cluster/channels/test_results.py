@@ -28,7 +28,9 @@ class EmptyStore:
 def test_results_are_found_by_their_number_and_deleted_by_day(tmp_path: Path) -> None:
     warehouse = Warehouse(str(tmp_path))
     log = ResultLog(warehouse, cast("Any", EmptyStore()), "dataset-x-1", "$JS.API")
-    rows = pa.table({"channel": ["c", "c"], "key": ["k", "k"], "row": ['{"id":1}', '{"id":2}']})
+    rows = pa.table(
+        {"channel": ["c", "c"], "key": ["k", "k"], "row": ['{"id":1}', '{"id":2}'], "position": pa.nulls(2, pa.int32())}
+    )
     for number in range(1, 101):
         log.store(number, group_results(rows, number, (number - 1) // 50 * DAY), {"position": number})
     assert log.stored(101) is None
@@ -55,7 +57,14 @@ def test_results_that_a_store_drops_are_published_again_and_no_others(
     log = ResultLog(Warehouse(str(tmp_path)), connection, "dataset-y-1", "$JS.API")
 
     def publish_results(number: int) -> int:
-        rows = pa.table({"channel": [channel] * 20, "key": [f"k{n}" for n in range(20)], "row": ["{}"] * 20})
+        rows = pa.table(
+            {
+                "channel": [channel] * 20,
+                "key": [f"k{n}" for n in range(20)],
+                "row": ["{}"] * 20,
+                "position": pa.nulls(20, pa.int32()),
+            }
+        )
         return log.publish(log.store(number, group_results(rows, number, number)))
 
     def kept() -> list[str]:

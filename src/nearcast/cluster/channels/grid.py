@@ -47,17 +47,18 @@ def cell(lat: str, lon: str, level: str, height: str) -> str:
     return _id(level, row, f"floor(pmod({lon} + 180D, 360D) * {_count(row, height)} / 360D)")
 
 
-def cells_around(lat: str, lon: str, levels: Iterable[int]) -> str:
-    """SQL: an array of the cells around a point, at each of some levels."""
+def cells_around(lat: str, lon: str, levels: Iterable[int], prefix: str = "_") -> str:
+    """SQL: an array of the cells around a point, at each of some levels. prefix: of names unknown to lat and lon."""
+    n, dx, row = f"{prefix}n", f"{prefix}dx", f"{prefix}row"
     parts = []
     for level in sorted(set(levels)):
         height = f"{height_of(level)!r}D"
         # The inner arrays have one element each: they only give a name to what is used more than once.
-        columns = f"pmod(floor(pmod({lon} + 180D, 360D) * n / 360D) + dx, n)"
-        cells = f"transform(array(-1L, 0L, 1L), dx -> {_id(str(level), 'row', columns)})"
-        counted = f"flatten(transform(array({_count('row', height)}), n -> {cells}))"
+        columns = f"pmod(floor(pmod({lon} + 180D, 360D) * {n} / 360D) + {dx}, {n})"
+        cells = f"transform(array(-1L, 0L, 1L), {dx} -> {_id(str(level), row, columns)})"
+        counted = f"flatten(transform(array({_count(row, height)}), {n} -> {cells}))"
         first = f"floor(({lat} + 90D) / {height})"
-        parts.append(f"flatten(transform(array({first} - 1L, {first}, {first} + 1L), row -> {counted}))")
+        parts.append(f"flatten(transform(array({first} - 1L, {first}, {first} + 1L), {row} -> {counted}))")
     if not parts:
         return "array(cast(NULL AS BIGINT))"
     return f"array_distinct(concat({', '.join(parts)}))"

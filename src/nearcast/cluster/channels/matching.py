@@ -24,8 +24,8 @@ from nearcast.cluster.channels import grid
 from nearcast.cluster.channels.fault_isolation import EvaluationFailure, isolate
 from nearcast.cluster.channels.faults import ChannelFault, FaultLog
 from nearcast.cluster.channels.reusable_plan import PlanInput, is_reusable
-from nearcast.cluster.channels.rewrite import KEY, rewrite
-from nearcast.cluster.channels.running_channel import RunningChannel, subscription_table
+from nearcast.cluster.channels.running_channel import RunningChannel
+from nearcast.cluster.channels.statement import MATCHES, result_sql, subscription_table
 from nearcast.cluster.channels.time_limit import TimeLimit
 from nearcast.cluster.spark_errors import error_line, is_interruption
 
@@ -36,10 +36,9 @@ if TYPE_CHECKING:
     from nearcast.cluster.datasets.dataset_tables import StreamTable
     from nearcast.cluster.datasets.views import DatasetViews
 
-__all__ = ["MATCHES", "Matcher", "NewRecords"]
+__all__ = ["Matcher", "NewRecords"]
 
 _log = logging.getLogger(__name__)
-MATCHES = pa.schema([("channel", pa.string()), ("key", pa.string()), ("row", pa.string())])
 # A plan is reused when its tables were unchanged for this many batches.
 _UNCHANGED_BATCHES = 2
 # Each task of a reusable plan holds all subscriptions: not with more than this.
@@ -102,7 +101,7 @@ class Matcher:
 
     def _load(self, channel: RunningChannel) -> None:
         rows = channel.evaluated_rows()
-        frame = self._spark.createDataFrame(subscription_table(channel, rows))
+        frame = self._spark.createDataFrame(subscription_table(channel.validated, rows))
         if rows:
             frame = frame.repartition(int(self._spark.conf.get("spark.sql.shuffle.partitions") or "2")).cache()
             frame.count()  # now, not in the next micro-batch
@@ -118,7 +117,7 @@ class Matcher:
     def match_new(
         self, channels: Sequence[RunningChannel], table: StreamTable, records: pa.Table, views: DatasetViews
     ) -> pa.Table:
-        """Rows (channel, key, row as JSON) of a dataset's continuous channels for its new records."""
+        """Rows (channel, key, row as JSON, position) of a dataset's continuous channels for its new records."""
         due = [channel for channel in channels if channel.due]
         if not due or not records.num_rows:
             return MATCHES.empty_table()
@@ -153,7 +152,7 @@ class Matcher:
         if plan is not None and any(c not in due or c.inputs_version != version for c, version in plan.versions):
             del self._plans[key]
             plan = None
-        unchanged = [c for c in due if c.reusable and c.unchanged_batches >= _UNCHANGED_BATCHES]
+        unchanged = [c for c in due if c.validated.timeless and c.unchanged_batches >= _UNCHANGED_BATCHES]
         qualified = [channel for channel in unchanged if len(channel.rows) <= _MOST_SUBSCRIPTIONS]
         if any(plan is None or channel not in plan.considered for channel in qualified):
             plan = self._plans[key] = self._make_plan(qualified, table, records, view_of)
@@ -194,7 +193,7 @@ class Matcher:
     def match(
         self, channels: Sequence[RunningChannel], view_of: Mapping[str, str], new: NewRecords | None = None
     ) -> pa.Table:
-        """Rows (channel, key, row as JSON) of all these channels, from one plan. view_of: the view of each dataset."""
+        """Rows (channel, key, row as JSON, position) of these channels, from one plan. view_of: by dataset."""
         due = [channel for channel in channels if channel.due]
         if not due:
             return MATCHES.empty_table()
@@ -230,7 +229,7 @@ class Matcher:
         deadline = time.monotonic() + _ISOLATION_SECONDS
 
         def evaluate(keys: Sequence[str], rows: Sequence[int]) -> pa.Table | EvaluationFailure:
-            some = subscription_table(channel, {key: channel.rows[key] for key in keys})
+            some = subscription_table(channel.validated, {key: channel.rows[key] for key in keys})
             subscriptions = self._view(f"isolated {channel.number}", self._spark.createDataFrame(some))
             views = dict(view_of)
             if new is not None and records is not None:
@@ -316,17 +315,7 @@ class Matcher:
 
     @staticmethod
     def _rewritten(channel: RunningChannel, view_of: Mapping[str, str], subscriptions: str) -> str:
-        validated = channel.validated
-        text = rewrite(
-            validated.spec.query.strip().rstrip(";"),
-            validated.how,
-            view_of=view_of.__getitem__,
-            values=channel.values(),
-            subscriptions=subscriptions,
-        )
-        columns = ", ".join(f"`{name}`" for name in validated.columns)
-        json = f"to_json(struct({columns}), map('ignoreNullFields', 'false'))"
-        return f"SELECT '{channel.name}' AS channel, {KEY} AS key, {json} AS row FROM ({text}\n)"
+        return result_sql(channel.name, channel.validated, view_of.__getitem__, subscriptions, channel.radii())
 
 
 class _EvaluationError(Exception):

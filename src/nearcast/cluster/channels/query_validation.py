@@ -1,15 +1,22 @@
-"""Validates the query of a channel with Spark's own parser and optimizer; an error shows its place in the text."""
+"""Validates the query of a channel: its tree by the whitelist, its meaning by Spark. An error shows its place."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from sqlglot import exp
+from sqlglot.errors import ParseError, SqlglotError
+
 from nearcast.cluster.channels import grid
-from nearcast.cluster.channels.rewrite import SUBSCRIPTIONS, RewriteOptions, parameters_used, rewrite
-from nearcast.cluster.channels.tokens import tables, tokenize
+from nearcast.cluster.channels.batch_dependence import BatchDependenceError, check_batches
+from nearcast.cluster.channels.query_policy import PolicyError
+from nearcast.cluster.channels.query_tree import QueryTree, parse_query, to_sql
+from nearcast.cluster.channels.rewrite import Rewriter, Statement, UnsupportedError, free_prefix
+from nearcast.cluster.channels.statement import result_sql, subscription_ddl
 from nearcast.cluster.datasets.schema import dataset_ddl, parse_ddl
 from nearcast.cluster.spark_errors import error_line
 from nearcast.domain.channel import ChannelSpec, check_channel
@@ -19,13 +26,12 @@ from nearcast.errors import InputError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["QueryError", "ValidatedChannel", "validate_query"]
+__all__ = ["QueryError", "ValidatedChannel", "first_stream", "validate_query"]
 
 _CROSS = ("CartesianProduct", "BroadcastNestedLoopJoin")
-# The operators of a continuous query: none whose result depends on which records are in one batch.
-_ROW_BY_ROW = {
-    "Project", "Filter", "Join", "LateralJoin", "SubqueryAlias", "View", "Generate", "LogicalRDD", "LocalRelation",
-    "OneRowRelation", "ResolvedHint", "Relation",
+_SAMPLES = {
+    "int": "7", "bigint": "7L", "double": "7.5D", "boolean": "true", "date": "DATE'2001-02-03'",
+    "timestamp": "TIMESTAMP'2001-02-03 04:05:06Z'",
 }  # fmt: skip
 
 
@@ -39,7 +45,7 @@ class QueryError(InputError):
             return
         line = text.count("\n", 0, offset) + 1
         column = offset - (text.rfind("\n", 0, offset) + 1) + 1
-        shown = text.splitlines()[line - 1]
+        shown = (text.splitlines() or [""])[line - 1]
         super().__init__(
             f"channel {channel}: line {line}, column {column}: {reason}\n  {shown}\n  {' ' * (column - 1)}^"
         )
@@ -47,115 +53,178 @@ class QueryError(InputError):
 
 @dataclass(frozen=True)
 class ValidatedChannel:
-    """A channel that can run. how: its query is rewritten. datasets: it reads. columns: of its results."""
+    """A channel that can run. datasets: it reads. columns: the label of each column of its results, and its name in the
+    statement. timeless: its plan may be evaluated again."""
 
     spec: ChannelSpec
-    how: RewriteOptions
+    statement: Statement
     datasets: tuple[str, ...]
-    columns: tuple[str, ...]
+    columns: tuple[tuple[str, str], ...]
+    timeless: bool
+
+
+def first_stream(query: str, datasets: Mapping[str, DatasetSpec]) -> str:
+    """The first stream dataset that a query reads; empty when there is none, or when it cannot be parsed."""
+    try:
+        named = parse_query(query).datasets
+    except (PolicyError, SqlglotError):
+        return ""
+    return next((name for name in named if name in datasets and not datasets[name].static), "")
 
 
 def validate_query(spark: SparkSession, channel: ChannelSpec, datasets: Mapping[str, DatasetSpec]) -> ValidatedChannel:
     """Validate a channel; QueryError or InputError says what is wrong and where."""
     check_channel(channel)
     session = spark.newSession()
+    query = _parsed(session, channel)
+    _check_parameters(channel, query)
+    _check_datasets(channel, query, datasets)
     session.sql(grid.DISTANCE)
-    query = channel.query.strip().rstrip(";")
-    used = _check_parameters(channel, query)
-    types = {parameter.name: parameter.type for parameter in channel.parameters}
-    _parse(session, channel, query, types)
-    named = _check_tables(channel, query, datasets)
-    for name in named:
+    for name in query.datasets:
         _empty_view(session, name, dataset_ddl(datasets[name]))
-    analysed = _analyse(session, channel, query, types)
-    columns = tuple(analysed.columns)
-    for n, column in enumerate(columns):
-        if column.lower() in [other.lower() for other in columns[:n]]:
-            raise QueryError(channel.name, query, None, f"two columns are named {column!r}; rename one with AS")
-    _check_casts(channel, query, analysed, types, used)
-    _check_new(channel, query, named, datasets, analysed)
-    columns_of = [f"_p_{n} {kind}, _l_{n} BIGINT, _h_{n} DOUBLE" for n, kind in types.items()]
-    _empty_view(session, SUBSCRIPTIONS, ", ".join(["_key STRING", *columns_of]))
-    how = _choose(session, channel, query, types, analysed)
-    return ValidatedChannel(channel, how, tuple(named), columns)
+    types = {parameter.name: parameter.type for parameter in channel.parameters}
+    analysed = _analysed(session, channel, query, types)
+    _check_casts(channel, query, analysed, types)
+    _check_new(channel, query, datasets)
+    _check_faithful(session, channel, query, types, analysed)
+    tree, columns = _named_columns(channel, query, analysed.columns)
+    prefix = free_prefix(" ".join([query.text, *(datasets[name].schema for name in query.datasets)]))
+    _empty_view(session, f"{prefix}subscriptions", subscription_ddl(prefix, channel.parameters))
+    known = {name: [field.lower() for field in session.table(name).columns] for name in query.datasets}
+    rewriter = Rewriter(prefix, known, types, partial(_output_columns, session, types))
+    try:
+        statement = rewriter.statement(tree)
+    except UnsupportedError as error:
+        raise QueryError(
+            channel.name, query.text, None, f"cannot be answered for all subscriptions at once: {error}"
+        ) from None
+    validated = ValidatedChannel(channel, statement, query.datasets, columns, query.timeless)
+    _check_plan(session, validated)
+    return validated
 
 
-def _check_parameters(channel: ChannelSpec, query: str) -> dict[str, int]:
-    used = parameters_used(query)
-    declared = [parameter.name for parameter in channel.parameters]
-    for name, offset in used.items():
-        if name not in declared:
-            have = ", ".join(declared) or "none"
-            raise QueryError(channel.name, query, offset, f"parameter :{name} is not declared; declared: {have}")
-    for name in declared:
-        if name not in used:
-            raise QueryError(channel.name, query, None, f"parameter {name!r} is declared, but the query has no :{name}")
-    return used
-
-
-def _check_tables(channel: ChannelSpec, query: str, datasets: Mapping[str, DatasetSpec]) -> list[str]:
-    named: list[str] = []
-    for table in tables(tokenize(query)):
-        if not table.name:
-            continue
-        if table.name not in datasets:
-            if re.search(rf"\b{table.name}\s+AS\s*\(", query, re.IGNORECASE):
-                continue  # a WITH of the query's own
-            have = ", ".join(sorted(datasets)) or "none"
-            raise QueryError(channel.name, query, table.start, f"there is no dataset {table.name!r}; there are: {have}")
-        if table.name not in named:
-            named.append(table.name)
-    if not named:
-        raise QueryError(channel.name, query, None, "the query reads no dataset")
-    return named
-
-
-def _parse(session: SparkSession, channel: ChannelSpec, query: str, types: Mapping[str, str]) -> None:
-    """Refuse what is not SQL before any other check."""
+def _parsed(session: SparkSession, channel: ChannelSpec) -> QueryTree:
+    """The tree. What is not SQL is explained by Spark's parser, which evaluates nothing."""
     from pyspark.errors import ParseException
 
-    text, places = _with_nulls(query, types)
+    text = channel.query.strip().rstrip(";").rstrip()
     try:
-        session._jsparkSession.sessionState().sqlParser().parsePlan(text)
-    except ParseException as error:
-        _explain(channel, query, error, places)
+        return parse_query(text)
+    except PolicyError as error:
+        raise QueryError(channel.name, text, _offset(error.node), str(error)) from None
+    except (SqlglotError, RecursionError) as error:
+        try:
+            session._jsparkSession.sessionState().sqlParser().parsePlan(text)
+        except ParseException as spark_error:
+            _explain(channel, text, spark_error)
+        reason = error.errors[0]["description"] if isinstance(error, ParseError) and error.errors else str(error)
+        raise QueryError(channel.name, text, None, f"the query is not understood: {reason}") from None
 
 
-def _analyse(session: SparkSession, channel: ChannelSpec, query: str, types: Mapping[str, str]) -> DataFrame:
+def _check_parameters(channel: ChannelSpec, query: QueryTree) -> None:
+    declared = [parameter.name for parameter in channel.parameters]
+    for name, offset in query.parameters.items():
+        if name not in declared:
+            have = ", ".join(declared) or "none"
+            raise QueryError(channel.name, query.text, offset, f"parameter :{name} is not declared; declared: {have}")
+    for name in declared:
+        if name not in query.parameters:
+            raise QueryError(
+                channel.name, query.text, None, f"parameter {name!r} is declared, but the query has no :{name}"
+            )
+
+
+def _check_datasets(channel: ChannelSpec, query: QueryTree, datasets: Mapping[str, DatasetSpec]) -> None:
+    for table in query.tree.find_all(exp.Table):
+        if table.name.lower() not in datasets:
+            have = ", ".join(sorted(datasets)) or "none"
+            reason = f"there is no dataset {table.name.lower()!r}; there are: {have}"
+            raise QueryError(channel.name, query.text, _offset(table.this), reason)
+    if not query.datasets:
+        raise QueryError(channel.name, query.text, None, "the query reads no dataset")
+
+
+def _offset(node: exp.Expr | None) -> int | None:
+    """Where a node is in the text, if sqlglot noted it."""
+    if node is None:
+        return None
+    starts = [inner.meta["start"] for inner in node.walk() if "start" in inner.meta]
+    return min(starts, default=None)
+
+
+def sample_arguments(types: Mapping[str, str]) -> dict[str, Any]:
+    """A literal of the type of each parameter, so that Spark can analyse the query as it is written."""
+    from pyspark.sql.functions import expr, lit
+
+    return {name: lit(_sample_text(name)) if kind == "string" else expr(_SAMPLES[kind]) for name, kind in types.items()}
+
+
+def _sample_text(name: str) -> str:
+    return f"sample of {name}"
+
+
+def _analysed(session: SparkSession, channel: ChannelSpec, query: QueryTree, types: Mapping[str, str]) -> DataFrame:
     """Let Spark resolve names and types."""
-    from pyspark.errors import AnalysisException
+    from pyspark.errors import PySparkException
 
-    text, places = _with_nulls(query, types)
     try:
-        return session.sql(text)
-    except AnalysisException as error:
-        _explain(channel, query, error, places)
+        frame = session.sql(query.text, args=sample_arguments(types))
+        columns = frame.columns
+    except PySparkException as error:
+        _explain(channel, query.text, error)
+    for n, column in enumerate(columns):
+        if column.lower() in [other.lower() for other in columns[:n]]:
+            raise QueryError(channel.name, query.text, None, f"two columns are named {column!r}; rename one with AS")
+    return frame
 
 
-def _with_nulls(query: str, types: Mapping[str, str]) -> tuple[str, list[tuple[int, int]]]:
-    """The query with a typed null for each parameter; (offset, growth) of each replacement."""
-    places: list[tuple[int, int]] = []
-    pieces, last = [], 0
-    for token in tokenize(query):
-        if token.kind == "parameter":
-            value = f"CAST(NULL AS {types[token.text[1:]]})"
-            pieces += [query[last : token.start], value]
-            places.append((token.start, len(value) - len(token.text)))
-            last = token.end
-    return "".join([*pieces, query[last:]]), places
+def _output_columns(session: SparkSession, types: Mapping[str, str], tree: exp.Expr) -> list[str] | None:
+    """The columns of a query; None when it means nothing by itself."""
+    from pyspark.errors import PySparkException
+
+    try:
+        return list(session.sql(to_sql(tree), args=sample_arguments(types)).columns)
+    except PySparkException:
+        return None
 
 
-def _explain(channel: ChannelSpec, query: str, error: Any, places: Sequence[tuple[int, int]]) -> NoReturn:
+def _check_faithful(
+    session: SparkSession, channel: ChannelSpec, query: QueryTree, types: Mapping[str, str], analysed: DataFrame
+) -> None:
+    """Spark must read the tree's text as it reads the user's: the two have the same plan."""
+    from pyspark.errors import PySparkException
+
+    again = to_sql(query.tree)
+    same = False
+    try:
+        # Spark tells a comma from CROSS JOIN, the tree does not; both mean the same.
+        for text in (again, to_sql(_without_cross(query.tree))):
+            plans = [f._jdf.queryExecution() for f in (analysed, session.sql(text, args=sample_arguments(types)))]
+            if query.timeless:
+                same = same or plans[0].optimizedPlan().sameResult(plans[1].optimizedPlan())
+            else:  # the optimizer puts the time into the plan
+                same = same or plans[0].analyzed().sameResult(plans[1].analyzed())
+    except PySparkException as error:
+        raise QueryError(channel.name, query.text, None, f"{error_line(error)} (read as: {again})") from None
+    if not same:
+        raise QueryError(channel.name, query.text, None, f"the query is not understood; it would be read as: {again}")
+
+
+def _without_cross(tree: exp.Expr) -> exp.Expr:
+    tree = tree.copy()
+    for join in tree.find_all(exp.Join):
+        if join.kind == "CROSS" and not isinstance(join.this, exp.Lateral):
+            join.set("kind", None)
+            join.set("on", exp.true())
+    return tree
+
+
+def _explain(channel: ChannelSpec, text: str, error: Any) -> NoReturn:
     message = re.sub(r"; line \d+ pos \d+\s*;?$", "", error_line(error)).rstrip(";. ")
     offset = _place(str(error), error)
     if offset is not None:
-        for start, longer in places:
-            if offset > start + longer:
-                offset -= longer
-            elif offset > start:
-                offset = start
-        offset = min(max(offset, 0), max(len(query) - 1, 0))
-    raise QueryError(channel.name, query, offset, message) from None
+        offset = min(max(offset, 0), max(len(text) - 1, 0))
+    raise QueryError(channel.name, text, offset, message) from None
 
 
 def _place(text: str, error: Any) -> int | None:
@@ -177,117 +246,86 @@ def _place(text: str, error: Any) -> int | None:
     return column if line == 1 else None
 
 
-def _check_casts(
-    channel: ChannelSpec, query: str, analysed: DataFrame, types: Mapping[str, str], used: Mapping[str, int]
-) -> None:
+def _check_casts(channel: ChannelSpec, query: QueryTree, analysed: DataFrame, types: Mapping[str, str]) -> None:
     """Spark would cast a text that is compared with a number, and fail at run time for a text that is no number."""
     plan = analysed._jdf.queryExecution().analyzed().toString()
-    texts = [name for name, kind in types.items() if kind == "string"]
-    found = re.search(r"cast\(cast\(null as string\) as (int|bigint|double|float|boolean|timestamp|date)\)", plan)
-    if found and texts:
-        offset = used[texts[0]] if len(texts) == 1 else None
-        which = f":{texts[0]}" if len(texts) == 1 else f"one of {', '.join(':' + name for name in texts)}"
-        raise QueryError(channel.name, query, offset, f"{which} is string but is used as {found[1]}")
-    mixed = re.search(r"cast\((\w+)#\d+ as (int|bigint|double|float|boolean)\) (?:=|<|>|<=|>=) ", plan)
-    if mixed and re.search(rf"\b{mixed[1]}#\d+ *[^L\d]", plan):
-        kinds = {field.name: field.dataType.simpleString() for name in _strings(channel, analysed) for field in name}
-        if kinds.get(mixed[1]) == "string":
-            raise QueryError(channel.name, query, None, f"column {mixed[1]} is string but is compared with {mixed[2]}")
+    for name, kind in types.items():
+        found = re.search(rf"cast\({_sample_text(name)} as (\w+)\)", plan)
+        if kind == "string" and found and found[1] != "string":
+            offset = query.parameters[name]
+            raise QueryError(channel.name, query.text, offset, f":{name} is string but is used as {found[1]}")
 
 
-def _strings(channel: ChannelSpec, analysed: DataFrame) -> list[Any]:
-    session = analysed.sparkSession
-    return [session.table(table.name).schema.fields for table in tables(tokenize(channel.query)) if table.name]
-
-
-def _check_new(
-    channel: ChannelSpec, query: str, named: Sequence[str], datasets: Mapping[str, DatasetSpec], analysed: DataFrame
-) -> None:
-    if channel.new and (channel.new not in named or datasets[channel.new].static):
-        streams = ", ".join(name for name in named if not datasets[name].static) or "none"
-        raise QueryError(
-            channel.name, query, None, f"new is {channel.new!r}; allowed are the stream datasets it reads: {streams}"
-        )
+def _check_new(channel: ChannelSpec, query: QueryTree, datasets: Mapping[str, DatasetSpec]) -> None:
+    if channel.new and (channel.new not in query.datasets or datasets[channel.new].static):
+        streams = ", ".join(name for name in query.datasets if not datasets[name].static) or "none"
+        reason = f"new is {channel.new!r}; allowed are the stream datasets it reads: {streams}"
+        raise QueryError(channel.name, query.text, None, reason)
     if not channel.continuous:
         return
     if not channel.new:
-        raise QueryError(channel.name, query, None, "a continuous channel must read a stream dataset in its FROM")
-    if len([t for t in tables(tokenize(query)) if t.name == channel.new]) > 1:
-        raise QueryError(
-            channel.name, query, None, f"a continuous channel can read {channel.new} once: only new records are seen"
-        )
-    for node in _nodes(analysed._jdf.queryExecution().analyzed()):
-        if node not in _ROW_BY_ROW:
-            raise QueryError(
-                channel.name, query, None,
-                f"{node.lower()} in a continuous channel would depend on which records are in one batch; give the "
-                f"channel a period, or group by the record ({channel.new}._sequence)",
-            )  # fmt: skip
+        raise QueryError(channel.name, query.text, None, "a continuous channel must read a stream dataset in its FROM")
+    try:
+        check_batches(query.tree, channel.new)
+    except BatchDependenceError as error:
+        raise QueryError(channel.name, query.text, None, str(error)) from None
 
 
-def _nodes(plan: Any) -> list[str]:
-    """The operators of a plan. An aggregate per record counts as a projection."""
-    name = str(plan.nodeName()).split(" ")[0].split("(")[0]
-    if name == "Aggregate" and "_sequence#" in plan.groupingExpressions().toString():
-        name = "Project"
-    if name in ("LogicalRDD", "View"):
-        return [name]
-    children = plan.children()
-    return [name] + [found for n in range(children.size()) for found in _nodes(children.apply(n))]
+def _named_columns(
+    channel: ChannelSpec, query: QueryTree, names: list[str]
+) -> tuple[exp.Expr, tuple[tuple[str, str], ...]]:
+    """The tree with a name for each column, and the label and name of each. A label is the text of the expression."""
+    tree = query.tree.copy()
+    if not isinstance(tree, exp.Select) or any(node.is_star for node in tree.expressions):
+        for name in names:
+            if not re.fullmatch(r"\w+", name) and "`" in name:
+                raise QueryError(channel.name, query.text, None, f"column {name} needs a name without `, with AS")
+        return tree, tuple((name, name) for name in names)
+    prefix = free_prefix(query.text)
+    columns: list[tuple[str, str]] = []
+    projections: list[exp.Expr] = []
+    for n, (node, name) in enumerate(zip(tree.expressions, names, strict=False)):
+        if isinstance(node, exp.Alias | exp.Column):
+            columns.append((name, name))
+            projections.append(node)
+        else:
+            columns.append((to_sql(node), f"{prefix}c{n}"))
+            projections.append(exp.alias_(node.copy(), f"{prefix}c{n}"))
+    if len(columns) != len(names):  # an expression with several columns, such as inline
+        return tree, tuple((name, name) for name in names)
+    tree.set("expressions", projections)
+    return tree, tuple(columns)
 
 
-def _joins_first(plan: Any) -> bool:
-    """Whether the outermost SELECT only filters and projects its FROM."""
-    name = str(plan.nodeName()).split(" ")[0]
-    if name in ("Project", "Filter"):
-        return _joins_first(plan.children().apply(0))
-    return name in ("Join", "LateralJoin", "SubqueryAlias", "View")
-
-
-def _choose(
-    session: SparkSession, channel: ChannelSpec, query: str, types: Mapping[str, str], analysed: DataFrame
-) -> RewriteOptions:
-    """The first rewrite of the query for all subscriptions that needs no cross join."""
+def _check_plan(session: SparkSession, channel: ValidatedChannel) -> None:
+    """Analyse the final statement, and refuse one that compares all rows of two datasets."""
     from pyspark.errors import PySparkException
 
-    simple = _joins_first(analysed._jdf.queryExecution().analyzed())
-    values = {name: [1.0, 1000.0] if kind == "double" else [1, 1000] for name, kind in types.items()}
-    reasons: list[str] = []
-    nested_loop: RewriteOptions | None = None
-    for how in (RewriteOptions(True), RewriteOptions()):
-        if how.inline and not simple:
-            continue
-        try:
-            text = rewrite(query, how, view_of=lambda name: name, values=values)
-            plan = session.sql(text)._jdf.queryExecution().executedPlan()
-        except PySparkException as error:
-            reasons.append(error_line(error))
-            continue
-        if not any(word in plan.toString() for word in _CROSS):
-            return how
-        if nested_loop is None and _compares_subscriptions_only(plan):
-            nested_loop = how
-        reasons.append("")
-    if nested_loop is not None:
-        return nested_loop
-    if all(reasons):
-        raise QueryError(channel.name, query, None, f"cannot be answered for all subscriptions at once: {reasons[0]}")
-    raise QueryError(
-        channel.name, query, None,
-        "would compare every record of a dataset with every record of another (a cross join). "
-        "Join them by an equality, or by distance(a.lat, a.lon, b.lat, b.lon) <= a number or parameter, with AND",
-    )  # fmt: skip
+    spec, prefix = channel.spec, channel.statement.prefix
+    values: dict[str, list[float]] = {name: [1.0, 1000.0] for name in channel.statement.radius_parameters}
+    text = result_sql(spec.name, channel, lambda name: name, f"{prefix}subscriptions", values)
+    try:
+        plan = session.sql(text)._jdf.queryExecution().executedPlan()
+    except PySparkException as error:
+        reason = f"cannot be answered for all subscriptions at once: {error_line(error)}"
+        raise QueryError(spec.name, spec.query, None, reason) from None
+    if not _compares_subscriptions_only(plan, f"{prefix}key#"):
+        raise QueryError(
+            spec.name, spec.query, None,
+            "would compare every record of a dataset with every record of another (a cross join). "
+            "Join them by an equality, or by distance(a.lat, a.lon, b.lat, b.lon) <= a number or parameter, with AND",
+        )  # fmt: skip
 
 
-def _compares_subscriptions_only(plan: Any) -> bool:
+def _compares_subscriptions_only(plan: Any, key: str) -> bool:
     """Whether each nested loop of a plan has the subscriptions on one side: `r.severity > :least` and the like."""
     children = [plan.children().apply(n) for n in range(plan.children().size())]
     if str(plan.nodeName()).startswith(_CROSS):
-        subscribed = [child for child in children if "_key#" in child.toString()]
+        subscribed = [child for child in children if key in child.toString()]
         alone = any(child.collectLeaves().size() == 1 for child in subscribed)
         if not subscribed or not (alone or plan.condition().isDefined()):
             return False
-    return all(_compares_subscriptions_only(child) for child in children)
+    return all(_compares_subscriptions_only(child, key) for child in children)
 
 
 def _empty_view(session: SparkSession, name: str, ddl: str) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from nearcast.nats import subjects
 
@@ -50,7 +51,12 @@ class StoredResults:
 
 
 def group_results(rows: pa.Table, execution: int, at_us: int) -> pa.Table:
-    """One result for each subscription from rows (channel, key, row as JSON); a large one in several parts."""
+    """One result for each subscription from rows (channel, key, row as JSON, position); a large one in several parts.
+
+    position: where the query orders its rows, the place of each within its result.
+    """
+    if pc.any(pc.is_valid(rows["position"])).as_py():
+        rows = rows.take(pc.sort_indices(rows, [("position", "ascending")]))
     found: dict[tuple[str, str], list[str]] = {}
     columns = (rows["channel"].to_pylist(), rows["key"].to_pylist(), rows["row"].to_pylist())
     for channel, key, row in zip(*columns, strict=True):

@@ -1,228 +1,341 @@
-"""Rewrites a channel's query so that one plan answers all its subscriptions.
+"""Rewrites a channel's query so that one statement answers all its subscriptions.
 
-`:name` becomes a column of the subscription table, and Spark's optimizer turns equalities into hash joins. A value of a
-subscription is never part of the text. `distance(a.lat, a.lon, x, y) <= :radius` is rewritten as an equality: the
-records of `a` are copied into the grid cells around them.
+Every SELECT that depends on parameters gets the subscription table as its first relation, and `:name` becomes a column
+of it: values are never text. The key of the subscription goes with each row: it joins what depends on parameters, and
+groups, partitions and limits are made by key. Names inside begin with a prefix that the query does not contain.
+
+`distance(a.lat, a.lon, x, y) <= :radius` is also written as an equality, so that it is a hash join: the rows of `a` are
+copied into the grid cells around them, and the other point has one cell.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import itertools
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
+
+from sqlglot import exp
 
 from nearcast.cluster.channels import grid
-from nearcast.cluster.channels.tokens import (
-    Predicate,
-    TableRef,
-    Token,
-    predicates,
-    split_arguments,
-    tables,
-    tokenize,
-)
+from nearcast.cluster.channels.query_tree import has_aggregate, own_nodes, sources, to_sql
+from nearcast.cluster.channels.radius import RadiusConditions
 
-__all__ = ["KEY", "SUBSCRIPTIONS", "RewriteOptions", "parameters_used", "rewrite"]
+__all__ = ["Rewriter", "Statement", "UnsupportedError", "free_prefix"]
 
-SUBSCRIPTIONS = "_subscriptions"
-KEY = "_subscription"
+
+class UnsupportedError(ValueError):
+    """A construct that cannot be written for all subscriptions at once."""
+
+
+def free_prefix(text: str) -> str:
+    """A prefix for names that does not occur in a text."""
+    lowered = text.lower()
+    return next(p for n in itertools.count() if (p := f"nc{n or ''}__") not in lowered)
 
 
 @dataclass(frozen=True)
-class RewriteOptions:
-    """How a query is rewritten.
+class Statement:
+    """A query for all subscriptions. template: its text, in which views and cells are marked.
 
-    inline: the subscription table joins the query's own FROM, which gives the cheaper plan; else it joins the query as
-    a LATERAL subquery, which works for any query.
+    key, position: columns of the subscription's key and of the row's place in its result (if it has one).
+    cells: marker, coordinates and bound of each radius condition.
     """
 
-    inline: bool = False
+    template: str
+    prefix: str
+    key: str
+    position: str
+    cells: tuple[tuple[str, str, str, str | float], ...] = ()
+
+    @property
+    def radius_parameters(self) -> tuple[str, ...]:
+        return tuple(bound for _, _, _, bound in self.cells if isinstance(bound, str))
+
+    def text(self, view_of: Callable[[str], str], subscriptions: str, values: Mapping[str, Collection[float]]) -> str:
+        """The text for given views. values: in use for the parameters that are a radius."""
+        around = {}
+        for marker, lat, lon, bound in self.cells:
+            bounds = values.get(bound, ()) if isinstance(bound, str) else (bound,)
+            around[marker] = grid.cells_around(lat, lon, {grid.level_of(value) for value in bounds}, self.prefix)
+        text = re.sub(rf"`?{self.prefix}cells\d+`?", lambda m: around[m[0].strip("`")], self.template)
+        text = re.sub(rf"`?{self.prefix}view_(\w+)`?", lambda m: view_of(m[1]), text)
+        return text.replace(f"{self.prefix}subscriptions", subscriptions)
 
 
-def parameters_used(query: str) -> dict[str, int]:
-    """The parameters of a query and the offset of the first use of each."""
-    found: dict[str, int] = {}
-    for token in tokenize(query):
-        if token.kind == "parameter":
-            found.setdefault(token.text[1:], token.start)
-    return found
+class Rewriter:
+    """Of one query. columns: of each dataset. types: of the parameters. output_columns: of a query."""
 
+    def __init__(
+        self,
+        prefix: str,
+        columns: Mapping[str, Collection[str]],
+        types: Mapping[str, str],
+        output_columns: Callable[[exp.Expr], list[str] | None],
+    ) -> None:
+        self._prefix, self._columns, self._types, self._output = prefix, columns, types, output_columns
+        self._numbers = itertools.count()
+        self._names: dict[int, list[str] | None] = {}  # of the columns of set operations and of their sides
+        self._radius = RadiusConditions(prefix, columns, types)
 
-def rewrite(
-    query: str,
-    how: RewriteOptions,
-    *,
-    view_of: Callable[[str], str],
-    values: Mapping[str, Collection[float]],
-    subscriptions: str = SUBSCRIPTIONS,
-) -> str:
-    """The query for all subscriptions, with a first column `_subscription`, the key.
+    def statement(self, tree: exp.Expr) -> Statement:
+        """The statement for all subscriptions; UnsupportedError when there is none."""
+        tree = tree.copy()
+        for operation in tree.find_all(exp.SetOperation):
+            for query in (operation, operation.this, operation.expression):
+                self._names[id(query)] = self._output(query)
+        for select in list(tree.find_all(exp.Select)):
+            self._radius.rewrite(select)
+        keyed, key, position = self._keyed(tree, outermost=True)
+        cells = self._radius.resolve(keyed)
+        for table in list(keyed.find_all(exp.Table)):
+            name = table.name.lower()
+            if name.startswith(self._prefix):
+                continue
+            if not table.alias:
+                table.set("alias", exp.TableAlias(this=exp.to_identifier(table.name)))
+            table.set("this", exp.to_identifier(f"{self._prefix}view_{name}"))
+        text = to_sql(keyed)
+        for marker, sql in self._radius.own_cells.items():
+            text = re.sub(rf"`?{marker}`?(?!\w)", lambda _, sql=sql: sql, text)  # type: ignore[misc]
+        return Statement(text, self._prefix, key, position, cells)
 
-    view_of: the view that stands for a dataset. values: the distinct values that subscriptions have for a parameter.
-    """
-    tokens = tokenize(query)
-    edits = _Edits(query)
-    named = tables(tokens)
-    extra: dict[int, list[str]] = {}  # a table by its start -> the columns it gets
+    def _named(self, query: exp.Expr) -> list[str]:
+        names = self._names.get(id(query))
+        if names is None:
+            raise UnsupportedError("a set operation within a condition")
+        return names
 
-    for n, (predicate, alias, column, wanted) in enumerate(_equalities(tokens, named, values)):
-        extra.setdefault(alias.start, []).append(f"explode({column}) AS _e{n}")
-        edits.put(predicate.start, predicate.end, wanted.replace("{e}", f"{alias.alias}._e{n}"))
-    for table in named:
-        # One explode per SELECT is allowed, so they are nested.
-        columns = extra.get(table.start, [])
-        edits.put(table.start, table.start, "".join(f"(SELECT *, {column} FROM " for column in reversed(columns)))
-        if table.name:
-            bare = query[table.end :].lstrip()[: len(table.alias)].lower() != table.alias and table.alias == table.name
-            edits.put(table.start, table.end, view_of(table.name))
-            edits.put(table.end, table.end, ")" * len(columns) + (f" AS {table.alias}" if bare else ""))
+    def _name(self, what: str) -> str:
+        return f"{self._prefix}{what}{next(self._numbers)}"
+
+    def _keyed(self, query: Any, outermost: bool = False) -> tuple[Any, str, str]:
+        """A query with the key as a further column; the names of the key's and the position's column."""
+        while isinstance(query, exp.Subquery):
+            if any(query.args.get(name) for name in ("order", "limit", "offset")):
+                raise UnsupportedError("ORDER BY or LIMIT behind parentheses")
+            query = query.this
+        order, limit, offset = (query.args.pop(name, None) for name in ("order", "limit", "offset"))
+        for name in ("sort", "cluster", "distribute"):
+            query.args.pop(name, None)
+        if limit is None and offset is None and not outermost:
+            order = None  # the order of a subquery means nothing
+        if isinstance(query, exp.SetOperation):
+            names = self._named(query)
+            orders = [] if order is None else [self._order_by_output(item, names) for item in order.expressions]
+            made, key = self._set_operation(query, names)
         else:
-            edits.put(table.end, table.end, ")" * len(columns))
-    if how.inline:
-        select, origin = _outer_clauses(tokens)
-        edits.put(select.end, select.end, f" _p._key AS {KEY},")
-        edits.put(origin.end, origin.end, f" {subscriptions} AS _p CROSS JOIN")
-    text = edits.text(lambda piece: _bind(piece))
-    if how.inline:
-        return text
-    return f"SELECT _p._key AS {KEY}, _q.* FROM {subscriptions} AS _p JOIN LATERAL ({text}) AS _q"
+            made, key, orders = self._select(query, [] if order is None else order.expressions)
+        if not orders and limit is None and offset is None:
+            return made, key, ""
+        return self._ranked(made, key, orders, _number(limit), _number(offset) or 0)
+
+    def _ranked(
+        self, query: Any, key: str, orders: list[exp.Expr], limit: int | None, offset: int
+    ) -> tuple[Any, str, str]:
+        """The rows of each key numbered in their order, and only the first ones when there is a limit."""
+        position = self._name("r")
+        window = exp.Window(
+            this=exp.RowNumber(),
+            partition_by=[exp.column(key)],
+            order=exp.Order(expressions=orders or [exp.Ordered(this=exp.column(key), nulls_first=True)]),
+        )
+        ranked = exp.select("*", exp.alias_(window, position)).from_(self._derived(query))
+        if limit is None and not offset:
+            return ranked, key, position
+        outer = exp.select("*").from_(self._derived(ranked))
+        if offset:
+            outer = outer.where(exp.GT(this=exp.column(position), expression=exp.Literal.number(offset)))
+        if limit is not None:
+            outer = outer.where(exp.LTE(this=exp.column(position), expression=exp.Literal.number(offset + limit)))
+        return outer, key, position
+
+    def _derived(self, query: Any) -> exp.Subquery:
+        return exp.Subquery(this=query, alias=exp.TableAlias(this=exp.to_identifier(self._name("d"))))
+
+    def _set_operation(self, query: exp.SetOperation, names: list[str]) -> tuple[Any, str]:
+        """Both sides with their keys. Columns go by position, so that each side has exactly its own and the key."""
+        if query.args.get("by_name"):
+            raise UnsupportedError("a set operation BY NAME")
+        if len({name.lower() for name in names}) < len(names):
+            raise UnsupportedError("a set operation with two columns of one name")
+        key = self._name("k")
+        for side in ("this", "expression"):
+            branch = query.args[side]
+            own = self._named(branch)
+            inner, inner_key, _ = self._keyed(branch)
+            alias = self._name("d")
+            columns = [exp.to_identifier(name, quoted=True) for name in own]
+            if len({name.lower() for name in own}) < len(own) or any(not re.fullmatch(r"\w+", name) for name in own):
+                raise UnsupportedError("a set operation with unnamed columns; name them with AS")
+            chosen = exp.select(
+                *[
+                    exp.alias_(exp.Column(this=column, table=exp.to_identifier(alias)), name, quoted=True)
+                    for column, name in zip(columns, names, strict=True)
+                ],
+                exp.alias_(exp.column(inner_key, alias), key),
+            ).from_(exp.Subquery(this=inner, alias=exp.TableAlias(this=exp.to_identifier(alias))))
+            query.set(side, chosen)
+        return query, key
+
+    def _order_by_output(self, item: Any, names: list[str]) -> Any:
+        target = item.this
+        if isinstance(target, exp.Literal) and not target.is_string:
+            item.set("this", exp.column(names[int(target.name) - 1], quoted=True))
+        elif target.find(exp.Query):
+            raise UnsupportedError("ORDER BY a subquery")
+        return item
+
+    def _select(self, select: exp.Select, order: Iterable[Any]) -> tuple[Any, str, list[Any]]:
+        """A SELECT with its key, and with columns to order by."""
+        if not sources(select):
+            raise UnsupportedError("a SELECT without FROM")
+        distinct = select.args.get("distinct")
+        if distinct is not None and distinct.args.get("on"):
+            raise UnsupportedError("DISTINCT ON")
+        subscription, key = self._name("p"), self._name("k")
+        orders = []
+        for item in order:
+            hidden = self._name("o")
+            select.append("expressions", exp.alias_(_order_expression(select, item.this), hidden))
+            item.set("this", exp.column(hidden))
+            orders.append(item)
+        if not select.args.get("group") and has_aggregate(select):
+            return self._lateral(select, subscription, key), key, orders
+        self._join_subscriptions(select, subscription)
+        self._bind(select, subscription)
+        key_column = exp.column(f"{self._prefix}key", subscription)
+        self._group_by(select, key_column, subscription)
+        for window in [node for node in own_nodes(select) if isinstance(node, exp.Window)]:
+            if window.args.get("alias") is None or window.parent is select:
+                window.set("partition_by", [*(window.args.get("partition_by") or []), key_column.copy()])
+        select.append("expressions", exp.alias_(key_column.copy(), key))
+        return select, key, orders
+
+    def _lateral(self, select: exp.Select, subscription: str, key: str) -> exp.Select:
+        """An aggregate over all rows has a row for each subscription, even without input: Spark takes care of that."""
+        for source, _ in sources(select):
+            if source.find(exp.Placeholder) and not isinstance(source, exp.Lateral):
+                raise UnsupportedError("an aggregate without GROUP BY over a subquery with parameters")
+        self._bind(select, subscription)
+        inner = exp.Lateral(
+            this=exp.Subquery(this=select), alias=exp.TableAlias(this=exp.to_identifier(self._name("d")))
+        )
+        outer = exp.select("*", exp.alias_(exp.column(f"{self._prefix}key", subscription), key))
+        outer = outer.from_(self._subscriptions(subscription))
+        outer.append("joins", exp.Join(this=inner, kind="CROSS"))
+        return outer
+
+    def _subscriptions(self, alias: str) -> exp.Table:
+        return exp.to_table(f"{self._prefix}subscriptions", alias=alias)
+
+    def _join_subscriptions(self, select: exp.Select, subscription: str) -> None:
+        """Put the subscription table before all relations of a FROM."""
+        relations = sources(select)
+        joins = [join for _, join in relations if join is not None]
+        keyed_by: dict[int, str] = {}
+        dependent = any(_depends(source) for source, _ in relations) or any(
+            _depends(join.args.get("on")) for join in joins
+        )
+        if any(join.side in ("RIGHT", "FULL") for join in joins):
+            if not dependent:
+                first = relations[0][0]
+                first.set("joins", [*(first.args.get("joins") or []), *joins])
+                select.set("joins", None)
+                relations, joins = [(exp.Subquery(this=first), None)], []
+            elif len(joins) == 1 and joins[0].side == "RIGHT" and not joins[0].args.get("using"):
+                left, only = relations[0][0], joins[0]
+                right = only.this
+                only.set("side", "LEFT")
+                only.set("this", left)
+                relations = [(right, None), (left, only)]
+            else:
+                raise UnsupportedError("parameters within a FULL JOIN, or a RIGHT JOIN with others")
+        placed: list[exp.Join] = []
+        for source, join in relations:
+            if isinstance(source, exp.Subquery) and isinstance(source.this, exp.Query) and _depends(source):
+                inner, inner_key, _ = self._keyed(source.this)
+                source.set("this", inner)
+                keyed_by[id(source)] = inner_key
+            elif _depends(source) and not isinstance(source, exp.Lateral):
+                raise UnsupportedError("parameters within joins in parentheses")
+            condition = None
+            if id(source) in keyed_by:
+                if not source.alias:
+                    source.set("alias", exp.TableAlias(this=exp.to_identifier(self._name("d"))))
+                names = source.args["alias"].args.get("columns")
+                if names:
+                    names.append(exp.to_identifier(keyed_by[id(source)]))
+                condition = exp.EQ(
+                    this=exp.column(keyed_by[id(source)], source.alias),
+                    expression=exp.column(f"{self._prefix}key", subscription),
+                )
+            if join is None:
+                placed.append(exp.Join(this=source, on=condition) if condition else exp.Join(this=source, kind="CROSS"))
+                continue
+            if condition is not None:
+                if join.args.get("using") or join.args.get("method"):
+                    raise UnsupportedError("USING or NATURAL with a subquery that has parameters; write ON")
+                join.set("on", exp.and_(join.args["on"], condition) if join.args.get("on") else condition)
+                if join.kind == "CROSS":
+                    join.set("kind", None)
+            placed.append(join)
+        select.set("from_", exp.From(this=self._subscriptions(subscription)))
+        select.set("joins", placed)
+
+    def _bind(self, node: exp.Expr, subscription: str) -> None:
+        """Every parameter as a column of the subscription table."""
+        for place in list(node.find_all(exp.Placeholder)):
+            place.replace(exp.column(parameter_column(self._prefix, place.name), subscription))
+
+    def _group_by(self, select: exp.Select, key: exp.Column, subscription: str) -> None:
+        group = select.args.get("group")
+        if group is None:
+            return
+        if any(group.args.get(name) for name in ("rollup", "cube", "grouping_sets", "totals")) or any(
+            isinstance(node, exp.GroupingSets | exp.Rollup | exp.Cube) for node in group.expressions
+        ):
+            raise UnsupportedError("ROLLUP, CUBE and GROUPING SETS")
+        if group.args.get("all"):
+            group.set("all", None)
+            group.set("expressions", [node.unalias().copy() for node in select.expressions if not has_aggregate(node)])
+        # The values of a subscription are the same for all its rows: grouping by them changes nothing.
+        used = {node.name: node.copy() for node in select.find_all(exp.Column) if node.table == subscription}
+        for column in (key.copy(), *(used[name] for name in sorted(used))):
+            group.append("expressions", column)
 
 
-def _equalities(
-    tokens: Sequence[Token],
-    named: Sequence[TableRef],
-    values: Mapping[str, Collection[float]],
-) -> list[tuple[Predicate, TableRef, str, str]]:
-    """(predicate, table to copy, array to explode, new predicate) for each predicate that becomes an equality."""
-    found: list[tuple[Predicate, TableRef, str, str]] = []
-    copied: set[int] = set()
-    for predicate in predicates(tokens):
-        made = _radius(predicate, named, copied, values)
-        if made is not None:
-            copied.add(made[0].start)
-            found.append((predicate, *made))
-    return found
+def parameter_column(prefix: str, name: str) -> str:
+    """The column of the subscription table for a parameter; `#level_x` and `#height_x`: of `:x` on the grid."""
+    return f"{prefix}{name[1:]}" if name.startswith("#") else f"{prefix}value_{name}"
 
 
-def _radius(
-    predicate: Predicate, named: Sequence[TableRef], copied: set[int], values: Mapping[str, Collection[float]]
-) -> tuple[TableRef, str, str] | None:
-    found = radius_condition(predicate)
-    if found is None:
+def _depends(node: Any) -> bool:
+    return node is not None and node.find(exp.Placeholder) is not None
+
+
+def _number(clause: Any) -> int | None:
+    if clause is None:
         return None
-    arguments, bound, text = found
-    levels = bound_levels(bound, values)
-    if levels is None:
-        return None
-    points = (arguments[:2], arguments[2:])
-    for here, there in (points, points[::-1]):
-        table = _owner(predicate, named, here)
-        if table is None or table.start in copied:
-            continue
-        lat, lon = (_columns_only(part) for part in here)
-        other = grid.cell(_text(there[0]), _text(there[1]), *_level(bound))
-        return table, grid.cells_around(lat, lon, levels), f"({{e}} = {other} AND {text})"
-    return None
+    value = clause.expression
+    if not isinstance(value, exp.Literal) or value.is_string or not value.name.isdigit():
+        raise UnsupportedError("LIMIT or OFFSET that is not a number")
+    return int(value.name)
 
 
-def radius_condition(predicate: Predicate) -> tuple[list[tuple[Token, ...]], Token, str] | None:
-    """The four coordinates and the bound of `distance(…) <= bound`, either way round."""
-    tokens = predicate.tokens
-    if tokens[0].word == grid.FUNCTION.upper() and len(tokens) > 3 and tokens[-2].text in ("<", "<="):
-        call, bound = tokens[1:-2], tokens[-1]
-    elif len(tokens) > 3 and tokens[1].text in (">", ">=") and tokens[2].word == grid.FUNCTION.upper():
-        call, bound = tokens[3:], tokens[0]
-    else:
-        return None
-    if bound.kind not in ("parameter", "number") or not call or call[0].text != "(" or call[-1].text != ")":
-        return None
-    arguments = split_arguments(call)
-    if len(arguments) != 4 or not all(arguments):
-        return None
-    return arguments, bound, _text(tokens)
+def _order_expression(select: exp.Select, target: exp.Expr) -> Any:
+    """What an ORDER BY item means: the number or the name of an output column stands for its expression."""
+    if isinstance(target, exp.Literal) and not target.is_string:
+        chosen = select.expressions[int(target.name) - 1]
+        if chosen.is_star:
+            raise UnsupportedError("ORDER BY a number with *")
+        return chosen.unalias().copy()
+    aliases = {node.alias.lower(): node.this for node in select.expressions if isinstance(node, exp.Alias)}
 
+    def replaced(node: exp.Expr) -> Any:
+        if isinstance(node, exp.Column) and not node.table and node.name.lower() in aliases:
+            return aliases[node.name.lower()].copy()
+        return node
 
-def bound_levels(bound: Token, values: Mapping[str, Collection[float]]) -> list[int] | None:
-    """The grid levels that a bound needs: that of a number, or those of the values in use for a parameter."""
-    if bound.kind == "number":
-        return [grid.level_of(float(bound.text.rstrip("DdLlFf")))]
-    return sorted({grid.level_of(value) for value in values.get(bound.text[1:], ())})
-
-
-def _level(bound: Token) -> tuple[str, str]:
-    """Level and row height as SQL: of a number, or from the columns that the subscription table has for a parameter."""
-    if bound.kind == "parameter":
-        name = bound.text[1:]
-        return f"_p._l_{name}", f"_p._h_{name}"
-    level = grid.level_of(float(bound.text.rstrip("DdLlFf")))
-    return str(level), f"{grid.height_of(level)!r}D"
-
-
-def _owner(predicate: Predicate, named: Sequence[TableRef], parts: Sequence[Sequence[Token]]) -> TableRef | None:
-    """The table of the block that has all columns of these parts; None if copying it would change a LEFT JOIN."""
-    aliases = set()
-    for part in parts:
-        for n, token in enumerate(part):
-            if token.kind == "parameter" or token.text == "(":
-                return None
-            if token.kind == "name" and n + 1 < len(part) and part[n + 1].text == ".":
-                aliases.add(token.text.strip("`").lower())
-            elif token.kind == "name" and not (n and part[n - 1].text == "."):
-                return None  # a bare column: which table is it of?
-    block = predicate.tokens[0].block
-    fitting = [table for table in named if table.block == block and {table.alias} == aliases]
-    if len(fitting) != 1 or (predicate.outer and fitting[0].alias != predicate.outer):
-        return None
-    if fitting[0].outer and not predicate.outer:
-        return None
-    return fitting[0]
-
-
-def _columns_only(part: Sequence[Token]) -> str:
-    """The text without the alias, for use inside that table."""
-    kept = []
-    n = 0
-    while n < len(part):
-        if part[n].kind == "name" and n + 1 < len(part) and part[n + 1].text == ".":
-            n += 2
-            continue
-        kept.append(part[n].text)
-        n += 1
-    return " ".join(kept)
-
-
-def _outer_clauses(tokens: Sequence[Token]) -> tuple[Token, Token]:
-    select = next(token for token in tokens if token.word == "SELECT" and token.depth == 0)
-    origin = next(token for token in tokens if token.word == "FROM" and token.depth == 0)
-    return select, origin
-
-
-def _text(tokens: Sequence[Token]) -> str:
-    return " ".join(token.text for token in tokens).replace(" . ", ".")
-
-
-def _bind(text: str) -> str:
-    """Every parameter as a column of the subscription table."""
-    pieces, last = [], 0
-    for token in tokenize(text):
-        if token.kind == "parameter":
-            pieces += [text[last : token.start], f"_p._p_{token.text[1:]}"]
-            last = token.end
-    return "".join([*pieces, text[last:]])
-
-
-class _Edits:
-    """Replacements in a text that do not overlap."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._edits: list[tuple[int, int, str]] = []
-
-    def put(self, start: int, end: int, text: str) -> None:
-        self._edits.append((start, end, text))
-
-    def text(self, finish: Callable[[str], str]) -> str:
-        pieces, last = [], 0
-        for start, end, text in sorted(self._edits, key=lambda edit: edit[:2]):
-            pieces += [self._text[last:start], text]
-            last = end
-        return finish("".join([*pieces, self._text[last:]]))
+    return target.copy().transform(replaced)

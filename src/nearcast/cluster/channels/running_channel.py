@@ -7,11 +7,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
-from nearcast.cluster.channels import grid
 from nearcast.cluster.channels.query_validation import ValidatedChannel
-from nearcast.cluster.channels.tokens import tokenize
 from nearcast.domain.channel import check_values
 from nearcast.errors import InputError
 
@@ -20,16 +16,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-__all__ = ["RunningChannel", "subscription_table", "valid_values"]
+__all__ = ["RunningChannel", "valid_values"]
 
-# Functions that are evaluated when a plan is made: such a plan cannot be reused.
-_EVALUATED_AT_PLANNING = {
-    "CURRENT_DATE", "CURRENT_TIMESTAMP", "CURRENT_TIME", "CURDATE", "NOW", "LOCALTIMESTAMP", "UNIX_TIMESTAMP",
-    "RAND", "RANDN", "RANDOM", "RANDSTR", "UNIFORM", "UUID", "SHUFFLE",
-}  # fmt: skip
-_ARROW = {
-    "string": pa.string(), "int": pa.int32(), "bigint": pa.int64(), "double": pa.float64(), "boolean": pa.bool_(),
-}  # fmt: skip
 _numbers = itertools.count()
 
 
@@ -53,14 +41,9 @@ class RunningChannel:
     rows_version: int = 0
     inputs_version: object = None  # of all that it reads
     unchanged_batches: int = 0  # since inputs_version changed
-    reusable: bool = True  # its plan may be evaluated again
     loading: threading.Lock = field(default_factory=threading.Lock)
     # Names of channels may be prefixes of each other: a number cannot be mistaken.
     number: int = field(default_factory=lambda: next(_numbers))
-
-    def __post_init__(self) -> None:
-        """A plan keeps the time at which it was made, and the random seed."""
-        self.reusable = not any(token.word in _EVALUATED_AT_PLANNING for token in tokenize(self.validated.spec.query))
 
     @property
     def name(self) -> str:
@@ -75,9 +58,10 @@ class RunningChannel:
         """Whether there is anything to evaluate."""
         return bool(self.rows) and not self.problem
 
-    def values(self) -> dict[str, set[Any]]:
-        """The distinct values in use, by parameter."""
-        return {p.name: {row[p.name] for row in self.rows.values()} for p in self.validated.spec.parameters}
+    def radii(self) -> dict[str, set[float]]:
+        """The distinct values in use for the parameters that are a radius."""
+        names = self.validated.statement.radius_parameters
+        return {name: {row[name] for row in self.rows.values()} for name in names}
 
     def want(self, rows: dict[str, dict[str, Any]]) -> None:
         """Set the subscriptions. One that was switched off and has left is tried again when it comes back."""
@@ -104,16 +88,3 @@ def valid_values(
         except InputError as error:
             refused[key] = str(error)
     return valid, refused
-
-
-def subscription_table(channel: RunningChannel, rows: Mapping[str, Mapping[str, Any]]) -> pa.Table:
-    """Key, values, and for numbers, which may be a radius, their level on the grid."""
-    columns: dict[str, pa.Array] = {"_key": pa.array(list(rows), pa.string())}
-    for p in channel.validated.spec.parameters:
-        values = [row[p.name] for row in rows.values()]
-        columns[f"_p_{p.name}"] = pa.array(values, _ARROW[p.type])
-        if p.type in ("int", "bigint", "double"):
-            levels = [grid.level_of(value) for value in values]
-            columns[f"_l_{p.name}"] = pa.array(levels, pa.int64())
-            columns[f"_h_{p.name}"] = pa.array([grid.height_of(level) for level in levels], pa.float64())
-    return pa.table(columns)

@@ -1,0 +1,79 @@
+"""A channel tried out on given records, without a data cluster; and what Spark would run for it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from nearcast.cluster.channels import grid
+from nearcast.cluster.channels.query_validation import ValidatedChannel
+from nearcast.cluster.channels.statement import result_sql, subscription_ddl, subscription_table
+from nearcast.cluster.datasets.schema import arrow_schema, dataset_ddl, parse_ddl
+from nearcast.domain.channel import check_values
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from nearcast.domain.dataset import DatasetSpec
+
+__all__ = ["explain_channel", "try_channel"]
+
+
+def try_channel(
+    spark: SparkSession,
+    channel: ValidatedChannel,
+    datasets: Mapping[str, DatasetSpec],
+    records: Mapping[str, pa.Table],
+    values: Mapping[str, Any],
+) -> list[dict[str, Any]]:
+    """The rows of one subscription, when the datasets have these records and no others."""
+    subscription = {"trial": check_values(channel.spec, values)}
+    rows = _frame(spark, channel, datasets, records, subscription).toArrow().to_pylist()
+    return [json.loads(row["row"]) for row in sorted(rows, key=lambda row: row["position"] or 0)]
+
+
+def explain_channel(spark: SparkSession, channel: ValidatedChannel, datasets: Mapping[str, DatasetSpec]) -> str:
+    """The statement for all subscriptions, and Spark's plan of it over empty tables."""
+    frame = _frame(spark, channel, datasets, {}, {})
+    plan = frame._jdf.queryExecution().executedPlan().toString()
+    return f"{channel.statement.template}\n\n{plan}"
+
+
+def _frame(
+    spark: SparkSession,
+    channel: ValidatedChannel,
+    datasets: Mapping[str, DatasetSpec],
+    records: Mapping[str, pa.Table],
+    subscriptions: Mapping[str, Mapping[str, Any]],
+) -> DataFrame:
+    session = spark.newSession()
+    session.sql(grid.DISTANCE)
+    for name in channel.datasets:
+        schema = parse_ddl(dataset_ddl(datasets[name]), name)
+        if name in records:
+            frame = session.createDataFrame(_numbered(records[name], arrow_schema(schema)), schema)
+        else:  # the optimizer does not know it to be empty
+            frame = session.createDataFrame(session.sparkContext.emptyRDD(), schema)
+        frame.createOrReplaceTempView(name)
+    view = f"{channel.statement.prefix}subscriptions"
+    if subscriptions:
+        frame = session.createDataFrame(subscription_table(channel, subscriptions))
+    else:
+        schema = parse_ddl(subscription_ddl(channel.statement.prefix, channel.spec.parameters), view)
+        frame = session.createDataFrame(session.sparkContext.emptyRDD(), schema)
+    frame.createOrReplaceTempView(view)
+    radii = {name: {row[name] for row in subscriptions.values()} for name in channel.statement.radius_parameters}
+    return session.sql(result_sql(channel.spec.name, channel, lambda name: name, view, radii))
+
+
+def _numbered(table: pa.Table, columns: pa.Schema) -> pa.Table:
+    """The records with what the data cluster adds to those of a stream."""
+    if "_sequence" in columns.names:
+        count = table.num_rows
+        table = table.append_column("_sequence", pa.array(range(1, count + 1), pa.int64()))
+        table = table.append_column("_arrived", pa.array([datetime.now(UTC)] * count, pa.timestamp("us", "UTC")))
+    return table.select(columns.names).cast(columns)

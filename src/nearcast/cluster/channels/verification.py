@@ -1,0 +1,158 @@
+"""Compares a channel's statement once with the plain query, each subscription's values bound as arguments, on generated
+rows: a rewrite that Spark accepts, but that answers differently, is refused before anybody subscribes."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Mapping
+from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from nearcast.cluster.channels import grid
+from nearcast.cluster.channels.query_validation import QueryError, ValidatedChannel
+from nearcast.cluster.channels.statement import result_sql, subscription_table
+from nearcast.cluster.datasets.schema import dataset_ddl, parse_ddl
+from nearcast.cluster.spark_errors import is_interruption
+from nearcast.domain.channel import check_values
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from nearcast.domain.dataset import DatasetSpec
+
+__all__ = ["plain_arguments", "verify_statement"]
+
+_ROWS, _SUBSCRIPTIONS = 24, 4
+_WORDS = ("a", "b", "fire", "a%")
+_START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def verify_statement(spark: SparkSession, channel: ValidatedChannel, datasets: Mapping[str, DatasetSpec]) -> None:
+    """QueryError when the two answers differ. A query that fails for the generated rows is not compared."""
+    rng = random.Random(1)
+    session = spark.newSession()
+    session.sql(grid.DISTANCE)
+    for name in channel.datasets:
+        schema = parse_ddl(dataset_ddl(datasets[name]), name)
+        rows = [tuple(_value(field.dataType, field.name, n, rng) for field in schema) for n in range(_ROWS)]
+        session.createDataFrame(rows, schema).createOrReplaceTempView(name)
+    types = {p.name: p.type for p in channel.spec.parameters}
+    drawn = [{name: _parameter(kind, rng) for name, kind in types.items()} for _ in range(_SUBSCRIPTIONS)]
+    wanted = {f"s{n}": check_values(channel.spec, row) for n, row in enumerate(drawn)}
+    view = f"{channel.statement.prefix}subscriptions"
+    session.createDataFrame(subscription_table(channel, wanted)).createOrReplaceTempView(view)
+    radii = {name: {row[name] for row in wanted.values()} for name in channel.statement.radius_parameters}
+    text = result_sql(channel.spec.name, channel, lambda name: name, view, radii)
+    found: dict[str, Counter[str]] = {key: Counter() for key in wanted}
+    try:
+        for row in session.sql(text).toArrow().to_pylist():
+            found[row["key"]][_canonical(row["row"])] += 1
+        expected = {key: _plain(session, channel, types, row) for key, row in wanted.items()}
+    except Exception as error:
+        if is_interruption(error):
+            raise
+        return  # such as a division by zero
+    for key, row in wanted.items():
+        same = expected[key] == found[key]
+        if _ties(channel.spec.query):  # which of several equal rows come first is not defined
+            same = expected[key].total() == found[key].total()
+        if not same:
+            raise QueryError(
+                channel.spec.name, channel.spec.query, None,
+                f"its rewrite for all subscriptions would answer differently, for example for {row}; "
+                "please report this query, and write it in another way",
+            )  # fmt: skip
+
+
+def plain_arguments(types: Mapping[str, str], row: Mapping[str, Any]) -> dict[str, Any]:
+    """Values as literals of exactly the parameters' types."""
+    from pyspark.sql.functions import expr, lit
+
+    forms = {"int": "{}", "bigint": "{}L", "double": "{!r}D", "date": "DATE'{}'", "timestamp": "TIMESTAMP'{}'"}
+    return {
+        name: expr(forms[kind].format(row[name])) if kind in forms else lit(row[name]) for name, kind in types.items()
+    }
+
+
+def _plain(session: SparkSession, channel: ValidatedChannel, types: Mapping[str, str], row: Mapping[str, Any]) -> Any:
+    query = channel.spec.query.strip().rstrip(";")
+    frame = session.sql(query, args=plain_arguments(types, row))
+    frame = frame.toDF(*(label for label, _ in channel.columns))
+    options = {"ignoreNullFields": "false", "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
+    from pyspark.sql.functions import col, struct, to_json
+
+    columns = [col("`" + name.replace("`", "``") + "`") for name in frame.columns]
+    rows = frame.select(to_json(struct(*columns), options).alias("row"))
+    return Counter(_canonical(text) for text in rows.toArrow()["row"].to_pylist())
+
+
+def _canonical(text: str) -> str:
+    """Sums of floats depend on the order of their rows: compared to ten digits."""
+    return json.dumps(json.loads(text, parse_float=lambda number: float(f"{float(number):.10g}")), sort_keys=True)
+
+
+def _ties(query: str) -> bool:
+    lowered = query.lower()
+    words = (
+        "limit",
+        "offset",
+        "first",
+        "last",
+        "any_value",
+        "collect",
+        "array_agg",
+        "_by",
+        "mode",
+        "row_number",
+        "listagg",
+    )
+    return any(word in lowered for word in words)
+
+
+def _value(kind: Any, name: str, n: int, rng: random.Random) -> Any:
+    """A value of a type, sometimes null; coordinates within some kilometres."""
+    what = kind.typeName()
+    if name == "_sequence":
+        return n
+    if what == "struct":
+        return tuple(_value(field.dataType, field.name, n, rng) for field in kind)
+    if what == "array":
+        return [_value(kind.elementType, "", n, rng) for _ in range(rng.randrange(3))]
+    if what == "map":
+        return {_value(kind.keyType, "key", n, rng): _value(kind.valueType, "", n, rng)}
+    if rng.random() < 0.1 and name != "key":
+        return None
+    if what in ("string", "char", "varchar"):
+        return rng.choice(_WORDS[:3])
+    if what in ("double", "float"):
+        return rng.uniform(0.0, 0.05)
+    if what in ("integer", "long", "short", "byte"):
+        return rng.randrange(-2, 6)
+    if what == "decimal":
+        from decimal import Decimal
+
+        return Decimal(rng.randrange(9))
+    if what == "boolean":
+        return rng.random() < 0.5
+    if what in ("timestamp", "timestamp_ntz"):
+        moment = _START + timedelta(seconds=rng.randrange(90_000), microseconds=rng.randrange(10**6))
+        return moment if what == "timestamp" else moment.replace(tzinfo=None)
+    if what == "date":
+        return date(2026, 1, rng.randrange(1, 4))
+    return None
+
+
+def _parameter(kind: str, rng: random.Random) -> Any:
+    if kind == "string":
+        return rng.choice(_WORDS)
+    if kind == "boolean":
+        return rng.random() < 0.5
+    if kind == "double":
+        return rng.choice((0.02, 0.04, 500.0, 3000.0))
+    if kind == "date":
+        return f"2026-01-0{rng.randrange(1, 4)}"
+    if kind == "timestamp":
+        return (_START + timedelta(seconds=rng.randrange(90_000))).isoformat()
+    return rng.randrange(-1, 5)
