@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from nearcast.cluster.datasets import keyed_table
+from nearcast.cluster.datasets import dataset_tables, keyed_table
 from nearcast.cluster.datasets.backfill import backfill
 from nearcast.cluster.datasets.dataset_tables import StreamTable
 from nearcast.cluster.datasets.delta_table import FencedError
@@ -141,6 +141,8 @@ def test_a_large_keyed_dataset_is_a_cached_base_and_a_delta(
     expected = {f"u{n}": n for n in range(10)} | {"u1": 100, "new": 300}
     assert latest(table) == expected
     assert pl.read_delta(str(tmp_path / "datasets/places/latest")).height == 10, "a snapshot"
+    monkeypatch.setattr(dataset_tables, "_VACUUM_SECONDS", 0.0)
+    table.tidy(datetime.fromtimestamp(NOW / 1e6, UTC))
     assert latest(StreamTable(spark, PLACES, warehouse)) == expected
 
 

@@ -148,6 +148,8 @@ class StreamTable:
             self._vacuumed = time.monotonic()
             for table in (self.records, self.quarantine):
                 table.vacuum()
+            if self._keyed is not None:
+                self._keyed.vacuum()
         self.records.refresh()
 
     def read(self, paths: list[str]) -> DataFrame:

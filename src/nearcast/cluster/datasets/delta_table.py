@@ -29,7 +29,7 @@ from nearcast.errors import NearcastError
 if TYPE_CHECKING:
     from nearcast.cluster.datasets.warehouse import Warehouse
 
-__all__ = ["DAY", "FencedError", "RecordTable", "TableFile", "write_files"]
+__all__ = ["DAY", "FencedError", "RecordTable", "TableFile", "vacuum", "write_files"]
 
 DAY = "_day"
 """The column by which tables are partitioned: the day of a record's time."""
@@ -86,6 +86,12 @@ def write_files(fs: pafs.FileSystem, folder: str, name: str, records: pa.Table, 
         first, last = pc.min_max(some["_sequence" if "_sequence" in some.column_names else "sequence"]).values()
         found.append(TableFile(path, content.size, day, some.num_rows, first.as_py(), last.as_py()))
     return found
+
+
+def vacuum(uri: str, older_than: timedelta = LONGEST_READ) -> None:
+    """Delete files that are in a table no more, and were not for longer than any reader takes."""
+    hours = -(-int(older_than.total_seconds()) // 3600)
+    DeltaTable(uri).vacuum(hours, dry_run=False, enforce_retention_duration=False)
 
 
 class RecordTable:
@@ -187,9 +193,7 @@ class RecordTable:
 
     def vacuum(self, older_than: timedelta = LONGEST_READ) -> None:
         """Delete files that are in the table no more, and were not for longer than any reader takes."""
-        hours = -(-int(older_than.total_seconds()) // 3600)
-        table = DeltaTable(self._warehouse.table_uri(self.folder))
-        table.vacuum(hours, dry_run=False, enforce_retention_duration=False)
+        vacuum(self._warehouse.table_uri(self.folder), older_than)
 
     def _add_columns(self) -> None:
         known = {field.name for field in self._table.schema().fields}

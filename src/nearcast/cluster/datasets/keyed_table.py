@@ -14,6 +14,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
+from nearcast.cluster.datasets.delta_table import vacuum
 from nearcast.cluster.datasets.keyed_state import KeyedState
 from nearcast.cluster.datasets.schema import conform
 from nearcast.cluster.datasets.warehouse import StorageError, disk_reason
@@ -77,6 +78,12 @@ class KeyedTable:
             self._replace(folded)
         else:
             self._since_fold = None
+
+    def vacuum(self) -> None:
+        """Delete the files of earlier snapshots."""
+        uri = self._warehouse.table_uri(self._folder)
+        if DeltaTable.is_deltatable(uri):
+            vacuum(uri)
 
     def frame(self) -> DataFrame:
         """The latest record of each key."""

@@ -8,6 +8,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
+from nearcast.cluster.datasets.delta_table import vacuum
 from nearcast.cluster.datasets.schema import arrow_schema, conform, dataset_ddl, parse_ddl
 from nearcast.cluster.datasets.warehouse import StorageError, disk_reason
 
@@ -70,6 +71,7 @@ def load_static(warehouse: Warehouse, spec: DatasetSpec, table: pa.Table) -> Non
             schema_mode="overwrite",
             commit_properties=CommitProperties(app_transactions=[Transaction("version", spec.version)]),
         )
+        vacuum(warehouse.table_uri(folder))
     except (DeltaError, OSError) as error:
         raise StorageError(f"{folder} cannot be written: {disk_reason(error)}") from error
 
