@@ -179,6 +179,13 @@ class Connection(Client):
             self._transport.close()  # type: ignore[no-untyped-call]
         await super()._connect_to_server(s)
 
+    async def _process_connect_init(self) -> None:
+        await super()._process_connect_init()
+        writer = getattr(self._transport, "_io_writer", None)
+        if self.is_encrypted and writer is not None:
+            # nats-py does not tell the stream that it is TLS now, and its end would be warned of.
+            writer.transport.get_protocol()._over_ssl = True
+
     async def _read_loop(self) -> None:
         await super()._read_loop()
         task = asyncio.current_task()
