@@ -11,6 +11,7 @@ from msgspec import Meta
 from nearcast.config.validation import read_toml
 from nearcast.domain.cluster import ClusterSpec
 from nearcast.domain.deployment import AuthSpec, Deployment
+from nearcast.domain.processor_limits import ProcessorLimits
 from nearcast.domain.site import SiteSpec
 from nearcast.domain.topic import TopicSpec, check_pattern, overlaps
 from nearcast.errors import InputError
@@ -28,6 +29,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     processors: tuple[str, ...] = ()
     cluster: ClusterSpec | None = None
     report_seconds: Annotated[float, Meta(ge=0.1)] = 5.0
+    processor_limits: ProcessorLimits = ProcessorLimits()
     auth: AuthSpec | None = None
     insecure: bool = False
 
@@ -63,7 +65,16 @@ def read_configuration(path: Path) -> Deployment:
     if cluster is not None:
         folders = {key: _folder(path, getattr(cluster, key)) for key in ("warehouse", "checkpoints")}
         cluster = msgspec.structs.replace(cluster, **folders)
-    return Deployment(file.site, topics, file.processors, cluster, file.report_seconds, file.auth, file.insecure)
+    return Deployment(
+        file.site,
+        topics,
+        file.processors,
+        cluster,
+        file.report_seconds,
+        file.auth,
+        file.insecure,
+        file.processor_limits,
+    )
 
 
 def _folder(path: Path, text: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from nearcast.domain.names import NAME_PATTERN, NAME_RULE
+from nearcast.domain.processor_limits import ProcessorLimits
 from nearcast.domain.topic import TopicSpec, matches
 from nearcast.errors import InputError
 
@@ -41,6 +42,7 @@ class Deployment:
     report_seconds: float = 5.0
     auth: AuthSpec | None = None
     insecure: bool = False
+    processor_limits: ProcessorLimits = field(default_factory=ProcessorLimits)
 
     def site(self, name: str) -> SiteSpec:
         """The site of that name."""

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from nearcast.domain.latency_histogram import BUCKETS, empty
+from nearcast.domain.processor_limits import ProcessorLimits
 from nearcast.domain.ranges import AnyTopic, Count, Figure, Sequence, Text, TopicPattern
 from nearcast.domain.topic import TopicSpec
 from nearcast.domain.worker_id import WorkerId
@@ -39,6 +40,7 @@ class WorkerAssignment(msgspec.Struct, frozen=True):
     search_path: list[str]
     topics: list[TopicSpec]
     epochs: dict[str, int] = {}
+    limits: ProcessorLimits = ProcessorLimits()
     configured: bool = False  # the topics are those of `nearcast.toml`: one without a processor is refused
     credentials: str = ""  # the file to connect with
 

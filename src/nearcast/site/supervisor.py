@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from nearcast.errors import NearcastError
 from nearcast.nats.tasks import cancel_and_wait
+from nearcast.site.process_groups import kill_session
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -100,6 +101,7 @@ class SupervisedProcess:
                 stdout=log,
                 stderr=log,
                 preexec_fn=die_with_parent,
+                start_new_session=True,
             )
         if self._process.stdin is not None:
             self._process.stdin.write(self.stdin)
@@ -145,9 +147,11 @@ class SupervisedProcess:
         try:
             await asyncio.wait((ended, hung), return_when=asyncio.FIRST_COMPLETED)
             if ended.done():
+                kill_session(self._process.pid)
                 return f"{self.name} ended with code {ended.result()}"
             self._process.kill()  # SIGTERM would wait in a stopped process
             await ended
+            kill_session(self._process.pid)
             return f"{self.name} did not answer for {self.hung_after:g} s and was killed"
         finally:
             await cancel_and_wait(ended, hung)
@@ -181,6 +185,7 @@ class SupervisedProcess:
             except TimeoutError:
                 process.kill()
                 await process.wait()
+        kill_session(process.pid)  # what it forked, and what ignores signals
 
     def _last_log_line(self) -> str:
         lines = self.log_file.read_text(errors="replace").splitlines()

@@ -59,7 +59,14 @@ class Agent:
         self.client_services = ClientServices(deployment, site, connection, self.coordinates, folder)
         self.lease = SiteLeaseMachine()
         self.workers = WorkerProcesses(
-            site, connection, folder, deployment.modules, search_path, self.lease, worker_credentials
+            site,
+            connection,
+            folder,
+            deployment.modules,
+            search_path,
+            self.lease,
+            worker_credentials,
+            deployment.processor_limits,
         )
         self.topic_host = TopicHost(
             site.name,

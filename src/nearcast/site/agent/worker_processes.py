@@ -12,6 +12,7 @@ import msgspec
 from nats.errors import Error as NatsError
 
 from nearcast.domain.names import check_name
+from nearcast.domain.processor_limits import ProcessorLimits
 from nearcast.errors import NearcastError
 from nearcast.nats import subjects
 from nearcast.nats.rpc import call
@@ -49,8 +50,9 @@ class WorkerProcesses:
         search_path: Sequence[str],
         lease: SiteLeaseMachine,
         credentials: str = "",
+        limits: ProcessorLimits | None = None,
     ) -> None:
-        self._credentials = credentials
+        self._credentials, self._limits = credentials, limits or ProcessorLimits()
         self._site, self._connection, self._folder, self._lease = site, connection, folder, lease
         self._modules, self._search_path = list(modules), list(search_path)
         self._starting = asyncio.Lock()
@@ -134,6 +136,7 @@ class WorkerProcesses:
             search_path=self._search_path,
             topics=[topic.spec for topic in running],
             epochs={topic.spec.name: topic.epoch for topic in running},
+            limits=self._limits,
             configured=configured,
             credentials=self._credentials,
         )

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from nearcast.domain.processor_limits import ProcessorLimits
 from nearcast.processors import Processor, ProcessorCall, ProcessorError, failure_reason, load_processors
 from nearcast.site.worker.spool import Spool
 
@@ -34,6 +35,7 @@ class Setup(msgspec.Struct, frozen=True):
 
     modules: list[str]
     search_path: list[str]
+    limits: ProcessorLimits = ProcessorLimits()
 
 
 class Announcement(msgspec.Struct, frozen=True):

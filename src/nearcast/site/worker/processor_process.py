@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from nearcast.processors import ProcessorError, ProcessorSpec
-from nearcast.site.supervisor import die_with_parent
+from nearcast.site.process_groups import group_size, kill_group
+from nearcast.site.worker.cage import caged
 from nearcast.site.worker.processor_main import ANNOUNCE, DONE, LENGTH, OUTCOME, READY, TICKET, Announcement, Setup
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ __all__ = ["ProcessorProcess", "Ticket"]
 _log = logging.getLogger(__name__)
 _START_LIMIT = 60.0
 _LOOK_EVERY = 0.05
+_COUNT_EVERY = 1.0
 # Outcomes of 4 KiB would fill the usual 64 KiB after sixteen, and the two processes would wait for each other.
 _PIPE_BYTES = 1 << 20
 _LAST_ERRORS = 4096
@@ -140,7 +142,7 @@ class ProcessorProcess:
                  msgspec.json.encode(self._setup).decode(), str(ticket_reader), str(outcome_writer)],
                 pass_fds=(ticket_reader, outcome_writer),
                 stderr=subprocess.PIPE,
-                preexec_fn=die_with_parent,
+                **caged(self._setup.limits),
             )  # fmt: skip
         finally:
             os.close(ticket_reader)
@@ -166,7 +168,8 @@ class ProcessorProcess:
     async def _until_it_ends(self, started: Callable[[], None]) -> None:
         """Look now and then whether the message in hand has had its time."""
         clock = asyncio.get_running_loop().time
-        launched, told = clock(), False
+        launched = counted = clock()
+        told = False
         while not self._ended.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_EVERY):
@@ -176,6 +179,10 @@ class ProcessorProcess:
             if self._ready and not told:
                 told = True
                 started()
+            if clock() >= counted + _COUNT_EVERY and self._process is not None:
+                counted, most = clock(), self._setup.limits.processes
+                if group_size(self._process.pid) > most:
+                    self._kill(f"has more than {most} processes")
             if not self._ready:
                 if clock() - launched > _START_LIMIT:
                     self._kill(f"the processors were not loaded within {_START_LIMIT:g} s")
@@ -186,12 +193,13 @@ class ProcessorProcess:
     def _kill(self, verdict: str) -> None:
         if not self._verdict and self._process is not None:
             self._verdict = verdict
-            self._process.kill()
+            kill_group(self._process.pid)
 
     def _collect(self) -> None:
         """It has ended: take what is left in its pipes, and its exit code."""
         process = self._process
         assert process is not None
+        kill_group(process.pid)  # what it forked is of no use without it
         code = process.wait()
         self._killed_by_others = code < 0 and not self._verdict
         # A process that user code forked may hold the pipes open for ever: what is in them is all there is.
@@ -261,7 +269,7 @@ class ProcessorProcess:
 
     def _stop(self) -> None:
         if self._process is not None:
-            self._process.kill()
+            kill_group(self._process.pid)
             self._process.wait()
         self._close_pipes()
         self._process = None

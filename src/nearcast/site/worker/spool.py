@@ -56,7 +56,7 @@ class Spool:
         if slots < 1:
             raise NearcastError(f"spool {path}: {slots} slots; at least 1 is needed")
         self.path, self.slots, self.arena = path, slots, arena
-        self._oldest_needed = oldest_needed
+        self._oldest_needed, self._writes = oldest_needed, True
         self._read_ahead, self._read_ahead_bytes = read_ahead, read_ahead_bytes
         self.count = self.head = self.start = 0
         self.reload() if path.exists() else self._make(path)
@@ -67,7 +67,7 @@ class Spool:
     def open_for_reading(cls, path: Path) -> Spool:
         """Open a spool another process writes; `refresh` before reading."""
         spool = cls.__new__(cls)
-        spool.path = path
+        spool.path, spool._writes = path, False
         spool.reload()
         return spool
 
@@ -106,8 +106,9 @@ class Spool:
 
     def reload(self) -> None:
         """Map the file that is at the path now."""
-        with self.path.open("r+b") as file:
-            self._map = mmap.mmap(file.fileno(), 0)
+        with self.path.open("r+b" if self._writes else "rb") as file:
+            access = mmap.ACCESS_WRITE if self._writes else mmap.ACCESS_READ
+            self._map = mmap.mmap(file.fileno(), 0, access=access)
         magic, self.slots, self.arena, self.count, self.head, _, self.start = _HEADER.unpack_from(self._map, 0)
         if magic != _MAGIC:
             raise NearcastError(f"spool {self.path} is not a spool file; remove it")

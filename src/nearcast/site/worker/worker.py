@@ -84,7 +84,7 @@ class Worker:
         self._lease = WorkerLease()
         outbox = Outbox(connection, self._stats)
         self._send = outbox.send
-        setup = Setup(assignment.modules, assignment.search_path)
+        setup = Setup(assignment.modules, assignment.search_path, assignment.limits)
         self._process = ProcessorProcess(setup, self._done, self._failed, self._killed)
         self._marks = MarkLog(assignment.site, assignment.worker, self._lease.is_valid)
         self._outcomes = Outcomes(assignment.site, connection, outbox, self._marks, self._stats)
