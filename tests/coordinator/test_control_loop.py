@@ -77,6 +77,16 @@ async def test_a_plan_is_shown_without_being_executed_and_applied_with_its_outco
     assert len(executor.moves) == 1
 
 
+async def test_exactly_the_shown_plan_is_executed_by_its_id_and_refused_moves_are_not() -> None:
+    loop, executor, _, _ = loop_over(late_topic())
+    refused = await loop.execute_proposal(loop.show_plan()["id"], [])
+    assert [move["outcome"] for move in refused["moves"]] == ["not approved"]
+    assert not executor.moves
+    done = await loop.execute_proposal(loop.show_plan()["id"], [0])
+    assert [move["outcome"] for move in done["moves"]] == ["done"]
+    assert len(executor.moves) == 1
+
+
 async def test_clients_that_departed_are_forgotten_after_a_while_and_a_failed_pass_does_not_end_the_loop(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -47,6 +47,7 @@ COMMANDS = {
     "sub": LazyCommand("nearcast.cli.messages", "sub", "Print the messages of a topic or channel as they come."),
     "demo": _command("demo", "Three sites, fifty pedestrians and cars, warnings: a demonstration of 20 seconds."),
     "feed": _command("feed", "Feed the records of a file to a dataset."),
+    "web": _command("web", "Serve the console and REST."),
     "up": _command("up", "Run all sites of a configuration on this machine."),
 }
 
@@ -55,11 +56,12 @@ EXTRAS = {
     **dict.fromkeys(("numpy", "ortools", "pyarrow", "rustworkx", "scipy", "sklearn", "threadpoolctl"), "plan"),
     **dict.fromkeys(("deltalake", "pandas", "pyspark", "sqlglot"), "cluster"),
     **dict.fromkeys(("matplotlib", "paho"), "lab"),
-    "nicegui": "web",
+    **dict.fromkeys(("fastapi", "nicegui", "uvicorn"), "web"),
 }
 COMMAND_EXTRAS = {
     **dict.fromkeys(("channel", "cluster", "dataset", "feed"), "cluster"),
     **dict.fromkeys(("demo", "lab", "profile", "workload"), "lab"),
+    "web": "web",
 }
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 import typer
 
 from nearcast.cli.coordinator_call import DEFAULT_URL
 from nearcast.cli.output import JsonOption, print_fields, print_rows
 from nearcast.cli.times import parse_time
-from nearcast.client.dead_letters import DeadLetters, LetterFilter, RetryOutcome, StoredLetter
+from nearcast.client.dead_letters import DeadLetters, LetterFilter, RetryOutcome
 from nearcast.domain.topic import check_pattern
 from nearcast.errors import InputError, NearcastError
 from nearcast.nats.connection import open_connection
@@ -46,7 +45,7 @@ def list_letters(
     """List dead letters, the oldest publication first."""
     wanted = _filter(topic, None, reason, since, until)
     letters = _run(url, lambda dead_letters: dead_letters.find(wanted))
-    print_rows([_row(letter) for letter in letters], as_json, "There are no dead letters.")
+    print_rows([letter.to_dict() for letter in letters], as_json, "There are no dead letters.")
 
 
 @app.command()
@@ -60,7 +59,7 @@ def show(
     letters = _run(url, lambda dead_letters: dead_letters.find(_filter(topic, [letter_id])))
     if not letters:
         raise InputError(f"topic {topic!r} has no dead letter with id {letter_id!r}")
-    print_fields(_row(letters[0]) | {"payload": letters[0].payload.decode(errors="backslashreplace")}, as_json)
+    print_fields(letters[0].to_dict() | {"payload": letters[0].payload.decode(errors="backslashreplace")}, as_json)
 
 
 @app.command()
@@ -135,15 +134,3 @@ def _filter(
 def _microseconds(name: str, text: str) -> int | None:
     when = parse_time(name, text)
     return round(when.timestamp() * 1e6) if when is not None else None
-
-
-def _row(letter: StoredLetter) -> dict[str, Any]:
-    return {
-        "id": letter.id,
-        "topic": letter.topic,
-        "published": datetime.fromtimestamp(letter.time_us / 1e6, UTC).isoformat(timespec="milliseconds"),
-        "publisher": letter.publisher,
-        "attempts": letter.attempts,
-        "bytes": len(letter.payload),
-        "reason": letter.reason,
-    }

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
 
 from nats.errors import Error as NatsError
 
@@ -54,6 +55,18 @@ class StoredLetter:
     max_attempts: int
     reason: str
     payload: bytes
+
+    def to_dict(self) -> dict[str, Any]:
+        """The letter as it is listed, without its payload."""
+        return {
+            "id": self.id,
+            "topic": self.topic,
+            "published": datetime.fromtimestamp(self.time_us / 1e6, UTC).isoformat(timespec="milliseconds"),
+            "publisher": self.publisher,
+            "attempts": self.attempts,
+            "bytes": len(self.payload),
+            "reason": self.reason,
+        }
 
 
 @dataclass(frozen=True)

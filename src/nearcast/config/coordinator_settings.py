@@ -26,6 +26,7 @@ class CoordinatorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     distances: Literal["measured", "coordinates"] = "measured"  # "coordinates": ePulsar's policy, to compare with
     react: _Positive = 0.25  # at least this long between passes, when a client moved or a topic is late
     automatic: bool = True  # execute plans; otherwise they wait for `nearcast plan apply`
+    plan_valid: _Positive = 300.0  # how long a plan that was shown can be executed by its id
     moves_at_once: _Count = 16  # ePulsar's migration executors
     start_limit: _Positive = 20.0  # a target that has not started a topic by then is rolled back
     leave_limit: _Positive = 5.0  # a leaving member that does not answer stops when it sees the new epoch

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from nearcast.coordinator.registry import Registry
     from nearcast.coordinator.term import Term
 
-__all__ = ["AddTopicRequest", "CoordinatorApi", "MoveRequest", "NameRequest"]
+__all__ = ["AddTopicRequest", "CoordinatorApi", "ExecutePlanRequest", "MoveRequest", "NameRequest"]
 
 _log = logging.getLogger(__name__)
 _CHANGES = {"topic-add", "topic-rm", "topic-move", "plan-apply", "client-move"}
@@ -48,6 +48,13 @@ class MoveRequest(msgspec.Struct, frozen=True):
 
     name: Annotated[str, msgspec.Meta(max_length=200)]
     to: Annotated[list[Name], msgspec.Meta(min_length=1, max_length=1000)]
+
+
+class ExecutePlanRequest(msgspec.Struct, frozen=True):
+    """Execute a plan that was shown. moves: the approved ones, by their places in it; all without it."""
+
+    id: str
+    moves: list[int] | None = None
 
 
 class AddTopicRequest(msgspec.Struct, frozen=True):
@@ -95,7 +102,10 @@ class CoordinatorApi:
             ("topic", "move", MoveRequest, self._move_topic),
             ("plan", "show", NameRequest, self._show_plan),
             ("plan", "apply", NameRequest, self._apply_plan),
+            ("plan", "execute", ExecutePlanRequest, self._execute_plan),
             ("move", "ls", NameRequest, self._moves),
+            ("site", "map", NameRequest, self._site_map),
+            ("topic", "figures", NameRequest, self._topic_figures),
             ("coordinator", "status", NameRequest, self._status),
             ("audit", "ls", NameRequest, self._audit_entries),
         ]
@@ -318,6 +328,38 @@ class CoordinatorApi:
 
     async def _apply_plan(self, request: NameRequest) -> dict[str, Any]:
         return await self._control_loop.apply_plan()
+
+    async def _execute_plan(self, request: ExecutePlanRequest) -> dict[str, Any]:
+        return await self._control_loop.execute_proposal(request.id, request.moves)
+
+    async def _site_map(self, request: NameRequest) -> list[dict[str, Any]]:
+        """What is drawn on a map: sites with positions, load and limits, and the measured round trips between them."""
+        rows = []
+        for name in sorted(self._registry.sites):
+            info, report = self._registry.sites[name], self._monitor.reports.get(name)
+            broker = msgspec.structs.asdict(report.broker) if report is not None else {}
+            rows.append(
+                {
+                    **self._site_row(name),
+                    "position": info.position,
+                    "store": info.store,
+                    "store_up": report.store if report is not None else False,
+                    "round_trips_ms": report.round_trips if report is not None else {},
+                    "memory": broker.get("memory", 0.0),
+                    "network": broker.get("network", 0.0),
+                    "busiest_worker": max((worker.busy for worker in report.workers), default=0.0) if report else 0.0,
+                    "watermark": self._settings.watermark,
+                }
+            )
+        return rows
+
+    async def _topic_figures(self, request: NameRequest) -> list[dict[str, Any]]:
+        """All topics with their latency and its parts."""
+        figures, topics = self._control_loop.all_topic_figures(), self._registry.topics
+        return [
+            self._topic_row(topics[name]) | self._control_loop.topic_lag(name) | figures.get(name, {})
+            for name in sorted(topics)
+        ]
 
     async def _moves(self, request: NameRequest) -> list[dict[str, Any]]:
         """The last finished moves, the oldest first."""

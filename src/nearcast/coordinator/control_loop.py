@@ -17,11 +17,15 @@ from nearcast.coordinator.model.build_model import build_model
 from nearcast.coordinator.model.client_columns import ClientColumnsCache
 from nearcast.coordinator.moves import ClientMove, ReplicaMove, TopicMove
 from nearcast.coordinator.plan import Plan, latency_figures, make_plan, subject_of
+from nearcast.coordinator.proposals import Proposals
 from nearcast.coordinator.term import DeposedError
+from nearcast.errors import InputError
 from nearcast.nats.kv import BucketError, ConflictError
 from nearcast.nats.tasks import gather_or_cancel
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from nearcast.config.coordinator_settings import CoordinatorSettings
     from nearcast.coordinator.executor.executor import Executor
     from nearcast.coordinator.goals import Goal, Proposal, TopicProposal
@@ -60,6 +64,7 @@ class ControlLoop:
         self.last_pass: dict[str, Any] = {}
         self.anomalies: list[Anomaly] = []  # of the last pass
         self.passes, self.pass_seconds = 0, 0.0
+        self._proposals = Proposals(settings.plan_valid)
 
     async def run(self) -> None:
         """Run passes until the term is over; a pass that fails is logged."""
@@ -114,9 +119,24 @@ class ControlLoop:
         await self._homes.update_plan(model, self._registry.clients_version, now)
 
     def show_plan(self) -> dict[str, Any]:
-        """The plan for the present state, not executed."""
+        """The plan for the present state, not executed; `execute_proposal` executes exactly this one."""
         model, anomalies = self._observe()
-        return self._make_plan(model).to_dict(anomalies)
+        shown = self._proposals.add(self._make_plan(model), anomalies)
+        return {"id": shown.id, "expires": shown.expires, **shown.plan.to_dict(anomalies)}
+
+    async def execute_proposal(self, identity: str, moves: Sequence[int] | None) -> dict[str, Any]:
+        """Execute a plan that was shown, or some of its moves; each has its outcome."""
+        proposal = self._proposals.take(identity)
+        try:
+            plan = proposal.approved(moves)
+        except InputError:
+            self._proposals.restore(proposal)
+            raise
+        shown = proposal.plan.to_dict(proposal.anomalies)
+        outcomes = iter(await self._execute(plan, wait_for_copies=True))
+        for number, move in enumerate(shown["moves"]):
+            move["outcome"] = next(outcomes) if moves is None or number in moves else "not approved"
+        return {"id": identity, **shown}
 
     async def apply_plan(self) -> dict[str, Any]:
         """Make a plan for the present state and execute it; each move has its outcome."""
@@ -146,6 +166,15 @@ class ControlLoop:
             return {}
         row = topics.names.index(topic)
         return {"messages_per_s": round(float(topics.published[row]), 2), **latency_figures(model, row, self._settings)}
+
+    def all_topic_figures(self) -> dict[str, dict[str, Any]]:
+        """The figures of all topics, of one model."""
+        model = self._model()
+        published = model.topics.published
+        return {
+            name: {"messages_per_s": round(float(published[row]), 2), **latency_figures(model, row, self._settings)}
+            for row, name in enumerate(model.topics.names)
+        }
 
     def _model(self) -> Model:
         registry = self._registry

@@ -31,8 +31,12 @@ def apply(
     url: UrlOption = DEFAULT_URL,
     as_json: JsonOption = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan without executing it.")] = False,
+    identity: Annotated[str, typer.Option("--id", help="Execute exactly the plan that was shown under this id.")] = "",
 ) -> None:
-    """Make a plan for the present state and execute it."""
+    """Execute a plan that was shown, or make one for the present state and execute it."""
+    if identity and not dry_run:
+        print_plan(call_leader(url, "plan", "execute", timeout=600.0, id=identity), as_json)
+        return
     verb = "show" if dry_run else "apply"
     print_plan(call_leader(url, "plan", verb, timeout=600.0), as_json)
 
@@ -69,6 +73,9 @@ def print_plan(plan: dict[str, Any], as_json: bool) -> None:
         for name, before in plan["before"].items():
             if before or plan["after"][name]:
                 typer.echo(f"{_FIGURES[name]:<{width}}{before:>10}{plan['after'][name]:>10}")
+        if "expires" in plan:
+            until = datetime.fromtimestamp(plan["expires"], UTC).isoformat(" ", "seconds").removesuffix("+00:00")
+            typer.echo(f"Execute exactly this until {until} UTC: nearcast plan apply --id {plan['id']}")
 
 
 def _print_moves(moves: list[dict[str, Any]], goal: str, verb: str) -> None:

@@ -1,0 +1,92 @@
+"""Dead letters: browse, look into, retry, drop."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nicegui import ui
+
+from nearcast.errors import InputError, NearcastError
+from nearcast.web.pages.frame import frame
+
+if TYPE_CHECKING:
+    from nearcast.client.dead_letters import StoredLetter
+    from nearcast.web.live import Live
+    from nearcast.web.operations import Operations
+
+__all__ = ["add"]
+
+_COLUMNS = {
+    "topic": "topic",
+    "published": "published, UTC",
+    "attempts": "attempts",
+    "reason": "reason",
+    "payload": "payload",
+}
+_SHOWN_BYTES = 300
+
+
+def add(operations: Operations, live: Live) -> None:
+    """The page at /dead-letters."""
+
+    @ui.page("/dead-letters")
+    async def show() -> None:
+        with frame("/dead-letters", live):
+            with ui.row().classes("items-end gap-3"):
+                topic = ui.input("Topic or pattern", value=">")
+                ui.button("Look", on_click=lambda: look())
+                ui.button("Retry selected", on_click=lambda: retry())
+                ui.button("Drop selected", on_click=lambda: drop()).props("color=negative")
+            said = ui.label().props('role="status"')
+            table = ui.table(
+                rows=[],
+                columns=[
+                    {"name": name, "label": title, "field": name, "align": "left"} for name, title in _COLUMNS.items()
+                ],
+                row_key="id",
+                selection="multiple",
+                pagination=50,
+            ).classes("w-full")
+            table.props('flat bordered dense wrap-cells no-data-label="There are no dead letters."')
+
+        async def look() -> None:
+            try:
+                table.rows = [_row(letter) for letter in await operations.dead_letters(topic.value)]
+            except InputError as error:
+                table.rows = []
+                said.text = str(error)
+            except NearcastError as error:
+                said.text = str(error)
+            table.selected = []
+
+        async def retry() -> None:
+            ids = [row["id"] for row in table.selected]
+            if not ids:
+                said.text = "Select dead letters first."
+                return
+            try:
+                outcomes = await operations.retry(topic.value, ids, force=True)
+            except NearcastError as error:
+                said.text = str(error)
+                return
+            refused = [one["outcome"] for one in outcomes if not one["sent"]]
+            said.text = f"{len(outcomes) - len(refused)} given to their processors again. {' '.join(refused)}"
+            await look()
+
+        async def drop() -> None:
+            ids = [row["id"] for row in table.selected]
+            if not ids:
+                said.text = "Select dead letters first."
+                return
+            try:
+                said.text = f"{await operations.drop(topic.value, ids)} dropped."
+            except NearcastError as error:
+                said.text = str(error)
+                return
+            await look()
+
+        await look()
+
+
+def _row(letter: StoredLetter) -> dict[str, Any]:
+    return letter.to_dict() | {"payload": letter.payload[:_SHOWN_BYTES].decode(errors="backslashreplace")}
