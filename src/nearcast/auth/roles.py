@@ -24,16 +24,16 @@ ROLES: tuple[Role, ...] = get_args(Role)
 _OPEN: tuple[Role, ...] = ("service", "reader", "operator")  # without grants they have those of all topics
 _SERVICES = ("$SRV.PING", "$SRV.PING.>", "$SRV.INFO", "$SRV.INFO.>", "$SRV.STATS", "$SRV.STATS.>")
 _READ_VERBS = {
-    "site": ("ls", "info"),
+    "site": ("ls", "info", "map"),
     "client": ("ls", "info"),
     "channel": ("subscriptions",),
-    "topic": ("ls", "info"),
+    "topic": ("ls", "info", "figures"),
     "plan": ("show",),
     "move": ("ls",),
     "coordinator": ("status",),
     "audit": ("ls",),
 }
-_CHANGE_VERBS = {"client": ("move",), "topic": ("add", "rm", "move"), "plan": ("apply",)}
+_CHANGE_VERBS = {"client": ("move",), "topic": ("add", "rm", "move"), "plan": ("apply", "execute")}
 
 
 @dataclass(frozen=True)

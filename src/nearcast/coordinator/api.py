@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["AddTopicRequest", "CoordinatorApi", "ExecutePlanRequest", "MoveRequest", "NameRequest"]
 
 _log = logging.getLogger(__name__)
-_CHANGES = {"topic-add", "topic-rm", "topic-move", "plan-apply", "client-move"}
+_CHANGES = {"topic-add", "topic-rm", "topic-move", "plan-apply", "plan-execute", "client-move"}
 _PAGE = 500
 
 
@@ -387,6 +387,8 @@ class CoordinatorApi:
 
 def _subject_of(request: Any) -> str:
     """What a request is about, and where it is to go."""
+    if isinstance(request, ExecutePlanRequest):
+        return request.id
     name = request.spec.name if isinstance(request, AddTopicRequest) else request.name
     return " ".join([name, *(f"to {', '.join(request.to)}" for _ in (0,) if isinstance(request, MoveRequest))])
 

@@ -13,6 +13,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from nearcast.errors import InputError, NearcastError
 from nearcast.nats.connection import open_connection
+from nearcast.nats.identity.credentials import given_credentials
 from nearcast.nats.tasks import cancel_and_wait
 from nearcast.site.ports import port_problem
 from nearcast.web.access import ALLOWED_HOSTS, check_host
@@ -32,7 +33,7 @@ async def serve(url: str, host: str, port: int, ready: Callable[[str], None]) ->
     check_host(host)
     if port and (problem := port_problem(host, port)):
         raise InputError(f"--port {port} of {host} {problem}")
-    connection = await open_connection([url], name="nearcast-web", timeout=10)
+    connection = await open_connection([url], name="nearcast-web", timeout=10, credentials=given_credentials())
     live = None
     try:
         operations = Operations(connection)
