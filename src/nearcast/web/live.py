@@ -17,6 +17,7 @@ __all__ = ["Live", "Snapshot"]
 
 _log = logging.getLogger(__name__)
 _PERIOD = 1.0
+_CATALOG_PERIODS = 5
 _POINTS = 120  # of a topic's latency, one per period
 
 
@@ -33,18 +34,25 @@ class Snapshot:
 
 
 class Live:
-    """`now` is the last snapshot. latencies: of each topic, measured p90 in ms, the last two minutes."""
+    """`now` is the last snapshot. channels, datasets: of the catalog, read less often.
+
+    latencies: of each topic, measured p90 in ms, the last two minutes.
+    """
 
     def __init__(self, operations: Operations) -> None:
         self._operations = operations
         self._changed = asyncio.Condition()
         self.now = Snapshot()
+        self.channels: list[dict[str, Any]] = []
+        self.datasets: list[dict[str, Any]] = []
         self.latencies: dict[str, deque[float | None]] = {}
 
     async def run(self) -> None:
         """Ask until cancelled."""
         while True:
             await self._take()
+            if self.now.number % _CATALOG_PERIODS == 1 and not self.now.problem:
+                await self._read_catalog()
             await asyncio.sleep(_PERIOD)
 
     async def next(self, number: int) -> Snapshot:
@@ -52,6 +60,12 @@ class Live:
         async with self._changed:
             await self._changed.wait_for(lambda: self.now.number > number)
             return self.now
+
+    async def _read_catalog(self) -> None:
+        try:
+            self.channels, self.datasets = await self._operations.channels(), await self._operations.datasets()
+        except Exception as error:  # the state is shown all the same
+            _log.warning("the catalog cannot be read: %s", error)
 
     async def _take(self) -> None:
         ask, before = self._operations.ask, self.now

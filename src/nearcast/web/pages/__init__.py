@@ -16,6 +16,6 @@ __all__ = ["add_pages"]
 def add_pages(operations: Operations, live: Live) -> None:
     """Add all pages to the console."""
     map_page.add(live)
-    tables.add(operations, live)
+    tables.add(live)
     plan.add(operations, live)
     dead_letters.add(operations, live)

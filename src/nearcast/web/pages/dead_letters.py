@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from nicegui import ui
 
-from nearcast.errors import InputError, NearcastError
+from nearcast.errors import NearcastError
 from nearcast.web.pages.frame import frame
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def add(operations: Operations, live: Live) -> None:
     """The page at /dead-letters."""
 
     @ui.page("/dead-letters")
-    async def show() -> None:
+    def show() -> None:
         with frame("/dead-letters", live):
             with ui.row().classes("items-end gap-3"):
                 topic = ui.input("Topic or pattern", value=">")
@@ -50,14 +50,15 @@ def add(operations: Operations, live: Live) -> None:
             table.props('flat bordered dense wrap-cells no-data-label="There are no dead letters."')
 
         async def look() -> None:
+            rows, problem = [], ""
             try:
-                table.rows = [_row(letter) for letter in await operations.dead_letters(topic.value)]
-            except InputError as error:
-                table.rows = []
-                said.text = str(error)
+                rows = [_row(letter) for letter in await operations.dead_letters(topic.value)]
             except NearcastError as error:
-                said.text = str(error)
-            table.selected = []
+                problem = str(error)
+            if table.is_deleted:  # the page was left meanwhile
+                return
+            table.rows, table.selected = rows, []
+            said.text = problem or said.text
 
         async def retry() -> None:
             ids = [row["id"] for row in table.selected]
@@ -85,7 +86,7 @@ def add(operations: Operations, live: Live) -> None:
                 return
             await look()
 
-        await look()
+        ui.timer(0.1, look, once=True)
 
 
 def _row(letter: StoredLetter) -> dict[str, Any]:

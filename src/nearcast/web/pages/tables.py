@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from nicegui import ui
 
-from nearcast.errors import NearcastError
 from nearcast.web.pages.frame import frame, live_table
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from nearcast.web.live import Live
-    from nearcast.web.operations import Operations
 
 __all__ = ["add"]
 
@@ -32,7 +32,7 @@ _SITES = {
 }  # fmt: skip
 
 
-def add(operations: Operations, live: Live) -> None:
+def add(live: Live) -> None:
     """The pages from /topics to /settings."""
 
     @ui.page("/topics")
@@ -58,16 +58,16 @@ def add(operations: Operations, live: Live) -> None:
             live_table(titles, lambda: _stores(live), "site", "No site has a store.")
 
     @ui.page("/channels")
-    async def channels() -> None:
+    def channels() -> None:
         titles = {"name": "channel", "query": "query", "period": "every, s", "parameters": "parameters"}
         with frame("/channels", live):
-            await _catalog(titles, operations.channels, "There is no channel.")
+            _catalog(titles, lambda: live.channels, "There is no channel.")
 
     @ui.page("/datasets")
-    async def datasets() -> None:
+    def datasets() -> None:
         titles = {"name": "dataset", "schema": "schema", "source": "from", "key": "key", "keep_seconds": "kept, s"}
         with frame("/datasets", live):
-            await _catalog(titles, operations.datasets, "There is no dataset.")
+            _catalog(titles, lambda: live.datasets, "There is no dataset.")
 
     @ui.page("/settings")
     def settings() -> None:
@@ -132,12 +132,10 @@ def _status(live: Live) -> list[dict[str, Any]]:
     return rows
 
 
-async def _catalog(titles: dict[str, str], read: Any, empty: str) -> None:
-    """What the catalog has when the page is opened."""
-    try:
-        found = await read()
-    except NearcastError as error:
-        ui.label(str(error))
-        return
-    rows = [{**row, "parameters": [f"{p['name']}:{p['type']}" for p in row.get("parameters", ())]} for row in found]
-    live_table(titles, lambda: rows, "name", empty)
+def _catalog(titles: dict[str, str], read: Callable[[], list[dict[str, Any]]], empty: str) -> None:
+    def rows() -> list[dict[str, Any]]:
+        return [
+            {**row, "parameters": [f"{p['name']}:{p['type']}" for p in row.get("parameters", ())]} for row in read()
+        ]
+
+    live_table(titles, rows, "name", empty)
