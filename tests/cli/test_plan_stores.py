@@ -164,3 +164,20 @@ def test_refusals(
     assert said.err.count("\n") == 1
     assert said.out == ""
     assert not (files / "plan.csv").exists()
+
+
+@pytest.mark.usefixtures("files")
+def test_reassignment_failures_and_a_number_of_stores_that_is_chosen(
+    files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "--capacity 2 --assign wrr --json --out plan.csv") == 0
+    chosen = json.loads(capsys.readouterr().out)
+    assert 2 <= len(chosen["stores"]) <= 6
+    (files / "demand.csv").write_text("node,topic,rate\n4,a,9\n6,b,1\n1,c,5\n")
+    assert run(monkeypatch, "--capacity 2 --assign refined --failure 0.2 --down 1 --current plan.csv --json") == 0
+    again = json.loads(capsys.readouterr().out)
+    assert set(again["stores"]) == set(chosen["stores"])
+    assert again["unserved_down"] >= 0
+    (files / "demand.csv").write_text("node,topic,rate\n4,a,1e300\n")
+    assert run(monkeypatch, "--stores 3 --capacity 2") == 2
+    assert "rate is 1e300; at most" in capsys.readouterr().err

@@ -32,6 +32,7 @@ from nearcast.placement.homes import (
     random,
     refine,
     refined,
+    refined_with_few_moves,
     reloc,
     reloc_steps,
 )
@@ -50,7 +51,7 @@ class TestContract(PlannerContract):
         "one topic, one site": lambda problem, seed: one_topic_one_site(problem),
         "reloc": lambda problem, seed: reloc(problem, RelocParameters(clusters=1, seed=seed)),
         "reloc, K chosen": lambda problem, seed: reloc(problem, RelocParameters(seed=seed)),
-        "refined": lambda problem, seed: refined(problem, RefineParameters(perturbations=2, seed=seed)),
+        "refined": lambda problem, seed: refined(problem, RefineParameters(perturbations=2, sweeps=5, seed=seed)),
     }
 
     @pytest.fixture(autouse=True)
@@ -104,7 +105,7 @@ def literal_homes(problem: HomesProblem, parameters: RelocParameters, **how: boo
 @given(instances(clients=8, sites=4, topics=4), st.data())
 def test_reloc_is_algorithm_1(problem: HomesProblem, data: st.DataObject) -> None:
     clusters = data.draw(st.integers(1, problem.sites))
-    parameters = RelocParameters(clusters, relations=data.draw(st.integers(0, 4)))
+    parameters = RelocParameters(clusters, relations=data.draw(st.integers(0, 4)), leave_cluster=False)
     steps = reloc_steps(problem, parameters)
     assert steps.cooperation.home.tolist() == literal_homes(problem, parameters)
     assert steps.relation.home.tolist() == literal_homes(problem, parameters, cooperate=False)
@@ -114,8 +115,9 @@ def test_reloc_is_algorithm_1(problem: HomesProblem, data: st.DataObject) -> Non
 @pytest.mark.parametrize("spread_km", [1.0, 10.0])
 def test_reloc_is_algorithm_1_at_the_papers_size(spread_km: float) -> None:
     problem = city(random_members(64, 600, seed=1), CityParameters(spread_km=spread_km), seed=2)
-    plan = reloc(problem, RelocParameters(clusters=4))
-    assert plan.home.tolist() == literal_homes(problem, RelocParameters(clusters=4))
+    parameters = RelocParameters(clusters=4, leave_cluster=False)
+    plan = reloc(problem, parameters)
+    assert plan.home.tolist() == literal_homes(problem, parameters)
     assert plan.delay_ms == pytest.approx(literal_delay(problem, plan.home.tolist())["y"])
 
 
@@ -125,6 +127,33 @@ def test_the_factorisation_agrees_with_one_in_plain_python() -> None:
     plain = np.array(literal_factors(z, rank=3, iterations=300))
     ours = factors(members, rank=3, seed=0)
     np.testing.assert_allclose(ours @ ours.T, plain @ plain.T, atol=1e-3)
+
+
+@pytest.mark.parametrize("spread_km", [1.0, 5.0, 20.0])
+def test_reloc_stays_within_the_storage_of_all_sites_when_they_are_nearly_full(spread_km: float) -> None:
+    problem = city(random_members(64, 600, seed=1), CityParameters(spread_km=spread_km, spool_per_member=2.4), seed=2)
+    within = reloc(problem, RelocParameters(clusters=4, leave_cluster=False))
+    plan = reloc(problem, RelocParameters(clusters=4))
+    assert within.storage_used.max() > problem.storage[0]
+    assert plan.storage_used.max() <= problem.storage[0] * (1 + 1e-9)
+
+
+def test_annealing_finds_the_plan_without_overflow_that_single_moves_do_not() -> None:
+    problem = city(random_members(24, 150, seed=1), CityParameters(sites=9, storage=200.0), seed=2)
+    descent = refined(problem, RefineParameters(sweeps=0))
+    annealed = refined(problem, RefineParameters(sweeps=100))
+    assert annealed.delay_ms < 0.99 * descent.delay_ms
+    assert annealed.delegated_share <= descent.delegated_share
+
+
+@given(instances(clients=8, sites=4, topics=4), st.integers(0, 8), st.integers(0, 2**16))
+def test_few_moves_are_kept_to_and_never_make_it_worse(problem: HomesProblem, most: int, seed: int) -> None:
+    current = random(problem, seed)
+    plan = refined_with_few_moves(problem, current.home, most)
+    assert (plan.home != current.home).sum() <= most
+    assert plan.delay_ms <= current.delay_ms
+    free = refined(problem, RefineParameters(sweeps=2, perturbations=1), current=current.home)
+    assert free.delay_ms <= current.delay_ms
 
 
 def test_table_1_cooperation_brings_the_sites_within_their_limits() -> None:
@@ -216,7 +245,7 @@ def test_progress_is_told() -> None:
     problem = city(random_members(10, 60, seed=1))
     told: list[float] = []
     reloc(problem, advance=told.append)
-    refined(problem, advance=told.append)
+    refined(problem, RefineParameters(sweeps=20), advance=told.append)
     assert told
     assert all(0 <= fraction <= 1 for fraction in told)
     assert max(told) > 0

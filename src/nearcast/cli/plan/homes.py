@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 __all__ = ["homes"]
 
 Method = Literal["random", "nearest", "one_topic_one_site", "reloc", "refined", "exact"]
-PLANE = (Column("x_km", minimum=None, optional=True), Column("y_km", minimum=None, optional=True))
+LARGEST = 1e15  # of what is added up: sums stay exact enough, and never overflow
+PLANE = (
+    Column("x_km", minimum=-LARGEST, maximum=LARGEST, optional=True),
+    Column("y_km", minimum=-LARGEST, maximum=LARGEST, optional=True),
+)
 GLOBE = (Column("lat", minimum=-90, maximum=90, optional=True), Column("lon", minimum=-180, maximum=180, optional=True))
 MEMBERS = (Column("topic", "text"), Column("client", "text"), Column("role", "text", choices=("pub", "sub", "both")))
 
@@ -37,6 +41,13 @@ def homes(
     method: Annotated[Method, typer.Option(help="The planner.")] = "refined",
     cloud_delay_ms: Annotated[float, typer.Option(help="One way between any site and the cloud.")] = 5.0,
     ms_per_km: Annotated[float, typer.Option(help="One-way delay per kilometre.")] = 0.1,
+    current: Annotated[
+        Path | None, typer.Option(help="client,site: today's homes; refined begins from them and is not worse.")
+    ] = None,
+    moves_at_most: Annotated[
+        int | None, typer.Option(min=0, help="With --current: how many clients may change their home.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=0.0, help="Limit for the search of refined.")] = 60.0,
     clusters: Annotated[str, typer.Option(help="K of reloc: a number, or auto to choose it.")] = "auto",
     seed: SeedOption = 0,
     engine: Annotated[Engine, typer.Option(help="spark: relations by Spark, for --method reloc.")] = "memory",
@@ -51,10 +62,18 @@ def homes(
             raise InputError(f"{option} is {value}; a finite number of at least 0 is needed")
     if engine == "spark" and method != "reloc":
         raise InputError(f"--engine spark is for --method reloc; --method is {method}")
-    site_table = _read_positions(sites, Column("site", "text"), Column("storage"), Column("compute"))
+    if method != "refined" and (current is not None or moves_at_most is not None):
+        raise InputError(f"--current and --moves-at-most are for --method refined; --method is {method}")
+    if moves_at_most is not None and current is None:
+        raise InputError("--moves-at-most needs --current: the homes that the clients have")
+    site_table = _read_positions(
+        sites, Column("site", "text"), Column("storage", maximum=LARGEST), Column("compute", maximum=LARGEST)
+    )
     client_table = _read_positions(clients, Column("client", "text"))
     problem = _problem(site_table, client_table, topics, members, cloud_delay_ms, ms_per_km)
     parameters = planners.RelocParameters(_cluster_count(clusters, site_table), seed=seed)
+    refine = planners.RefineParameters(seconds=seconds, seed=seed)
+    homes_now = None if current is None else _current(current, client_table, site_table)
 
     def plan(advance: Advance) -> planners.HomesPlan:
         if engine == "spark":
@@ -62,12 +81,14 @@ def homes(
             from nearcast.cluster.spark_session import spark_session
 
             return parallel_planners.reloc(spark_session("nearcast plan homes"), problem, parameters)
+        if homes_now is not None and moves_at_most is not None:
+            return planners.refined_with_few_moves(problem, homes_now, moves_at_most, refine)
         methods = {
             "random": lambda: planners.random(problem, seed),
             "nearest": lambda: planners.nearest(problem),
             "one_topic_one_site": lambda: planners.one_topic_one_site(problem),
             "reloc": lambda: planners.reloc(problem, parameters, advance),
-            "refined": lambda: planners.refined(problem, planners.RefineParameters(seed=seed), advance),
+            "refined": lambda: planners.refined(problem, refine, advance, homes_now),
             "exact": lambda: planners.exact(problem, seed=seed),
         }
         return methods[method]()
@@ -81,6 +102,7 @@ def homes(
             "storage_used": dict(zip(names, plan.storage_used.tolist(), strict=True)),
             "compute_used": dict(zip(names, plan.compute_used.tolist(), strict=True)),
             "delegated_share": plan.delegated_share,
+            **({} if homes_now is None else {"moves": int((plan.home != homes_now).sum())}),
         }
 
     plan_and_write("placing clients", plan, describe, method=method, out=out, as_json=as_json)
@@ -112,7 +134,7 @@ def _problem(
 ) -> planners.HomesProblem:
     client_ms, site_ms = _delays(clients, sites, ms_per_km), _delays(sites, sites, ms_per_km)
     np.fill_diagonal(site_ms, 0.0)  # the globe's formula may leave a rounding error there
-    topic_table = read_table(topics, [Column("topic", "text"), Column("spool_size")], key=["topic"])
+    topic_table = read_table(topics, [Column("topic", "text"), Column("spool_size", maximum=LARGEST)], key=["topic"])
     member_table = read_table(members, MEMBERS, key=["topic", "client"])
     topic = Ids("topic", topics, topic_table["topic"]).positions(member_table, "topic")
     client = Ids("client", clients.path, clients["client"]).positions(member_table, "client")
@@ -128,6 +150,17 @@ def _problem(
         publications=planners.membership(topic[publishes], client[publishes], shape),
         subscriptions=planners.membership(topic[subscribes], client[subscribes], shape),
     )
+
+
+def _current(path: Path, clients: Table, sites: Table) -> NDArray[np.int64]:
+    """Today's home of every client."""
+    table = read_table(path, [Column("client", "text"), Column("site", "text")], key=["client"])
+    home = np.full(clients.rows, -1)
+    rows = Ids("client", clients.path, clients["client"]).positions(table, "client")
+    home[rows] = Ids("site", sites.path, sites["site"]).positions(table, "site")
+    if (none := np.flatnonzero(home < 0)).size:
+        raise InputError(f"{path}, row 0: client {clients['client'][none[0]]!r} of {clients.path} is missing")
+    return home
 
 
 def _cluster_count(text: str, sites: Table) -> int | None:

@@ -24,20 +24,26 @@ if TYPE_CHECKING:
 __all__ = ["stores"]
 
 Assign = Literal["sequential", "wrr", "refined", "exact", "random", "greedy"]
-EDGES = (Column("a", "text"), Column("b", "text"), Column("cost", optional=True, positive=True))
-DEMAND = (Column("node", "text"), Column("topic", "text"), Column("rate"))
+EDGES = (Column("a", "text"), Column("b", "text"), Column("cost", optional=True, positive=True, maximum=1e15))
+LARGEST = 1e15  # of rates, sizes and costs: their sums stay exact enough
+DEMAND = (Column("node", "text"), Column("topic", "text"), Column("rate", maximum=LARGEST))
+PLACED = (Column("topic", "text"), Column("store", "text"))
 REPLICAS = (Column("topic", "text"), Column("replicas", "integer", minimum=1))
-SIZES = (Column("topic", "text"), Column("size"))
-PUBLISHERS = (Column("node", "text"), Column("rate"))
+SIZES = (Column("topic", "text"), Column("size", maximum=LARGEST))
+PUBLISHERS = (Column("node", "text"), Column("rate", maximum=LARGEST))
 EXACT_LIMIT = 20_000  # nodes x nodes x topics; beyond it the solver takes minutes
+DOWN_DRAWS = 20
 PERTURBATIONS_LIMIT = 10_000  # nodes x topics; beyond it there is time for one descent only
 
 
 def stores(
     edges: Annotated[Path, typer.Option(help="a,b[,cost]: the links; CSV or Parquet, as all tables")],
     demand: Annotated[Path, typer.Option(help="node,topic,rate: requests for a topic's history at a node")],
-    count: Annotated[int, typer.Option("--stores", help="M: how many nodes get a store")],
     capacity: Annotated[float, typer.Option(help="L: how many topics (or how much size) a store holds")],
+    count: Annotated[
+        int | None,
+        typer.Option("--stores", help="M: how many nodes get a store; chosen (the knee of the cost) if not given"),
+    ] = None,
     min_replicas: Annotated[
         int | None, typer.Option(help="Least replicas per topic, 1 by default; more by its share of requests")
     ] = None,
@@ -47,6 +53,14 @@ def stores(
     assign: Annotated[
         Assign, typer.Option(help="greedy ignores --stores and --capacity; exact is for small instances")
     ] = "wrr",
+    failure: Annotated[
+        float, typer.Option(min=0.0, max=0.9, help="Probability that a store is down; refined then spreads replicas")
+    ] = 0.0,
+    down: Annotated[int, typer.Option(min=0, help="Report the hops with so many stores down, 20 random sets")] = 0,
+    current: Annotated[
+        Path | None,
+        typer.Option(help="topic,store: today's plan; its stores stay, topics are reassigned if that helps"),
+    ] = None,
     out: OutOption = None,
     seed: SeedOption = 0,
     engine: Annotated[Engine, typer.Option(help="spark: topics choose in parallel, for sequential and wrr")] = "memory",
@@ -62,8 +76,12 @@ def stores(
         raise InputError(f"--capacity is {capacity:g}; a finite number above 0 is needed")
     if engine == "spark" and assign not in ("sequential", "wrr"):
         raise InputError(f"--engine spark is for --assign sequential and wrr; --assign is {assign}")
+    if failure and assign != "refined":
+        raise InputError(f"--failure is for --assign refined; --assign is {assign}")
+    if current is not None and (assign not in ("sequential", "wrr", "refined") or engine == "spark"):
+        raise InputError("--current is for --assign sequential, wrr and refined, and --engine memory")
     network, nodes = _network(read_table(edges, EDGES))
-    if not 1 <= count <= network.nodes:
+    if count is not None and not 1 <= count <= network.nodes:
         raise InputError(f"{edges}, row 0: --stores is {count}; with these links 1 to {network.nodes} are possible")
     asked = read_table(demand, DEMAND, key=["node", "topic"])
     topics = Ids("topic", demand, np.array(list(dict.fromkeys(asked["topic"])), dtype=object))
@@ -73,14 +91,45 @@ def stores(
     least = 1 if min_replicas is None else min_replicas
     if least < 1:
         raise InputError(f"--min-replicas is {least}; at least 1 is needed")
-    given = None if replicas is None else _replicas(replicas, topics, count)
+    given = None if replicas is None else _replicas(replicas, topics, count or network.nodes)
     publication = _publication(publishers, nodes)
+    held = None if current is None else _placed(current, topics, nodes)
+    if held is not None:
+        if count is not None and count < held.any(axis=0).sum():
+            raise InputError(f"--stores is {count}; {current} has {held.any(axis=0).sum()} stores, which stay")
+        count = int(held.any(axis=0).sum())
 
-    def plan(advance: Advance) -> planners.StoragePlan:
+    def problem_with(stores: int) -> planners.StorageProblem:
         degrees = given
         if degrees is None:
-            degrees = planners.weighted_degrees(planners.topic_weights(rates), least, count, capacity, size)
-        problem = planners.StorageProblem(network, rates, count, capacity, degrees, size, publication)
+            degrees = planners.weighted_degrees(planners.topic_weights(rates), least, stores, capacity, size)
+        return planners.StorageProblem(network, rates, stores, capacity, degrees, size, publication)
+
+    def plan(advance: Advance) -> planners.StoragePlan:
+        problem = chosen_problem(advance)
+        result = planned(problem, advance)
+        if down:
+            if down >= len(result.stores):
+                raise InputError(f"--down is {down}; the plan has {len(result.stores)} stores, and one must be left")
+            failed.append(planners.random_failures(problem, result, down, DOWN_DRAWS, seed))
+        return result
+
+    failed: list[planners.Failure] = []
+
+    def chosen_problem(advance: Advance) -> planners.StorageProblem:
+        if count is not None:
+            return problem_with(count)
+        needed = math.ceil(float(size @ (np.full(len(size), least) if given is None else given)) / capacity - 1e-9)
+        fewest = max(needed, least if given is None else int(given.max()))
+        if fewest > network.nodes:
+            problem_with(network.nodes)  # says what does not fit
+        return problem_with(
+            planners.store_count(fewest, network.nodes, lambda m: planners.wrr(problem_with(m), advance).traffic)
+        )
+
+    def planned(problem: planners.StorageProblem, advance: Advance) -> planners.StoragePlan:
+        if held is not None:
+            return _reassigned(problem, held, assign, None if given is not None else least, failure, advance)
         if engine == "spark":
             from nearcast.cluster.analytics import parallel_planners
             from nearcast.cluster.spark_session import spark_session
@@ -96,7 +145,12 @@ def stores(
             "random": lambda: planners.random(problem, seed, advance),
             "greedy": lambda: planners.greedy_unconstrained(problem, advance),
             "refined": lambda: planners.refined(
-                problem, planners.wrr(problem, advance), seed=seed, perturbations=perturbations
+                problem,
+                planners.wrr(problem, advance),
+                seed=seed,
+                perturbations=perturbations,
+                failure=failure,
+                min_replicas=None if given is not None else least,
             ),
             "exact": lambda: planners.exact(problem),
         }
@@ -108,12 +162,47 @@ def stores(
             "stores": nodes.names[plan.stores].tolist(),
             "traffic": plan.traffic,
             "mean_hops": plan.mean_hops,
+            **({"mean_hops_down": failed[0].mean_hops, "unserved_down": failed[0].unserved} if failed else {}),
         }
 
     try:
         plan_and_write("placing stores", plan, describe, method=assign, out=out, as_json=as_json)
     except planners.StorageInfeasibleError as error:
         raise InputError(f"{demand}, row 0: {error}") from None
+
+
+def _reassigned(
+    problem: planners.StorageProblem,
+    held: NDArray[np.bool_],
+    assign: Assign,
+    min_replicas: int | None,
+    failure: float,
+    advance: Advance,
+) -> planners.StoragePlan:
+    """The topics of today's stores assigned again; today's plan when that is no better."""
+    stores = np.flatnonzero(held.any(axis=0))
+    if (problem.sizes @ held > problem.capacity * (1 + 1e-9)).any() or not held.any(axis=1).all():
+        held_or_none = None  # today's plan is none for these topics and this capacity: nothing to fall back to
+    else:
+        held_or_none = held
+    if assign == "refined":
+        start = planners.reassign(problem, stores, "wrr", advance, held_or_none)
+        return planners.refined(problem, start, failure=failure, min_replicas=min_replicas, keep_stores=True)
+    return planners.reassign(problem, stores, "wrr" if assign == "wrr" else "sequential", advance, held_or_none)
+
+
+def _placed(path: Path, topics: Ids, nodes: Ids) -> NDArray[np.bool_]:
+    """Today's plan. Topics that nobody asks for any more are left out, new ones have no replica."""
+    table = read_table(path, PLACED, key=["topic", "store"])
+    known = set(topics.names.tolist())
+    rows = np.array([name in known for name in table["topic"]], dtype=bool)
+    number = {name: n for n, name in enumerate(topics.names)}
+    store = nodes.positions(table, "store")
+    placed = np.zeros((len(topics.names), len(nodes.names)), dtype=bool)
+    placed[[number[name] for name in table["topic"][rows]], store[rows]] = True
+    if not placed.any():
+        table.refuse(0, f"none of its topics is a topic of {topics.source}")
+    return placed
 
 
 def _network(table: Table) -> tuple[planners.Network, Ids]:

@@ -20,6 +20,11 @@ class Listed(NamedTuple):
 
 # In the order of the page: by paper, then by figure.
 CATALOG: dict[str, Listed] = {
+    "reloc-steps": Listed("reloc", "000, Fig. 10 and 11: the steps of RELOC, one topic."),
+    "reloc-topics": Listed("reloc", "000, Fig. 13: members per topic."),
+    "reloc-sigma": Listed("reloc", "000, Fig. 14: homes against locality σ."),
+    "reloc-spool": Listed("reloc", "000, Fig. 15: homes against the size of spools."),
+    "reloc-clusters": Listed("reloc", "000, Fig. 16: homes against the number of clusters K."),
     "colocation-sensitivity": Listed("colocation_model", "001, Fig. 1: p90 of a topic against its rate, simulated."),
     "colocation-real-worker": Listed("colocation_model", "001, Fig. 1c on a real worker."),
     "colocation-accuracy": Listed("colocation_model", "001, Fig. 2 and Table I: accuracy of the latency model."),
@@ -29,7 +34,14 @@ CATALOG: dict[str, Listed] = {
     "selection-game": Listed("broker_selection", "002, Fig. 4: worst latency and late pairs of the game."),
     "selection-swarms": Listed("broker_selection", "002, Fig. 5: worst latency and late pairs of the swarms."),
     "monitoring-bytes": Listed("coordinates_and_reports", "002, Fig. 6: bytes of monitoring against clients."),
+    "stores-brokers": Listed("stores_planning", "003, Fig. 4: hops against the number of brokers."),
+    "stores-capacity": Listed("stores_planning", "003, Fig. 5: hops against the capacity of stores."),
+    "stores-replicas": Listed("stores_planning", "003, Fig. 6: hops against the minimum of replicas."),
     "stores-popularity": Listed("stores_planning", "003, Fig. 7: hops against the popularity exponent, stores given."),
+    "stores-locality": Listed("stores_planning", "003, Fig. 8: hops against the locality exponent, stores given."),
+    "stores-failures": Listed("stores_changes", "003, Fig. 9: hops against failed stores."),
+    "stores-reassign-popularity": Listed("stores_changes", "003, Fig. 10: reassignment after popularity changed."),
+    "stores-reassign-locality": Listed("stores_changes", "003, Fig. 11: reassignment after locality changed."),
     "balance-over-time": Listed("balance_over_time", "004, Fig. 13: half an hour of rates that rise and fall."),
     "balance-thresholds": Listed("balance_over_time", "004, Fig. 14: what α and β do."),
 }

@@ -21,7 +21,7 @@ from nearcast.lab.workloads.workload import Columns, SiteMap, Workload
 if TYPE_CHECKING:
     from nearcast.placement.arrays import Floats, Ints
 
-__all__ = ["FollowParameters", "follow", "generate_follows"]
+__all__ = ["FollowParameters", "follow", "generate_follows", "memberships"]
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def generate_follows(clients: int, p: FollowParameters) -> Follows:
 def follow(follows: Follows, p: FollowParameters) -> Workload:
     """Topics, members and positions from a follow graph."""
     rng = np.random.default_rng(p.seed)
-    topic, user, skipped = _memberships(follows, p, rng)
+    topic, user, skipped = _memberships_and_skipped(follows, p, rng)
     users, client = np.unique(user, return_inverse=True)
     names = [f"c{follows.users[u]}" for u in users]
     topics = [f"t{n}" for n in range(int(topic[-1]) + 1)]
@@ -116,6 +116,12 @@ def follow(follows: Follows, p: FollowParameters) -> Workload:
     return Workload("follow", about, plan, tables, SiteMap(sites, site_x, site_y, load), events.build(), skipped)
 
 
+def memberships(follows: Follows, p: FollowParameters) -> tuple[Ints, Ints]:
+    """Topic and user of every membership: random lines of the follow graph."""
+    topic, user, _ = _memberships_and_skipped(follows, p, np.random.default_rng(p.seed))
+    return topic, user
+
+
 def site_grid(sites: int, field_km: float) -> tuple[Floats, Floats]:
     """Sites in rows on a square field, each row filled evenly; a perfect grid when the number is a square."""
     rows = int(np.sqrt(sites))
@@ -125,7 +131,9 @@ def site_grid(sites: int, field_km: float) -> tuple[Floats, Floats]:
     return x, y
 
 
-def _memberships(follows: Follows, p: FollowParameters, rng: np.random.Generator) -> tuple[Ints, Ints, dict[str, int]]:
+def _memberships_and_skipped(
+    follows: Follows, p: FollowParameters, rng: np.random.Generator
+) -> tuple[Ints, Ints, dict[str, int]]:
     """Topic and user of every membership: random lines, as long as a user has room for another topic."""
     order = np.argsort(follows.follower, kind="stable")
     follower, followee = follows.follower[order], follows.followee[order]

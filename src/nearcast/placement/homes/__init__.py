@@ -13,7 +13,7 @@ from nearcast.placement.homes.planners import (
     reloc_steps,
 )
 from nearcast.placement.homes.problem import HomesProblem, membership
-from nearcast.placement.homes.refined import RefineParameters, refine, refined
+from nearcast.placement.homes.refined import RefineParameters, refine, refined, refined_with_few_moves
 
 __all__ = [
     "HomesPlan",
@@ -29,6 +29,7 @@ __all__ = [
     "random",
     "refine",
     "refined",
+    "refined_with_few_moves",
     "reloc",
     "reloc_steps",
 ]

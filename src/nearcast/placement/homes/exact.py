@@ -33,7 +33,7 @@ def exact(problem: HomesProblem, seconds: float = 300.0, seed: int = 0) -> Homes
             f"{problem.clients} clients × {problem.sites} sites are too many for the exact solver; "
             f"at most {LARGEST} together"
         )
-    start = refined(problem, RefineParameters(perturbations=3, seed=seed))
+    start = refined(problem, RefineParameters(perturbations=3, sweeps=50, seed=seed))
     if problem.sites == 1 or start.delay_ms == 0:
         return start
     model = cp_model.CpModel()

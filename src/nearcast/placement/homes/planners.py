@@ -78,12 +78,16 @@ class RelocParameters:
 
     Topics with more members than `relation_topic_limit` are left out of the relations: a topic of nearly
     all clients does not distinguish them, and its pairs grow with the square of its members.
+
+    `leave_cluster`: a client that fits nowhere in its cluster goes to the nearest site of another one that has room.
+    Without it, as in the paper, sites of a full cluster end above their limits.
     """
 
     clusters: int | None = None
     relations: int = 100
     rank: int = 16
     relation_topic_limit: int = 1000
+    leave_cluster: bool = True
     seed: int = 0
 
 
@@ -114,8 +118,8 @@ def reloc(
     if relations is None:
         relations = _relations(problem, parameters)
     if parameters.clusters is None:
-        return _best_of_clusters(problem, relations, parameters.seed, advance)
-    return _place(problem, relations, _checked_clusters(problem, parameters), cooperate=True)
+        return _best_of_clusters(problem, relations, parameters, advance)
+    return _place(problem, relations, _checked_clusters(problem, parameters), parameters.leave_cluster, cooperate=True)
 
 
 def reloc_steps(problem: HomesProblem, parameters: RelocParameters) -> RelocSteps:
@@ -128,8 +132,8 @@ def reloc_steps(problem: HomesProblem, parameters: RelocParameters) -> RelocStep
         parameters.clusters,
         site_cluster,
         evaluate(problem, problem.client_site_ms.argmin(axis=1)),
-        _place(problem, relations, site_cluster, cooperate=False),
-        _place(problem, relations, site_cluster, cooperate=True),
+        _place(problem, relations, site_cluster, parameters.leave_cluster, cooperate=False),
+        _place(problem, relations, site_cluster, parameters.leave_cluster, cooperate=True),
     )
 
 
@@ -153,7 +157,9 @@ def cluster_sites(site_site_ms: Floats, clusters: int, seed: int = 0) -> Ints:
     return np.asarray(model.labels_, dtype=np.int64)
 
 
-def _place(problem: HomesProblem, relations: Relations, site_cluster: Ints, *, cooperate: bool) -> HomesPlan:
+def _place(
+    problem: HomesProblem, relations: Relations, site_cluster: Ints, leave_cluster: bool, *, cooperate: bool
+) -> HomesPlan:
     nearest = problem.client_site_ms.argmin(axis=1)
     if len(np.unique(site_cluster)) == problem.sites:  # one site per cluster leaves nothing to choose
         return evaluate(problem, nearest)
@@ -179,7 +185,9 @@ def _place(problem: HomesProblem, relations: Relations, site_cluster: Ints, *, c
         return min(sites, key=usage.fill.__getitem__)
 
     neighbours = [sites_of_cluster[cluster] for cluster in cluster_of_site]
-    home = place_sequentially(problem, choose, neighbours, cooperate=cooperate)
+    nearest_first = np.argsort(problem.client_site_ms, axis=1, kind="stable") if leave_cluster else None
+    farther = None if nearest_first is None else lambda client: nearest_first[client].tolist()
+    home = place_sequentially(problem, choose, neighbours, cooperate=cooperate, farther=farther)
     return evaluate(problem, np.where(home < 0, nearest, home))
 
 
@@ -196,7 +204,9 @@ def _checked_clusters(problem: HomesProblem, parameters: RelocParameters) -> Int
     return cluster_sites(problem.site_site_ms, clusters, parameters.seed)
 
 
-def _best_of_clusters(problem: HomesProblem, relations: Relations, seed: int, advance: Advance) -> HomesPlan:
+def _best_of_clusters(
+    problem: HomesProblem, relations: Relations, parameters: RelocParameters, advance: Advance
+) -> HomesPlan:
     """Try K = 1, 4, 16, … and one cluster per site, then half-way (by factor) next to the best.
 
     One cluster per site is `nearest`: the result is never worse than that.
@@ -205,8 +215,8 @@ def _best_of_clusters(problem: HomesProblem, relations: Relations, seed: int, ad
     tried: dict[int, HomesPlan] = {}
 
     def attempt(clusters: int) -> None:
-        site_cluster = cluster_sites(problem.site_site_ms, clusters, seed)
-        tried[clusters] = _place(problem, relations, site_cluster, cooperate=True)
+        site_cluster = cluster_sites(problem.site_site_ms, clusters, parameters.seed)
+        tried[clusters] = _place(problem, relations, site_cluster, parameters.leave_cluster, cooperate=True)
         advance(len(tried) / (len(counts) + 2))
 
     for clusters in counts:

@@ -1,4 +1,4 @@
-"""A local search from the plan of another planner: single moves, and swaps of two clients."""
+"""A local search from the plan of another planner: single moves, swaps of two clients, and annealing in between."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from nearcast.placement.homes.annealing import anneal
 from nearcast.placement.homes.delay import HomesPlan, evaluate
 from nearcast.placement.homes.incremental_delay import IncrementalDelay
 from nearcast.placement.homes.planners import RelocParameters, nearest, one_topic_one_site, reloc
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from nearcast.placement.homes.problem import HomesProblem
     from nearcast.placement.progress import Advance
 
-__all__ = ["RefineParameters", "refine", "refined"]
+__all__ = ["RefineParameters", "refine", "refined", "refined_with_few_moves"]
 
 
 @dataclass(frozen=True)
@@ -26,12 +27,18 @@ class RefineParameters:
 
     Then it is perturbed: a few clients move to random sites and the search goes on from there. There are at most
     `perturbations`, fewer where perturbations × clients × sites would exceed `perturbation_work`.
+
+    `refined` anneals in `sweeps` over all clients, fewer where sweeps × clients × sites would exceed `annealing_work`,
+    and for at most `seconds`: a limit that is reached makes the plan depend on the speed of the machine.
     """
 
     rounds: int = 50
     swap_trials: int = 400
     perturbations: int = 40
     perturbation_work: int = 20_000
+    sweeps: int = 600
+    annealing_work: int = 3_000_000
+    seconds: float = 60.0
     seed: int = 0
 
 
@@ -49,16 +56,49 @@ BLOCK_CLIENTS = 4096
 
 
 def refined(
-    problem: HomesProblem, parameters: RefineParameters = DEFAULTS, advance: Advance = no_progress
+    problem: HomesProblem,
+    parameters: RefineParameters = DEFAULTS,
+    advance: Advance = no_progress,
+    current: Ints | None = None,
 ) -> HomesPlan:
-    """`refine` from nearest, one topic one site and RELOC with its own K; if large, from the best of them."""
+    """`refine` from nearest, one topic one site and RELOC with its own K, then annealing from the best of them.
+
+    If large, only `refine` from the best. `current`: homes to begin from as well; the plan is never worse than these.
+    """
     plans = [nearest(problem), one_topic_one_site(problem)]
     plans.append(reloc(problem, RelocParameters(seed=parameters.seed)))
+    if current is not None:
+        plans.append(evaluate(problem, current))
     best = min(plans, key=lambda plan: plan.delay_ms)
     if _perturbations(problem, parameters):  # small enough to search from each of them
         plans = [refine(problem, plan.home, replace(parameters, perturbations=0)) for plan in plans]
         best = min(plans, key=lambda plan: plan.delay_ms)
-    return refine(problem, best.home, parameters, advance)
+    sweeps = min(parameters.sweeps, parameters.annealing_work // max(problem.clients * problem.sites, 1))
+    if sweeps:
+        rng = np.random.default_rng(parameters.seed)
+        home = anneal(problem, best.home, sweeps, rng, parameters.seconds, advance)
+        best = min(best, refine(problem, home, replace(parameters, perturbations=0)), key=lambda plan: plan.delay_ms)
+    return refine(problem, best.home, parameters, no_progress if sweeps else advance)
+
+
+def refined_with_few_moves(
+    problem: HomesProblem, current: Ints, moves_at_most: int, parameters: RefineParameters = DEFAULTS
+) -> HomesPlan:
+    """Better homes with at most so many clients moved from where they are: the moves that help most, first.
+
+    A quarter of the moves that are left is made at a time; then all changes are computed again.
+    """
+    homes = IncrementalDelay(problem, current)
+    for _ in range(max(parameters.rounds, moves_at_most)):
+        homes.recompute()
+        moved = homes.home != current
+        left = moves_at_most - int(moved.sum())
+        change, _ = _changes(homes)
+        if left <= 0:
+            change[~moved] = 0.0  # who has moved may still move on, or back
+        if not _take_moves(homes, change, max(left // 4, 1)):
+            break
+    return min(evaluate(problem, current), evaluate(problem, homes.home), key=lambda plan: plan.delay_ms)
 
 
 def refine(
@@ -105,14 +145,19 @@ def _changes(homes: IncrementalDelay) -> tuple[Floats, Floats]:
     return np.concatenate([b[0] for b in blocks]), np.concatenate([b[1] for b in blocks])
 
 
-def _take_moves(homes: IncrementalDelay, change: Floats) -> int:
-    """Each client's best move, best first; one that no longer helps after those before it is taken back."""
+def _take_moves(homes: IncrementalDelay, change: Floats, most: int | None = None) -> int:
+    """Each client's best move, best first; one that no longer helps after those before it is taken back.
+
+    most: how many at most.
+    """
     best = change.argmin(axis=1)
     gain = change[np.arange(len(best)), best]
     total, taken = homes.total_ms(), 0
     least = WORTHWHILE * total
     order = np.argsort(gain, kind="stable")
     for client in order[gain[order] < -least].tolist():
+        if taken == most:
+            break
         old = int(homes.home[client])
         homes.move(client, int(best[client]))
         after = homes.total_ms()

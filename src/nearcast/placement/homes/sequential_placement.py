@@ -45,6 +45,17 @@ class SiteUsage:
     def has_room(self, site: int) -> bool:
         return self.fill[site] <= 1.0 + ROUNDING
 
+    def fits(self, topics: Sequence[int], site: int) -> bool:
+        """Whether the site stays within its limits with one publisher more of each of these topics."""
+        storage, compute = self.storage[site], self.compute[site]
+        for topic in topics:
+            size = self.spool_size[topic]
+            compute += size
+            if not self.publishers.get(topic * self.sites + site, 0):
+                storage += size
+        full = 1.0 + ROUNDING
+        return storage <= full * self.storage_limit[site] and compute <= full * self.compute_limit[site]
+
     def add(self, client: int, topic: int, site: int) -> None:
         """Register a publisher of a topic at a site, once."""
         if (key := client * self.topics + topic) in self.registered:
@@ -77,12 +88,14 @@ def place_sequentially(
     neighbours: Sequence[Sequence[int]],
     *,
     cooperate: bool = True,
+    farther: Callable[[int], Sequence[int]] | None = None,
 ) -> Ints:
     """Lines 20 to 45 of Algorithm 1. A client met before keeps its home; one in no topic gets -1.
 
     `choose(topic, client, homes so far, usage)` names a site for a client that has none. `neighbours[site]`
     are the sites that may take over its clients: when a publisher overfills its home, it moves, with all its
-    topics, to the least used of them.
+    topics, to the least used of them. `farther(client)`: sites, nearest first, of which the first with room takes it
+    when that one has none; the paper does not leave the cluster, and then sites end above their limits.
     """
     usage = SiteUsage(problem)
     home = [-1] * problem.clients
@@ -102,6 +115,10 @@ def place_sequentially(
             if not cooperate or usage.has_room(site):
                 continue
             target = min(neighbours[site], key=usage.fill.__getitem__)
+            if farther is not None:
+                published = topics_of[topics_start[client] : topics_start[client + 1]]
+                if target == site or not usage.fits(published, target):
+                    target = next((other for other in farther(client) if usage.fits(published, other)), target)
             if target != site:
                 home[client] = target
                 for moved in topics_of[topics_start[client] : topics_start[client + 1]]:

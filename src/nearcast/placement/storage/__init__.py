@@ -25,6 +25,7 @@ from nearcast.placement.storage.problem import (
     StorageProblem,
     evaluate,
     fail,
+    random_failures,
 )
 from nearcast.placement.storage.refined import refined
 from nearcast.placement.storage.replication import (
@@ -35,6 +36,7 @@ from nearcast.placement.storage.replication import (
     weighted_degrees,
     wrr_rounds,
 )
+from nearcast.placement.storage.store_count import knee, store_count
 
 __all__ = [
     "Failure",
@@ -52,15 +54,18 @@ __all__ = [
     "from_edges",
     "greedy",
     "greedy_unconstrained",
+    "knee",
     "minimum_degrees",
     "modified_greedy",
     "network",
     "plan_stores",
     "random",
+    "random_failures",
     "reassign",
     "refined",
     "relative_weights",
     "sequential",
+    "store_count",
     "stores_needed",
     "topic_weights",
     "weighted_degrees",

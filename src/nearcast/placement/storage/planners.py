@@ -16,10 +16,11 @@ from nearcast.placement.progress import no_progress
 from nearcast.placement.storage.greedy import modified_greedy
 from nearcast.placement.storage.packing import StorePacking, pack_largest_first
 from nearcast.placement.storage.problem import StoragePlan, StorageProblem, evaluate
+from nearcast.placement.storage.refined import refined
 from nearcast.placement.storage.replication import relative_weights, topic_weights, wrr_rounds
 
 if TYPE_CHECKING:
-    from nearcast.placement.arrays import Floats, Ints
+    from nearcast.placement.arrays import Bools, Floats, Ints
     from nearcast.placement.progress import Advance
 
 
@@ -96,12 +97,25 @@ def assign_wrr(problem: StorageProblem, planning: StoreChoice) -> StoragePlan:
 
 
 def reassign(
-    problem: StorageProblem, stores: Ints, method: Literal["sequential", "wrr"] = "wrr", advance: Advance = no_progress
+    problem: StorageProblem,
+    stores: Ints,
+    method: Literal["sequential", "wrr", "refined"] = "wrr",
+    advance: Advance = no_progress,
+    current: Bools | None = None,
 ) -> StoragePlan:
-    """Section 6.2: demand has changed, the stores stay; step 1 and step 4 again."""
+    """Section 6.2: demand has changed, the stores stay; step 1 and step 4 again.
+
+    current: what the stores hold now; it is kept when the new assignment is no better.
+    """
     planning = plan_stores(problem, advance)
-    assign = assign_wrr if method == "wrr" else assign_sequential
-    return assign(problem, StoreChoice(planning.votes, planning.weighted, stores))
+    assign = assign_sequential if method == "sequential" else assign_wrr
+    plan = assign(problem, StoreChoice(planning.votes, planning.weighted, stores))
+    if method == "refined":
+        plan = refined(problem, plan, keep_stores=True)
+    if current is None:
+        return plan
+    kept = evaluate(problem, stores, current)
+    return plan if plan.traffic < kept.traffic else kept
 
 
 def random(problem: StorageProblem, seed: int, advance: Advance = no_progress) -> StoragePlan:

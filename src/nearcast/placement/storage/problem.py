@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nearcast.placement.arrays import Bools, Floats, Ints
     from nearcast.placement.storage.network import Network
 
-__all__ = ["Failure", "StorageInfeasibleError", "StoragePlan", "StorageProblem", "evaluate", "fail"]
+__all__ = ["Failure", "StorageInfeasibleError", "StoragePlan", "StorageProblem", "evaluate", "fail", "random_failures"]
 
 
 class StorageInfeasibleError(InputError):
@@ -111,3 +111,11 @@ def fail(problem: StorageProblem, placed: Bools, failed: Iterable[int]) -> Failu
         served += float(demand.sum())
     unserved = lost / (served + lost) if lost else 0.0
     return Failure(traffic, hops / served if served else 0.0, unserved)
+
+
+def random_failures(problem: StorageProblem, plan: StoragePlan, down: int, draws: int, seed: int) -> Failure:
+    """Means over random sets of `down` stores that are down at once (Fig. 9 has twenty draws)."""
+    rng = np.random.default_rng(seed)
+    left = [fail(problem, plan.placed, rng.choice(plan.stores, down, replace=False)) for _ in range(draws)]
+    means = np.mean([(each.traffic, each.mean_hops, each.unserved) for each in left], axis=0)
+    return Failure(*(float(value) for value in means))
