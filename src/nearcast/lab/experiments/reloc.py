@@ -280,7 +280,7 @@ def _step_claims(results: Results) -> list[Claim]:
 
 
 def _panels(x: str, label: str, **where: Any) -> list[Panel]:
-    axes = (
+    axes: tuple[tuple[str, str, dict[str, float]], ...] = (
         ("storage", "storage used per site", {"A": 640.0}),
         ("compute", "compute used per site", {"B": 3200.0}),
         ("distance_km", "km to the home site", {}),

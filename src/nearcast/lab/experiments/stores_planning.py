@@ -89,7 +89,7 @@ def _against(results: Results, points: Sequence[Point], method: str, other: str)
 
 
 WHY_RANDOM = (
-    "Our random baseline chooses its stores by the same greedy, for all topics together; only the assignment is random. "
+    "Our random baseline chooses its stores by the same greedy, for all topics together; only assignment is random. "
     "Even greedy without limits is only some 10 to 20 % ahead of it here."
 )
 WHY_ORDER = (
