@@ -63,3 +63,22 @@ def test_exact_with_given_stores_only_assigns() -> None:
     assigned = storage.exact(problem, plan.stores)
     assert assigned.stores.tolist() == plan.stores.tolist()
     assert storage.exact(problem).traffic <= assigned.traffic <= plan.traffic
+
+
+@settings(max_examples=25)
+@given(problems(), st.sampled_from([0.0, 0.3]), st.booleans())
+def test_free_degrees_and_failures_keep_minimum_capacity_and_stores(
+    problem: storage.StorageProblem, failure: float, keep_stores: bool
+) -> None:
+    start = storage.wrr(problem)
+    plan = storage.refined(problem, start, failure=failure, min_replicas=1, keep_stores=keep_stores)
+    assert (problem.sizes @ plan.placed <= problem.capacity + 1e-9).all()
+    assert plan.placed.any(axis=1).all()
+    assert plan.placed.sum(axis=1).max() <= problem.stores
+    assert not np.delete(plan.placed, plan.stores, axis=1).any()
+    if keep_stores:
+        assert plan.stores.tolist() == start.stores.tolist()
+    if not failure:
+        assert traffic(problem, plan.placed) <= start.traffic * (1 + 1e-9)
+    again = storage.reassign(problem, start.stores, "wrr", current=plan.placed if keep_stores else None)
+    assert again.traffic <= start.traffic * (1 + 1e-9)

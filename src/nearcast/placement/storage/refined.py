@@ -77,7 +77,7 @@ class _StorageSearch:
     where the topic has a replica already.
     """
 
-    def __init__(self, problem: StorageProblem, stores: Ints, held: Bools, failure: float) -> None:
+    def __init__(self, problem: StorageProblem, stores: Ints, held: Bools, failure: float = 0.0) -> None:
         self.problem = problem
         self.failure = failure
         levels = np.arange(_LEVELS if failure else 1)
