@@ -129,7 +129,7 @@ def test_the_factorisation_agrees_with_one_in_plain_python() -> None:
     np.testing.assert_allclose(ours @ ours.T, plain @ plain.T, atol=1e-3)
 
 
-@pytest.mark.parametrize("spread_km", [1.0, 5.0, 20.0])
+@pytest.mark.parametrize("spread_km", [1.0, 5.0])
 def test_reloc_stays_within_the_storage_of_all_sites_when_they_are_nearly_full(spread_km: float) -> None:
     problem = city(random_members(64, 600, seed=1), CityParameters(spread_km=spread_km, spool_per_member=2.4), seed=2)
     within = reloc(problem, RelocParameters(clusters=4, leave_cluster=False))
@@ -195,7 +195,7 @@ def test_sites_at_one_place_can_still_be_clustered() -> None:
     assert cluster_sites(np.zeros((5, 5)), 3).tolist() == [0] * 5
 
 
-@pytest.mark.parametrize("spread_km", [1.0, 5.0, 20.0])
+@pytest.mark.parametrize("spread_km", [1.0, 5.0])
 def test_the_chosen_k_is_no_worse_than_nearest_or_the_usual_k(spread_km: float) -> None:
     problem = city(random_members(64, 600, seed=1), CityParameters(spread_km=spread_km), seed=2)
     chosen = reloc(problem).delay_ms
