@@ -26,7 +26,7 @@ from nearcast.errors import InputError, NearcastError
 from nearcast.nats import subjects
 from nearcast.nats.connection import Connection, open_connection
 from nearcast.nats.identity.credentials import credentials_file, read_credentials
-from nearcast.nats.identity.tokens import Limits
+from nearcast.nats.identity.tokens import AccessLimits
 from nearcast.protocol.control import Rehome, StartTopic
 from nearcast.protocol.registration import RegisterSite, SiteInfo
 from nearcast.testing import RunningSites, sites, until
@@ -279,7 +279,7 @@ async def test_changes_are_audited_with_their_user(city: RunningSites) -> None:
 
 
 async def test_tenants_do_not_hear_each_other_and_have_limits(city: RunningSites) -> None:
-    city.auth.add_tenant("rival", Limits(connections=1))
+    city.auth.add_tenant("rival", AccessLimits(connections=1))
     for name in ("spy", "late"):
         city.auth.add_user("service", name, "rival")
     await push_accounts(city.auth, city.url("edge"))

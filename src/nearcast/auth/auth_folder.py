@@ -24,8 +24,8 @@ from nearcast.nats.identity.credentials import credentials_file, read_credential
 from nearcast.nats.identity.keys import KeyPair, new_key, read_key
 from nearcast.nats.identity.tokens import (
     UNLIMITED,
+    AccessLimits,
     Claims,
-    Limits,
     account_token,
     operator_token,
     read_token,
@@ -130,7 +130,7 @@ class AuthFolder:
             raise InputError(f"there is no user {user!r} of tenant {tenant} in {self.path}; see: nearcast auth ls")
         return file
 
-    def add_tenant(self, tenant: str, limits: Limits = UNLIMITED) -> None:
+    def add_tenant(self, tenant: str, limits: AccessLimits = UNLIMITED) -> None:
         """Make a tenant: nobody of another one sees anything of it. Or change the limits of one."""
         check_name(tenant, "tenant")
         if tenant == SYSTEM:
@@ -147,7 +147,7 @@ class AuthFolder:
         site: str = "",
         expires: int = 0,
         mqtt: bool = False,
-        limits: Limits = UNLIMITED,
+        limits: AccessLimits = UNLIMITED,
     ) -> Path:
         """Make a user, and return its credentials file."""
         known = check_role(role)
@@ -253,7 +253,7 @@ class AuthFolder:
         file = self.path / "audit.jsonl"
         return [msgspec.json.decode(line) for line in file.read_bytes().splitlines()] if file.is_file() else []
 
-    def _add_account(self, account: str, limits: Limits = UNLIMITED) -> None:
+    def _add_account(self, account: str, limits: AccessLimits = UNLIMITED) -> None:
         if (self.path / "accounts" / f"{account}.jwt").is_file():
             claims = self.account_claims(account)
             revocations = claims.nats.get("revocations", {})
@@ -265,7 +265,7 @@ class AuthFolder:
         self._write_account(account, [signing.public], {}, limits)
 
     def _write_account(
-        self, account: str, signing_keys: list[str], revocations: dict[str, int], limits: Limits
+        self, account: str, signing_keys: list[str], revocations: dict[str, int], limits: AccessLimits
     ) -> None:
         token = account_token(
             self._key("operator-signing"),
@@ -285,14 +285,14 @@ class AuthFolder:
         publish, subscribe = ["$SYS.REQ.CLAIMS.UPDATE"], [f"_INBOX.{_PUSHER}.>"]
         token = user_token(
             self._key(f"{SYSTEM}-signing"), account, key.public, _PUSHER,
-            publish=publish, subscribe=subscribe, limits=Limits(), tags=["role:push"],
+            publish=publish, subscribe=subscribe, limits=AccessLimits(), tags=["role:push"],
         )  # fmt: skip
         write_secret(self.path / "users" / SYSTEM / f"{_PUSHER}.creds", credentials_file(token, key.seed, self._ca()))
 
     def _sign_again(self, file: Path, key: KeyPair) -> None:
         old = read_credentials(file)
         claims = old.claims
-        limits = Limits(subscriptions=claims.nats.get("subs", -1), payload=claims.nats.get("payload", -1))
+        limits = AccessLimits(subscriptions=claims.nats.get("subs", -1), payload=claims.nats.get("payload", -1))
         token = user_token(
             key,
             claims.nats["issuer_account"],
@@ -327,6 +327,6 @@ def site_user(site: str, role: Role) -> str:
     return site if role == "site" else f"{site}-{role}"
 
 
-def _limits_of(claims: Claims) -> Limits:
+def _limits_of(claims: Claims) -> AccessLimits:
     held = claims.nats["limits"]
-    return Limits(held["conn"], held["subs"], held["payload"], held["disk_storage"], held["streams"])
+    return AccessLimits(held["conn"], held["subs"], held["payload"], held["disk_storage"], held["streams"])

@@ -21,7 +21,7 @@ from nearcast.cli.serve import ConfigOption
 from nearcast.config.deployment_file import read_sites
 from nearcast.errors import InputError
 from nearcast.nats.identity.credentials import read_credentials, write_secret
-from nearcast.nats.identity.tokens import Limits
+from nearcast.nats.identity.tokens import AccessLimits
 
 app = typer.Typer()
 
@@ -98,7 +98,7 @@ def add(
     """Make a user; its credentials are written into the folder."""
     opened = AuthFolder.open(folder)
     grants = Grants(tuple(publish or ()), tuple(subscribe or ()), tuple(channel or ()), tuple(feed or ()))
-    limits = Limits(subscriptions=max_subscriptions, payload=max_payload)
+    limits = AccessLimits(subscriptions=max_subscriptions, payload=max_payload)
     until = int(time.time()) + _seconds(expires) if expires else 0
     if role == "site":
         add_site(opened, name, tenant)
@@ -128,7 +128,9 @@ def add_tenant(
     """Make a tenant with users for all sites, or change the limits of one."""
     opened = AuthFolder.open(folder)
     new = name not in opened.tenants
-    opened.add_tenant(name, Limits(max_connections, max_subscriptions, max_payload, max_stored_bytes, max_streams))
+    opened.add_tenant(
+        name, AccessLimits(max_connections, max_subscriptions, max_payload, max_stored_bytes, max_streams)
+    )
     if new:
         for site in read_sites(config):
             add_site(opened, site.name, name)

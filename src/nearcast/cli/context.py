@@ -25,7 +25,7 @@ class Context(msgspec.Struct, frozen=True):
     credentials: str = ""
 
 
-class _File(msgspec.Struct):
+class _ContextFile(msgspec.Struct):
     selected: str = ""
     contexts: dict[str, Context] = {}
 
@@ -87,15 +87,15 @@ def _path() -> Path:
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "nearcast" / "contexts.json"
 
 
-def _read() -> _File:
+def _read() -> _ContextFile:
     path = _path()
     if not path.is_file():
-        return _File()
+        return _ContextFile()
     try:
-        return msgspec.json.decode(path.read_bytes(), type=_File)
+        return msgspec.json.decode(path.read_bytes(), type=_ContextFile)
     except msgspec.DecodeError as error:
         raise InputError(f"{path} cannot be read: {error}; remove it, and add contexts again") from None
 
 
-def _write(file: _File) -> None:
+def _write(file: _ContextFile) -> None:
     write_secret(_path(), msgspec.json.format(msgspec.json.encode(file)).decode())

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def test_rates_rise_and_fall() -> None:
-    given = balance_over_time.Scenario(300, seed=1)
+    given = balance_over_time.BalanceScenario(300, seed=1)
     base = given.rates[0]
     share = (given.rates[10:] > 1.5 * base).mean(axis=1)
     assert 0.3 < share.min() <= share.max() < 0.95
@@ -32,13 +32,13 @@ def test_rates_rise_and_fall() -> None:
 
 
 def test_subscriptions_are_made_in_the_first_minutes() -> None:
-    given = balance_over_time.Scenario(200, seed=2)
+    given = balance_over_time.BalanceScenario(200, seed=2)
     sizes = [given.at(minute).subscriptions.nnz for minute in range(12)]
     assert sizes[0] < sizes[4] < sizes[7] == sizes[11]
 
 
 def test_moves_add_up_minute_by_minute() -> None:
-    given, moves = balance_over_time.Scenario(200, seed=3), 0
+    given, moves = balance_over_time.BalanceScenario(200, seed=3), 0
     at = given.nearest
     for plan, so_far in balance_over_time.simulate(given, lambda problem, now: balance.ldm(problem, now, alpha=0.15)):
         moves += int((plan.assignment != at).sum())
@@ -102,7 +102,7 @@ def judged(experiment: Experiment, points: list[Point], seeds: int = 2) -> list[
 
 
 def test_claims_of_balance(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(balance_over_time, "scenario", lambda task: balance_over_time.Scenario(60, task.seed))
+    monkeypatch.setattr(balance_over_time, "scenario", lambda task: balance_over_time.BalanceScenario(60, task.seed))
     over_time, thresholds = balance_over_time.EXPERIMENTS
     mended, *_ = judged(over_time, [{"alpha": 0.15}])
     assert mended.verdict == "holds"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     Policy = Callable[[balance.BalanceProblem, Ints], balance.BalancePlan]
 
-__all__ = ["EXPERIMENTS", "Scenario", "scenario", "simulate"]
+__all__ = ["EXPERIMENTS", "BalanceScenario", "scenario", "simulate"]
 
 MINUTES, SUBSCRIBING, SETTLED = 30, 8, 12  # subscriptions are made in the first 8 minutes; then rates only fluctuate
 SITES, CHANNELS, PER_CHANNEL = 10, 10, 100
@@ -27,7 +27,7 @@ GAMMA = 0.5  # above this variation the shuffle comes into play
 MEAN_LOAD = 1000.0  # MB/s of a site when all have subscribed and no rate is raised: our scale, the paper names none
 
 
-class Scenario:
+class BalanceScenario:
     """Who is where, who asks for what from which minute on, and the rate of every subscription in every minute."""
 
     def __init__(self, subscribers: int, seed: int) -> None:
@@ -71,12 +71,12 @@ class Scenario:
         )
 
 
-def scenario(task: Task) -> Scenario:
+def scenario(task: Task) -> BalanceScenario:
     """The paper's size, or a tenth of it."""
-    return Scenario(1_000 if task.quick else 10_000, task.seed)
+    return BalanceScenario(1_000 if task.quick else 10_000, task.seed)
 
 
-def simulate(given: Scenario, policy: Policy) -> Iterator[tuple[balance.BalancePlan, int]]:
+def simulate(given: BalanceScenario, policy: Policy) -> Iterator[tuple[balance.BalancePlan, int]]:
     """Each minute the policy sees the present load; its plan and the moves so far."""
     at, moves = given.nearest, 0
     for minute in range(MINUTES):

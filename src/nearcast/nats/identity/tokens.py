@@ -15,13 +15,13 @@ from nearcast.errors import InputError
 if TYPE_CHECKING:
     from nearcast.nats.identity.keys import KeyPair
 
-__all__ = ["UNLIMITED", "Claims", "Limits", "account_token", "operator_token", "read_token", "user_token"]
+__all__ = ["UNLIMITED", "AccessLimits", "Claims", "account_token", "operator_token", "read_token", "user_token"]
 
 _HEADER = {"typ": "JWT", "alg": "ed25519-nkey"}
 _Quota = Annotated[int, Meta(ge=-1, description="-1 for no limit, or a number")]
 
 
-class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class AccessLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a tenant or a user may use; -1: as much as there is."""
 
     connections: _Quota = -1
@@ -31,7 +31,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     streams: _Quota = -1
 
 
-UNLIMITED = Limits()
+UNLIMITED = AccessLimits()
 
 
 class Claims(msgspec.Struct, frozen=True):
@@ -57,7 +57,7 @@ def account_token(
     name: str,
     signing_keys: list[str],
     revocations: dict[str, int],
-    limits: Limits,
+    limits: AccessLimits,
     *,
     stores: bool,
 ) -> str:
@@ -95,7 +95,7 @@ def user_token(
     *,
     publish: list[str],
     subscribe: list[str],
-    limits: Limits,
+    limits: AccessLimits,
     tags: list[str],
     expires: int = 0,
     mqtt: bool = False,
