@@ -20,8 +20,9 @@ from sqlglot import exp
 
 from nearcast.cluster.channels import grid
 from nearcast.cluster.channels.query_tree import parse_query
-from nearcast.cluster.channels.query_validation import QueryError, ValidatedChannel, validate_query
+from nearcast.cluster.channels.query_validation import QueryError, validate_query
 from nearcast.cluster.channels.statement import result_sql, subscription_table
+from nearcast.cluster.channels.validated_channel import ValidatedChannel
 from nearcast.domain.channel import ChannelSpec, Parameter, check_values
 from nearcast.domain.dataset import DatasetSpec
 

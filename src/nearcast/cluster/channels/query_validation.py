@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -15,8 +14,9 @@ from nearcast.cluster.channels import grid
 from nearcast.cluster.channels.batch_dependence import BatchDependenceError, check_batches
 from nearcast.cluster.channels.query_policy import PolicyError
 from nearcast.cluster.channels.query_tree import QueryTree, parse_query, to_sql
-from nearcast.cluster.channels.rewrite import Rewriter, Statement, UnsupportedError, free_prefix
+from nearcast.cluster.channels.rewrite import Rewriter, UnsupportedError, free_prefix
 from nearcast.cluster.channels.statement import result_sql, subscription_ddl
+from nearcast.cluster.channels.validated_channel import ValidatedChannel
 from nearcast.cluster.datasets.schema import dataset_ddl, parse_ddl
 from nearcast.cluster.spark_errors import error_line
 from nearcast.domain.channel import ChannelSpec, check_channel
@@ -26,7 +26,7 @@ from nearcast.errors import InputError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["QueryError", "ValidatedChannel", "first_stream", "validate_query"]
+__all__ = ["QueryError", "first_stream", "validate_query"]
 
 _CROSS = ("CartesianProduct", "BroadcastNestedLoopJoin")
 _SAMPLES = {
@@ -49,18 +49,6 @@ class QueryError(InputError):
         super().__init__(
             f"channel {channel}: line {line}, column {column}: {reason}\n  {shown}\n  {' ' * (column - 1)}^"
         )
-
-
-@dataclass(frozen=True)
-class ValidatedChannel:
-    """A channel that can run. datasets: it reads. columns: the label of each column of its results, and its name in the
-    statement. timeless: its plan may be evaluated again."""
-
-    spec: ChannelSpec
-    statement: Statement
-    datasets: tuple[str, ...]
-    columns: tuple[tuple[str, str], ...]
-    timeless: bool
 
 
 def first_stream(query: str, datasets: Mapping[str, DatasetSpec]) -> str:

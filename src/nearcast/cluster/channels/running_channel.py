@@ -7,7 +7,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from nearcast.cluster.channels.query_validation import ValidatedChannel
+from nearcast.cluster.channels.validated_channel import ValidatedChannel
 from nearcast.domain.channel import check_values
 from nearcast.errors import InputError
 

@@ -12,7 +12,7 @@ from nearcast.cluster.channels import grid
 from nearcast.cluster.channels.rewrite import parameter_column
 
 if TYPE_CHECKING:
-    from nearcast.cluster.channels.query_validation import ValidatedChannel
+    from nearcast.cluster.channels.validated_channel import ValidatedChannel
     from nearcast.domain.channel import Parameter
 
 __all__ = ["MATCHES", "result_sql", "subscription_ddl", "subscription_table"]

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from nearcast.cluster.channels import grid
-from nearcast.cluster.channels.query_validation import ValidatedChannel
 from nearcast.cluster.channels.statement import result_sql, subscription_ddl, subscription_table
+from nearcast.cluster.channels.validated_channel import ValidatedChannel
 from nearcast.cluster.datasets.schema import arrow_schema, dataset_ddl, parse_ddl
 from nearcast.domain.channel import check_values
 

@@ -11,8 +11,9 @@ from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from nearcast.cluster.channels import grid
-from nearcast.cluster.channels.query_validation import QueryError, ValidatedChannel
+from nearcast.cluster.channels.query_validation import QueryError
 from nearcast.cluster.channels.statement import result_sql, subscription_table
+from nearcast.cluster.channels.validated_channel import ValidatedChannel
 from nearcast.cluster.datasets.schema import dataset_ddl, parse_ddl
 from nearcast.cluster.spark_errors import is_interruption
 from nearcast.domain.channel import check_values
