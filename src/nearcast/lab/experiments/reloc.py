@@ -100,7 +100,10 @@ def measure_clusters(task: Task) -> Iterator[Row]:
 
 
 def measure_steps(task: Task) -> Iterator[Row]:
-    """Fig. 10 and 11: one topic of eleven members, A = 7 (10 in Fig. 11) times its spool of seven members' messages."""
+    """Fig. 10 and 11: one topic of eleven members, with A = 11 and B = 40, and A = 16 and B = 80.
+
+    The paper: A = 7 and B = 20 (its Table 1), and A = 10 and B = 50.
+    """
     members = homes.membership([0] * 11, range(11), (1, 11))
     for figure, storage, compute in (("10", 11.0, 40.0), ("11", 16.0, 80.0)):
         parameters = CityParameters(spread_km=10.0, spool_per_member=1.0, storage=storage, compute=compute)

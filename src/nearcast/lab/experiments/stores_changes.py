@@ -59,8 +59,7 @@ def _failure_claims(results: Results) -> list[Claim]:
             f"wrr {rise['wrr'].text(1, ' %')}, sequential {rise['sequential'].text(1, ' %')}, "
             f"refined {rise['refined'].text(1, ' %')}, failure-aware {rise['failure-aware'].text(1, ' %')}",
             verdict(rise["wrr"].mean <= 11, rise["failure-aware"].mean <= 11),
-            "With a quarter of the replicas gone the next one is about that much farther in our trees. A plan whose "
-            "replicas lie closer together rises less but begins higher; what counts is the next claim.",
+            "A plan whose replicas lie closer together rises less but begins higher; what counts is the next claim.",
         ),
         Claim(
             "Beyond the paper: the failure-aware plan has fewer hops with 25 % of the stores down.",

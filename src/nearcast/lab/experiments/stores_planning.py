@@ -90,7 +90,7 @@ def _against(results: Results, points: Sequence[Point], method: str, other: str)
 
 WHY_RANDOM = (
     "Our random baseline chooses its stores by the same greedy, for all topics together; only assignment is random. "
-    "Even greedy without limits is only some 10 to 20 % ahead of it here."
+    "How little greedy without limits is ahead of it, the plot shows."
 )
 WHY_ORDER = (
     "Where all topics are asked for alike everywhere, all prefer the same stores: who comes first keeps a good set "
