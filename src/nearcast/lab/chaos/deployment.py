@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from nearcast.domain.topic import TopicSpec
+from nearcast.lab.chaos.processor import LEDGER_VARIABLE, SITE_VARIABLE
 from nearcast.lab.wan.topology import LinkSettings, Topology, from_links
 
 __all__ = [
@@ -138,6 +139,7 @@ def configuration_text(address: Callable[[str], str], *, cluster: bool = False) 
     for topic in TOPICS:
         lines += ["[[topic]]", *toml_fields(name=topic.name, managed_by=topic.managed_by, replicas=topic.replicas)]
         lines += toml_fields(quorum=topic.quorum)
+    lines += ["[processor_limits]", *toml_fields(environment=[LEDGER_VARIABLE, SITE_VARIABLE])]
     if cluster:
         lines += ["[cluster]", *toml_fields(warehouse="warehouse", master="local[2]", analyse_every=0)]
     return "\n".join(lines) + "\n"
