@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -61,11 +62,21 @@ def left_behind() -> list[str]:
     return [what for what in children if "resource_tracker" not in what] + listening
 
 
-@pytest.fixture(autouse=True)
-def nothing_is_left_behind() -> Iterator[None]:
-    """No process, no socket and no pipe outlives its test; directories are all in `tmp_path`."""
+@contextlib.contextmanager
+def nothing_left_behind() -> Iterator[None]:
+    """No process, no socket and no pipe outlives the block; what was killed has a moment to go."""
     descriptors = len(os.listdir("/proc/self/fd"))
     before = set(left_behind())  # a Spark that all tests of this process share
     yield
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline and set(left_behind()) - before:
+        time.sleep(0.05)
     assert not set(left_behind()) - before
     assert len(os.listdir("/proc/self/fd")) <= descriptors + 2, "descriptors left behind"
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind() -> Iterator[None]:
+    """No process, no socket and no pipe outlives its test; directories are all in `tmp_path`."""
+    with nothing_left_behind():
+        yield

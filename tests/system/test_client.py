@@ -6,7 +6,8 @@ import asyncio
 import gc
 import subprocess
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import msgspec
 import pytest
@@ -311,3 +312,11 @@ async def test_a_reader_that_stops_over_an_error_connects_again(bare: str, monke
             assert await heard.get() == b"hello"
     finally:
         await connection.close()
+
+
+async def test_many_first_publications_at_once_look_their_topic_up_once(city: Callable[..., Any]) -> None:
+    """A service answers a thousand requests at the same time; five thousand records fed at once were refused."""
+    async with city(TopicSpec("log", replicas=("tokyo",), quorum=1)) as running:
+        async with nearcast.connect(running.url("tokyo")) as client:
+            receipts = await asyncio.gather(*(client.publish("log", {"n": n}, timeout=30) for n in range(3_000)))
+        assert len({receipt.id for receipt in receipts}) == 3_000

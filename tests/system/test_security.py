@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import ssl
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 import pytest_asyncio
+from tests.system.conftest import nothing_left_behind
 
 import nearcast
 from nearcast import ConnectionLostError
@@ -41,6 +42,17 @@ def echo(message, spool):
 """
 GPS = TopicSpec("gps.*", ("edge",), ("edge", "cloud"), quorum=2)
 OWN = Grants(("gps.car7",), ("gps.car7",))
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind() -> None:
+    """All tests share running sites, which open and close connections all the time: see the next fixture."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_is_left_behind_by_all() -> Iterator[None]:
+    with nothing_left_behind():
+        yield
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

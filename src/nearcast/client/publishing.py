@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,6 @@ from nearcast.nats.connection import PayloadTooLargeError
 from nearcast.nats.stamp import header_block
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Awaitable, Iterator
 
     from nearcast.client.session import Session, Sessions
@@ -60,6 +60,7 @@ class Publisher:
         self.spool: SpooledPublisher | None = None
         self.routes: dict[str, Route] = {}
         self._dataset_routes: dict[str, Route] = {}
+        self._looking_up: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._numbers: defaultdict[str, Iterator[int]] = defaultdict(lambda: itertools.count(1))  # by subject
 
     def forget_routes(self) -> None:
@@ -67,23 +68,30 @@ class Publisher:
         self.routes.clear()
 
     async def topic_route(self, topic: str) -> Route:
-        """The route of a topic that was not published to before."""
+        """The route of a topic. Many first publications at once look it up once."""
         check_topic(topic)
-        answer = await look_up(self._sessions.connection, topic)
-        replicas, quorum = (answer.topics[0].replicas, answer.topics[0].quorum) if answer.topics else ((), 0)
         subject = subjects.publications(topic)
-        synced = frozenset(answer.synced)
-        route = self.routes[topic] = Route(subject, replicas, quorum, self._numbers[subject], synced)
+        async with self._looking_up[subject]:
+            route = self.routes.get(topic)
+            if route is None:
+                answer = await look_up(self._sessions.connection, topic)
+                replicas, quorum = (answer.topics[0].replicas, answer.topics[0].quorum) if answer.topics else ((), 0)
+                synced = frozenset(answer.synced)
+                route = self.routes[topic] = Route(subject, replicas, quorum, self._numbers[subject], synced)
         return route
 
     async def dataset_route(self, dataset: str) -> Route:
         """The route of a dataset; an InputError when it takes no records."""
         route = self._dataset_routes.get(dataset)
-        if route is None:
-            check_topic(dataset)
-            store = await self._sessions.current.channels.find_dataset(dataset)
-            subject = subjects.feed(dataset)
-            route = self._dataset_routes[dataset] = Route(subject, (store,), 1, self._numbers[subject])
+        if route is not None:
+            return route
+        check_topic(dataset)
+        subject = subjects.feed(dataset)
+        async with self._looking_up[subject]:
+            route = self._dataset_routes.get(dataset)
+            if route is None:
+                store = await self._sessions.current.channels.find_dataset(dataset)
+                route = self._dataset_routes[dataset] = Route(subject, (store,), 1, self._numbers[subject])
         return route
 
     def send(

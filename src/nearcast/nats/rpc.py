@@ -200,7 +200,9 @@ class Server:
 
     def _take(self, endpoint: Endpoint, subject: str, reply: str, payload: bytes) -> None:
         if len(self._tasks) >= _MOST_REQUESTS:
-            drop("request", endpoint.subject, f"{_MOST_REQUESTS} others are being answered")
+            busy = NearcastError(f"busy: {_MOST_REQUESTS} other requests are being answered")
+            drop("request", endpoint.subject, busy)
+            self._send(endpoint, reply, _error_headers("500", busy), b"")
             return
         self._tasks.spawn(self._answer(endpoint, subject, reply, payload), name=endpoint.subject)
 
@@ -227,11 +229,15 @@ class Server:
             if drop("request", endpoint.subject, error):
                 _log.warning("request on %s failed", endpoint.subject, exc_info=error)
             headers = _error_headers("500", error)
-        if reply:  # without one nobody waits; a publication to no subject would end the connection
-            try:
-                self._connection.send(reply, headers, body)
-            except ConnectionLostError as error:
-                _log.warning("%s: not answered: %s", endpoint.subject, error)
+        self._send(endpoint, reply, headers, body)
+
+    def _send(self, endpoint: Endpoint, reply: str, headers: bytes, body: bytes) -> None:
+        if not reply:  # nobody waits; a publication to no subject would end the connection
+            return
+        try:
+            self._connection.send(reply, headers, body)
+        except ConnectionLostError as error:
+            _log.warning("%s: not answered: %s", endpoint.subject, error)
 
 
 def _empty(kind: Any) -> Any:

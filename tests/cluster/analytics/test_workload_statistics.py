@@ -62,7 +62,7 @@ def test_members_are_also_those_a_coordinator_knows(spark: SparkSession) -> None
 
 def test_traffic_is_the_mean_of_what_sites_report(spark: SparkSession) -> None:
     def told(topic: str, published: float, delivered: float) -> TopicReport:
-        nowhere = ((0.0,), (0.0,), 0.0, 0.0, 0.0, 0.0, [], [])
+        nowhere = ((0.0,) * 8, (0.0,) * 8, 0.0, 0.0, 0.0, 0.0, [], [])
         return TopicReport(topic, 1.0, 2.0, *nowhere, published, 10 * published, delivered, 10 * delivered, 0.0, 0.0)
 
     reports = [
