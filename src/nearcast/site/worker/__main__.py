@@ -16,12 +16,19 @@ from nearcast.protocol.worker import WorkerAssignment
 from nearcast.site.supervisor import REFUSED
 from nearcast.site.worker.worker import run_worker
 
+_END_LIMIT = 30  # s
+
 
 async def _run_until_signal(assignment: WorkerAssignment) -> None:
     task = asyncio.current_task()
     assert task is not None
+
+    def end() -> None:
+        signal.alarm(_END_LIMIT)  # one cancellation may be lost, and a site that was killed does not ask again
+        task.cancel()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+        asyncio.get_running_loop().add_signal_handler(number, end)
     await run_worker(assignment)
 
 
