@@ -24,7 +24,7 @@ async def _run_until_signal(assignment: WorkerAssignment) -> None:
     assert task is not None
 
     def end() -> None:
-        signal.alarm(_END_LIMIT)  # one cancellation may be lost, and a site that was killed does not ask again
+        signal.alarm(_END_LIMIT)  # ending was seen to hang, and a site that was killed does not kill it
         task.cancel()
 
     for number in (signal.SIGTERM, signal.SIGINT):
