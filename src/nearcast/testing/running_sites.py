@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from nearcast.auth.deployment_keys import add_tls, make_deployment_keys
 from nearcast.domain.deployment import AuthSpec, Deployment
-from nearcast.domain.site import Limits, SiteSpec, StoreSpec
+from nearcast.domain.site import SiteSpec, StoreSpec
 from nearcast.site.ports import free_ports
 from nearcast.site.site import Site, run_sites
 
@@ -46,7 +46,6 @@ async def sites(
     search_path: Sequence[str] = (),
     folder: Path | None = None,
     mqtt: bool = False,
-    max_payload: int = 1 << 20,
     report_seconds: float = 5.0,
     secured: bool = False,
 ) -> AsyncIterator[RunningSites]:
@@ -74,7 +73,6 @@ async def sites(
                     port=port,
                     mqtt_port=port + 6 if mqtt else None,
                     store=StoreSpec(store),
-                    limits=Limits(max_payload=max_payload),
                 )
             )
         modules = tuple(one.__name__ if isinstance(one, ModuleType) else one for one in processors)
