@@ -14,6 +14,7 @@ import pytest
 
 from nearcast import NearcastError
 from nearcast.site.supervisor import REFUSED, SupervisedProcess
+from nearcast.testing import until
 
 
 async def at_once() -> None:
@@ -117,3 +118,43 @@ async def test_one_that_refuses_its_configuration_is_not_tried_again(tmp_path: P
     with pytest.raises(NearcastError, match="wrong"):
         await SupervisedProcess("refusing", command, tmp_path / "log", never).start()
     assert tried.read_text() == "once\n"
+
+
+SUPERVISOR = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from nearcast.site.supervisor import SupervisedProcess
+
+async def main():
+    async def at_once(): pass
+    process = SupervisedProcess("hung", ["sleep", "600"], Path(sys.argv[1]), at_once, orphaned=signal.SIGKILL)
+    await process.start()
+    os.kill(process.pid, signal.SIGSTOP)
+    print(process.pid, flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+async def test_an_orphan_that_hangs_ends_with_its_supervisor(tmp_path: Path) -> None:
+    """A request to end would wait until it goes on, beside its successor."""
+    supervisor = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", SUPERVISOR, str(tmp_path / "log"), stdout=asyncio.subprocess.PIPE
+    )
+    assert supervisor.stdout is not None
+    hung = psutil.Process(int(await supervisor.stdout.readline()))
+
+    def has_ended() -> bool:
+        try:
+            return hung.status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return True
+
+    supervisor.kill()
+    await supervisor.wait()
+    try:
+        await until(has_ended)
+    finally:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            hung.kill()

@@ -125,7 +125,7 @@ class Connection(Client):
         try:
             async with asyncio.timeout(_CLOSE_LIMIT):  # a TLS transport may wait forever for the other side
                 await super().close()
-        except OSError as error:  # a TimeoutError is one, too
+        except (OSError, RuntimeError) as error:  # a TimeoutError is one, too; uvloop: the transport is closed
             _log.debug("nats: %s", error)
         # A reconnection under way may outlive nats-py's one cancellation.
         await cancel_and_wait(self._reconnection_task, self._reading_task, self._ping_interval_task, self._flusher_task)

@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from nearcast.errors import NearcastError
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from pathlib import Path
 
-__all__ = ["REFUSED", "SupervisedProcess", "die_with_parent"]
+__all__ = ["REFUSED", "SupervisedProcess"]
 
 _log = logging.getLogger(__name__)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0
@@ -34,10 +35,10 @@ REFUSED = os.EX_CONFIG
 """The exit code of a process that cannot work as it is configured: at its first start it is not tried again."""
 
 
-def die_with_parent() -> None:
+def _die_with_parent(number: int) -> None:
     """Ask Linux to end this process when its parent dies, so that a killed supervisor leaves nothing behind."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+        ctypes.CDLL(None).prctl(1, number)  # PR_SET_PDEATHSIG
 
 
 @dataclass
@@ -46,7 +47,8 @@ class SupervisedProcess:
 
     ready: awaited after every start; raises when the process does not become ready. stdin: given to each new process.
     answers: asked each second while it runs; raises when the process does not answer. Without it only its end counts.
-    hung_after: seconds without an answer after which it is killed.
+    hung_after: seconds without an answer after which it is killed. orphaned: the signal it gets when its supervisor
+    dies.
     """
 
     name: str
@@ -56,6 +58,7 @@ class SupervisedProcess:
     stdin: bytes = b""
     answers: Callable[[], Awaitable[None]] | None = None
     hung_after: float = 10.0
+    orphaned: signal.Signals = signal.SIGTERM
     restarts: int = 0
     _process: asyncio.subprocess.Process | None = field(default=None, init=False)
     _monitor_task: asyncio.Task[None] | None = field(default=None, init=False)
@@ -100,7 +103,7 @@ class SupervisedProcess:
                 stdin=asyncio.subprocess.PIPE if self.stdin else asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                preexec_fn=die_with_parent,
+                preexec_fn=partial(_die_with_parent, self.orphaned),
                 start_new_session=True,
             )
         if self._process.stdin is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import sys
 from types import NoneType
 from typing import TYPE_CHECKING
@@ -80,6 +81,8 @@ class WorkerProcesses:
                 ready=lambda: self._wait_ready(worker),
                 stdin=self._assignment(worker, topics, configured),
                 answers=lambda: self._answers(worker),
+                # At once: the next one answers to the same name, and has the same spools.
+                orphaned=signal.SIGKILL,
             )
             self.processes[worker] = process
             try:

@@ -50,6 +50,7 @@ from nearcast.site.worker.processor_main import Setup
 from nearcast.site.worker.processor_process import ProcessorProcess, Ticket
 from nearcast.site.worker.queue_group import QueueGroups
 from nearcast.site.worker.silent_topics import SilentTopics, remove_old_spools
+from nearcast.site.worker.spool_folder import sole_user
 from nearcast.site.worker.topics import HostedTopic, TopicFamily, TopicTable
 from nearcast.site.worker.worker_lease import WorkerLease
 
@@ -65,19 +66,20 @@ async def run_worker(assignment: WorkerAssignment) -> None:
     """Connect to the site's broker, and work until cancelled."""
     name = f"{assignment.site}/{assignment.worker}"
     credentials = read_credentials(assignment.credentials) if assignment.credentials else None
-    connection = await open_connection([assignment.url], name=name, echo=False, timeout=30, credentials=credentials)
-    try:
-        await Worker(assignment, connection).run()
-    finally:
-        await connection.close()
+    folder = Path(assignment.run_directory) / f"spools-{assignment.worker}"
+    async with sole_user(folder):
+        connection = await open_connection([assignment.url], name=name, echo=False, timeout=30, credentials=credentials)
+        try:
+            await Worker(assignment, connection, folder).run()
+        finally:
+            await connection.close()
 
 
 class Worker:
     """Publications in, notifications out."""
 
-    def __init__(self, assignment: WorkerAssignment, connection: Connection) -> None:
-        self._assignment, self._connection = assignment, connection
-        self._folder = Path(assignment.run_directory) / f"spools-{assignment.worker}"
+    def __init__(self, assignment: WorkerAssignment, connection: Connection, folder: Path) -> None:
+        self._assignment, self._connection, self._folder = assignment, connection, folder
         self._anonymous = 0
         self._home = [assignment.site.encode()]
         self._stats = WorkerStats(worker=assignment.worker)
@@ -110,7 +112,6 @@ class Worker:
         """Work until cancelled."""
         assignment = self._assignment
         site, name = assignment.site, assignment.worker
-        self._folder.mkdir(parents=True, exist_ok=True)
         remove_old_spools(self._folder)
         server = Server(self._connection, self._endpoints(), "nearcast-worker")
         started = asyncio.Event()
