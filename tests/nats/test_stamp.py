@@ -10,6 +10,7 @@ from nearcast.nats.stamp import (
     dead_letter_block,
     dead_letter_origin,
     header_block,
+    is_forged,
     late_block,
     new_incarnation,
     notification_id,
@@ -71,3 +72,14 @@ def test_topics_come_back_from_subjects() -> None:
 
     for make in (subjects.publications, subjects.copies, subjects.notifications, subjects.dead_letters):
         assert topic_of(make("gps.north")) == "gps.north"
+
+
+def test_the_publisher_that_a_topic_names_is_the_only_one() -> None:
+    own, other = b"car7~abcde:edge:1700000000000000:1", b"car8~abcde:edge:1700000000000000:1"
+    for topic in ("gps.@car7", "@car7.gps.north"):
+        assert not is_forged(topic, own)
+        assert is_forged(topic, other)
+        assert is_forged(topic, other + b";3"), "it looks like a notification"
+        assert not is_forged(topic, b""), "an MQTT device sends none"
+    assert not is_forged("gps.car7", other), "this topic names nobody"
+    assert not is_forged("gps.car7@home", other), "a level begins with @, or names nobody"

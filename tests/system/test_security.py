@@ -28,6 +28,7 @@ from nearcast.nats import subjects
 from nearcast.nats.connection import Connection, open_connection
 from nearcast.nats.identity.credentials import credentials_file, read_credentials
 from nearcast.nats.identity.tokens import AccessLimits
+from nearcast.nats.stamp import header_block
 from nearcast.protocol.control import Rehome, StartTopic
 from nearcast.protocol.registration import RegisterSite, SiteInfo
 from nearcast.testing import RunningSites, sites, until
@@ -144,6 +145,37 @@ async def test_a_device_cannot_command_forge_register_or_listen(city: RunningSit
         with contextlib.suppress(AssertionError):
             await until(lambda: set(connection.refused) == expected, 5)
         assert set(connection.refused) == expected
+
+
+async def test_nobody_publishes_under_the_id_of_another_where_the_topic_names_its_publisher(city: RunningSites) -> None:
+    """The broker judges the subject, worker and subscribers whether the id says the same."""
+    own = Grants(("gps.@bus1", "chat.@bus1"), ("gps.*", "chat.*"))
+    file = city.auth.add_user("device", "bus1", grants=own)
+    forged = header_block(b"car8~abcde:edge:%d:1" % (time.time_ns() // 1000))
+    with pytest.raises(InputError, match=r"another publisher's; allowed: a level @bus2"):
+        city.auth.add_user("device", "bus2", grants=Grants(("gps.@bus1",)))
+    async with nearcast.connect(city.url("edge"), credentials=file) as client, connected(city, "bus1") as raw:
+        async with (
+            client.subscribe("gps.*") as warnings,
+            client.subscribe("chat.*") as chat,
+            client.dead_letters("gps.*") as letters,
+        ):
+            raw.send(subjects.publications("gps.@car8"), forged, b'{"n":0}')
+            await until(lambda: set(raw.refused) == {"publish pub.gps.@car8"})
+            raw.send(subjects.publications("gps.@bus1"), forged, b'{"n":1}')
+            raw.send(subjects.publications("chat.@bus1"), forged, b'{"n":1}')
+            await raw.flush()
+            letter = await asyncio.wait_for(anext(letters), 60)
+            assert (letter.topic, letter.reason) == ("gps.@bus1", "its topic is of publisher bus1")
+            await client.publish("gps.@bus1", {"n": 2})
+            await client.publish("chat.@bus1", {"n": 2})
+            for subscription in (warnings, chat):
+                message = await asyncio.wait_for(anext(subscription), 60)
+                assert (message.publisher, message.data) == ("bus1", {"n": 2})
+            assert chat.forged == 1
+        assert [message.data async for message in client.history("gps.@bus1")] == [{"n": 2}]
+    stats = await city.sites["edge"].worker_stats()
+    assert sum(worker.forged for worker in stats) == 1
 
 
 async def test_who_has_no_credentials_is_told_to_get_some(city: RunningSites, tmp_path: Path) -> None:

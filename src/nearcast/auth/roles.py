@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from nearcast.domain.names import check_identifier, check_name
-from nearcast.domain.topic import check_pattern
+from nearcast.domain.topic import check_pattern, publisher_level
 from nearcast.errors import InputError
 from nearcast.nats import subjects
 from nearcast.nats.audit import AUDIT_BUCKET
@@ -45,10 +45,15 @@ class Grants:
     channels: tuple[str, ...] = ()
     feeds: tuple[str, ...] = ()
 
-    def check(self) -> Grants:
-        """Itself, if every pattern is one."""
+    def check(self, user: str) -> Grants:
+        """Itself, if every pattern is one, and none is of another publisher (`gps.@car7`)."""
         for pattern in (*self.publish, *self.subscribe):
             check_pattern(pattern)
+        for pattern in self.publish:
+            if publisher_level(pattern) not in ("", user):
+                raise InputError(
+                    f"{user} is to publish to {pattern!r}, which is another publisher's; allowed: a level @{user}"
+                )
         for name in (*self.channels, *self.feeds):
             if name != "*":
                 check_identifier(name, "channel or dataset")
@@ -91,7 +96,7 @@ def permissions(role: Role, user: str, grants: Grants = NO_GRANTS, site: str = "
         raise InputError(f"role {role} takes no grants; its subjects are fixed")
     match role:
         case "device" | "service" | "reader" | "operator":
-            given = _EVERYTHING[role] if role in _OPEN and grants == Grants() else grants.check()
+            given = _EVERYTHING[role] if role in _OPEN and grants == Grants() else grants.check(user)
             found = _client(user, given)
             if role == "reader":
                 found.publish += _verbs(_READ_VERBS)

@@ -20,7 +20,7 @@ from nearcast.nats import subjects
 from nearcast.nats.boundary import MalformedError, decode
 from nearcast.nats.deduplication import RecentIds
 from nearcast.nats.rpc import NoAnswerError, RemoteError, call
-from nearcast.nats.stamp import header_block
+from nearcast.nats.stamp import header_block, is_forged
 from nearcast.nats.tasks import cancel_and_wait
 from nearcast.protocol.services import HistoryPage, HistoryRequest, StoresAnswer, TopicsRequest
 
@@ -175,6 +175,8 @@ class HistoryQuery:
             for stored in page.messages:
                 if left == 0:
                     return
+                if is_forged(stored.topic, stored.id):
+                    continue
                 yield Message(stored.topic, stored.payload, header_block(stored.id), self._decode)
                 if left is not None:
                     left -= 1

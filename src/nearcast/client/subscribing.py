@@ -93,6 +93,7 @@ async def begin_channel(
 
 async def begin_dead_letters(subscription: Subscription, sessions: Sessions) -> None:
     """Publications that a processor could not handle."""
+    subscription.takes_forged = True
     await _attach(subscription, sessions, subjects.dead_letters(subscription.topic))
 
 

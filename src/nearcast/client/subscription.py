@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple
 from nearcast.errors import NearcastError
 from nearcast.message import Message, PayloadError, T_co
 from nearcast.nats.deduplication import RecentIds
-from nearcast.nats.stamp import stamp_of
+from nearcast.nats.stamp import is_forged, stamp_of
 from nearcast.nats.tasks import TaskSet
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ class Subscription(Generic[T_co]):
     """Messages of a topic or pattern. `await` it (or enter it, or iterate) to begin; leave or `close` it to end.
 
     received, dropped, duplicates, invalid: counts since it began; invalid ones are not of the type asked for.
+    forged: not delivered, because the id names another publisher than the topic does (`gps.@car7`).
     filled: of the received ones, those that came from a store after a gap (`message.late`).
     """
 
@@ -73,7 +74,7 @@ class Subscription(Generic[T_co]):
         if on_overflow not in ("drop_oldest", "raise"):
             raise NearcastError(f"subscription to {topic}: on_overflow is {on_overflow!r}; allowed: drop_oldest, raise")
         self.topic, self.buffer = topic, buffer
-        self.received = self.dropped = self.duplicates = self.invalid = self.filled = 0
+        self.received = self.dropped = self.duplicates = self.invalid = self.filled = self.forged = 0
         self.of_channel, self._typed, self._on_error = of_channel, typed, on_error
         self._begin, self.decode, self._callback, self._on_overflow = begin, decode, callback, on_overflow
         self._messages: deque[Message] = deque()
@@ -85,6 +86,7 @@ class Subscription(Generic[T_co]):
         self._recent: RecentIds | DeliveredIds | None = None
         self._log: list[tuple[str, bytes, bytes]] | None = None  # subject, id and payload of what came
         self._excluded: Callable[[str], bool] | None = None
+        self.takes_forged = False  # dead letters are what others refused
         self._cursor: Cursor | None = None
         self._tasks = TaskSet()
         self._replay: asyncio.Task[None] | None = None
@@ -281,6 +283,9 @@ class Subscription(Generic[T_co]):
 
     def put(self, message: Message) -> None:
         """One message into the buffer."""
+        if "@" in message.topic and not self.takes_forged and is_forged(message.topic, message.id.encode()):
+            self.forged += 1
+            return
         self.received += 1
         messages = self._messages
         if len(messages) >= self.buffer:

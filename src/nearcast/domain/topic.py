@@ -11,7 +11,16 @@ from msgspec import Meta
 from nearcast.domain.ranges import Name, TopicPattern
 from nearcast.errors import InputError
 
-__all__ = ["TopicError", "TopicSpec", "check_pattern", "check_topic", "covers", "matches", "overlaps"]
+__all__ = [
+    "TopicError",
+    "TopicSpec",
+    "check_pattern",
+    "check_topic",
+    "covers",
+    "matches",
+    "overlaps",
+    "publisher_level",
+]
 
 _LEVEL = re.compile(r"[^\s.*>+#/$\x00-\x1f][^\s.*>+#/\x00-\x1f]*")
 _LONGEST = 200
@@ -72,6 +81,16 @@ def covers(wide: str, narrow: str) -> bool:
         if b == ">" or (a not in ("*", b)):
             return False
     return len(left) == len(right)
+
+
+def publisher_level(topic: str) -> str:
+    """The publisher that a topic or pattern names: `car7` of `gps.@car7`, nothing without a level that begins with @.
+
+    A broker judges subjects only. By such a level it can judge who publishes, too, if each user is given its own.
+    """
+    if "@" not in topic:
+        return ""
+    return next((level[1:] for level in topic.split(".") if level.startswith("@")), "")
 
 
 Sites = Annotated[tuple[Name, ...], Meta(max_length=1000)]

@@ -17,6 +17,8 @@ import secrets
 import string
 from dataclasses import dataclass
 
+from nearcast.domain.topic import publisher_level
+
 __all__ = [
     "ANONYMOUS",
     "Stamp",
@@ -25,6 +27,7 @@ __all__ = [
     "dead_letter_id",
     "dead_letter_origin",
     "header_block",
+    "is_forged",
     "late_block",
     "message_time",
     "new_incarnation",
@@ -156,6 +159,15 @@ def message_time(message_id: bytes) -> int:
         us = int(parts[1])
         return us if us < _LATEST_US else 0
     return 0
+
+
+def is_forged(topic: str, message_id: bytes) -> bool:
+    """Whether the id of a publication names another publisher than its topic does (`gps.@car7`).
+
+    Who publishes without an id of Nearcast's (an MQTT device) names nobody.
+    """
+    publisher = publisher_level(topic)
+    return bool(publisher) and parse_stamp(message_id).publisher not in ("", ANONYMOUS[:-1].decode(), publisher)
 
 
 def source_and_number(message_id: bytes) -> tuple[str, int] | None:

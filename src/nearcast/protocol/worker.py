@@ -159,6 +159,7 @@ class WorkerStats(msgspec.Struct):
     late: taken from a store, because nobody had marked them. unowned: not taken, because the site had no lease.
     deferred: of durable topics, without room in the queue; a store gives them again.
     dropped: lost here: what could not be sent, or was handed over for a topic that is not here.
+    forged: refused, because the id names another publisher than the topic does.
     processors: the patterns of the topics that its modules can process.
     leaving, held: topics on their way out, and handed-over messages that wait, at this moment.
     """
@@ -175,6 +176,7 @@ class WorkerStats(msgspec.Struct):
     deferred: int = 0
     dropped: int = 0
     duplicates: int = 0
+    forged: int = 0
     processor_pid: int = 0
     restarts: int = 0
     leaving: int = 0

@@ -35,6 +35,7 @@ _WORKER_COUNTS = {
     "deferred": "Publications of durable topics without room in the queue",
     "dropped": "Messages lost here",
     "duplicates": "Publications that came twice",
+    "forged": "Publications refused because their id names another publisher than their topic",
 }
 _BROKER_COUNTS = {
     "in_msgs": ("received_messages", "Messages received by the broker"),

@@ -92,6 +92,10 @@ class Outcomes:
         _log.warning("topic %s, message %s: %s", topic.name, message_id.decode(errors="replace"), reason)
         self._give_up(topic, message_id, payload, ticket.attempt, reason)
 
+    def refused(self, topic: HostedTopic, message_id: bytes, payload: bytes, reason: str) -> None:
+        """It is not given to the processor, now or later."""
+        self._give_up(topic, message_id, payload, 0, reason)
+
     def killed(self, topic: HostedTopic, ticket: Ticket) -> Ticket | None:
         """The processor's process was killed: a durable topic's publication has further attempts, a retried one not."""
         attempts = ticket.attempt + 1

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nearcast.domain.latency_histogram import empty
-from nearcast.domain.topic import TopicSpec, matches
+from nearcast.domain.topic import TopicSpec, matches, publisher_level
 from nearcast.errors import NearcastError
 from nearcast.nats import subjects
 from nearcast.nats.deduplication import RecentIds
@@ -106,13 +106,14 @@ class HostedTopic:
 
     __slots__ = (
         "copies", "dead_letters", "deferred", "durable", "family", "latency", "machine", "name", "notifications",
-        "number", "processed", "record", "spool",
+        "number", "processed", "publisher", "record", "spool",
     )  # fmt: skip
 
     def __init__(
         self, number: int, name: str, family: TopicFamily, folder: Path, outstanding: Iterable[Ticket]
     ) -> None:
         self.number, self.name, self.family, self.machine = number, name, family, family.machine
+        self.publisher = publisher_level(name)  # the only one, if it names one
         self.notifications, self.copies = subjects.notifications(name), subjects.copies(name)
         self.processed = self.dead_letters = self.deferred = 0
         self.latency = empty()

@@ -24,6 +24,7 @@ from nearcast.nats.stamp import (
     attempt_of,
     dead_letter_block,
     header_block,
+    is_forged,
     reason_of,
     stamp_of,
 )
@@ -160,6 +161,8 @@ class Worker:
         topic = self._topics.get(subject) or self._new_topic(subject, message_id, payload)
         if topic is None:
             return
+        if topic.publisher and self._is_forged(topic, message_id, payload):
+            return
         now = time.monotonic()
         if topic.durable and not self._lease.is_valid():  # it stays unmarked: a store gives it to the owner
             self._stats.unowned += 1
@@ -184,6 +187,16 @@ class Worker:
             self._send(subjects.dead_letters(subjects.topic_of(subject)), block, payload)
             return None
 
+    def _is_forged(self, topic: HostedTopic, message_id: bytes, payload: bytes) -> bool:
+        """Whether the id names another publisher than the topic does. Such a publication becomes a dead letter."""
+        if not is_forged(topic.name, message_id):
+            return False
+        drop("publication", topic.name, f"its id {message_id.decode(errors='replace')!r} names another publisher")
+        self._stats.forged += 1
+        if not topic.durable or self._lease.is_valid():  # else a store gives it to the owner, who says so
+            self._outcomes.refused(topic, message_id, payload, f"its topic is of publisher {topic.publisher}")
+        return True
+
     def _copied(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
         topic = self._topics.get(subject) or self._table.topic_for(subject)
         self._stats.copies_received += 1
@@ -197,6 +210,10 @@ class Worker:
         if not self._lease.is_valid():
             self._stats.unowned += 1
             return
+        if topic.publisher and self._is_forged(topic, message_id, payload):
+            if reply:
+                self._send(reply, b"", Redelivered.KNOWN)
+            return
         take = self._intake.retried if reason_of(headers) else self._intake.redelivered
         answer = take(topic, message_id, payload, attempt_of(headers), time.monotonic())
         if answer == Redelivered.TAKEN:
@@ -209,6 +226,8 @@ class Worker:
 
     def _process_handed_over(self, publication: Publication) -> None:
         topic = self._table.topic_for(subjects.publications(publication.topic))
+        if topic.publisher and self._is_forged(topic, publication.id, publication.payload):
+            return
         if topic.durable and not self._lease.is_valid():
             self._stats.unowned += 1
         else:
