@@ -8,7 +8,7 @@ import pytest
 
 from nearcast.client import acknowledgements as module
 from nearcast.client.acknowledgements import Acknowledgements, QuorumError
-from nearcast.nats.connection import ConnectionLostError
+from nearcast.nats.connection import Connection, ConnectionLostError
 
 
 class Silent:
@@ -28,6 +28,9 @@ class Silent:
 
     def send(self, subject: str, headers: bytes, payload: bytes, reply: str) -> None:
         self.sent.append((reply, payload))
+
+    def forget_unsent(self, inbox: str) -> None:
+        pass
 
 
 async def test_who_waits_for_a_place_does_not_wait_for_ever_when_the_client_closes(monkeypatch) -> None:
@@ -65,3 +68,15 @@ async def test_what_was_under_way_when_the_connection_was_lost_is_sent_again_bef
     await acknowledgements.send("log", "pub.log", "a:b:1:4", b"", b"4", 1, 30.0)
     assert [payload for _, payload in connection.sent] == [b"1", b"2", b"3", b"4"]
     await acknowledgements.stop()
+
+
+async def test_what_a_hung_broker_did_not_take_is_not_sent_before_the_rest_is_sent_again_in_order() -> None:
+    """The buffer of the lost connection was sent first, in the order of the last attempts (chaos, seed 3)."""
+    connection = Connection()  # never opened: nothing is taken from it
+    acknowledgements = Acknowledgements(connection)
+    for number in (2, 1, 3):
+        await acknowledgements.send("log", "pub.log", f"a:b:1:{number}", b"", b"%d" % number, 1, 30.0)
+    connection.send("pub.plain", b"", b"plain")
+    acknowledgements.disconnected()
+    assert connection._pending == [b"PUB pub.plain  5\r\nplain\r\n"]
+    assert connection.pending_data_size == len(connection._pending[0])

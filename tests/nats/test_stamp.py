@@ -11,6 +11,7 @@ from nearcast.nats.stamp import (
     dead_letter_origin,
     header_block,
     is_forged,
+    is_late,
     late_block,
     new_incarnation,
     notification_id,
@@ -49,6 +50,13 @@ def test_a_late_message_keeps_its_id_and_says_the_attempt(message_id: bytes, att
     block = late_block(message_id, attempt)
     assert (stamp_of(block), attempt_of(block)) == (message_id, attempt)
     assert attempt_of(header_block(message_id)) == 0
+
+
+def test_only_what_was_sent_again_is_late() -> None:
+    message_id = b"car~a1:tokyo:1700000000000000:7"
+    assert is_late(late_block(message_id, 1), message_id)
+    assert not is_late(header_block(message_id), message_id)
+    assert not is_late(b"NATS/1.0\r\nOther: field\r\n\r\n", b"")
 
 
 @given(st.text(max_size=700), st.integers(1, 99))

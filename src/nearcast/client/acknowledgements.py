@@ -101,6 +101,7 @@ class Acknowledgements:
     def disconnected(self) -> None:
         """The connection is lost, and with it what it had taken. From now on publications wait."""
         self._away = True
+        self._connection.forget_unsent(self._inbox)  # `reconnected` sends it, in order
 
     def reconnected(self) -> None:
         """Send all that waits, in order."""

@@ -156,6 +156,12 @@ class Connection(Client):
         if connected and queue is not None and queue.empty():
             queue.put_nowait(self._wake)
 
+    def forget_unsent(self, inbox: str) -> None:
+        """Do not send messages that wait for a broker and are to be answered to this inbox."""
+        mark = b" %b." % inbox.encode()
+        self._pending = [frame for frame in self._pending if mark not in frame]
+        self._pending_data_size = sum(map(len, self._pending))
+
     @property
     def backlogged(self) -> bool:
         """Whether more than a socket's worth of data waits to be sent."""

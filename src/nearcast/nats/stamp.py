@@ -28,6 +28,7 @@ __all__ = [
     "dead_letter_origin",
     "header_block",
     "is_forged",
+    "is_late",
     "late_block",
     "message_time",
     "new_incarnation",
@@ -50,6 +51,7 @@ _REASON = b"Nearcast-Reason: "
 _LATE = b"Nearcast-Late: "
 _SETTLED = b";settled"
 _END = b"\r\n\r\n"
+_PLAIN_BYTES = len(_START) + len(_END)  # of a block with an id and nothing else, besides the id
 _LATEST_US = 1 << 53  # year 2255; what claims to be later has no time
 _INCARNATION_LETTERS = string.digits + string.ascii_lowercase
 
@@ -134,6 +136,11 @@ def attempt_of(headers: bytes) -> int:
         return 0
     digits = headers[at + len(_LATE) : headers.index(b"\r\n", at)]
     return int(digits) if digits.isdigit() else 1
+
+
+def is_late(headers: bytes, message_id: bytes) -> bool:
+    """Whether a publication was sent again by its client, so that newer ones may have come before it."""
+    return len(headers) > _PLAIN_BYTES + len(message_id) and attempt_of(headers) > 0
 
 
 def reason_of(headers: bytes) -> str:

@@ -53,3 +53,11 @@ async def test_what_waited_for_older_ones_says_that_it_is_late(tmp_path: Path) -
         one.intake.take(one.topic, publication(number), b"", now, attempt=int(number == 2))
     late = {2: True, 3: True}
     assert one.processed() == [(publication(number), late.get(number, False)) for number in range(1, 6)]
+
+
+async def test_what_comes_behind_newer_ones_says_that_it_is_late(tmp_path: Path) -> None:
+    """A client had sent all again, the last second first, to an owner that did not know it (chaos, seed 3)."""
+    one = Intake(tmp_path)
+    for number in (20, 10, 21, 11):
+        one.intake.take(one.topic, publication(number), b"", 100.0)
+    assert one.processed() == [(publication(number), number < 20) for number in (20, 10, 21, 11)]

@@ -36,7 +36,16 @@ class DurableIntake:
         self._queue, self._marks = queue, marks
         self._decode = decoder(Marks, "msgpack")
 
-    def take(self, topic: HostedTopic, message_id: bytes, payload: bytes, now: float, attempt: int = 0) -> None:
+    def take(
+        self,
+        topic: HostedTopic,
+        message_id: bytes,
+        payload: bytes,
+        now: float,
+        attempt: int = 0,
+        *,
+        from_store: bool = False,
+    ) -> None:
         """Process a publication when it is its turn. attempt: of a late one."""
         if not topic.durable or message_id.startswith(ANONYMOUS):
             self._queue.put(topic, message_id, payload, now, attempt)
@@ -50,8 +59,10 @@ class DurableIntake:
         if order.is_next(topic.name, *key):  # nearly always
             self._queue.put(topic, message_id, payload, now, attempt)
             return
+        if order.has_passed(topic.name, *key):
+            attempt = attempt or 1
         item = (topic, message_id, payload, now, attempt)
-        self._put(order.arrive(topic.name, *key, item, now, late=attempt > 0), now)
+        self._put(order.arrive(topic.name, *key, item, now, late=from_store), now)
 
     def redelivered(self, topic: HostedTopic, message_id: bytes, payload: bytes, attempt: int, now: float) -> bytes:
         """A store gives a publication that nobody has marked; what to answer."""
@@ -67,7 +78,7 @@ class DurableIntake:
         if not self._queue.has_room(len(message_id) + len(payload)):  # no attempt: it is asked again later
             return Redelivered.KNOWN
         topic.machine.note_redelivery(topic.name, message_id)
-        self.take(topic, message_id, payload, now, attempt)
+        self.take(topic, message_id, payload, now, attempt, from_store=True)
         return Redelivered.TAKEN
 
     def retried(self, topic: HostedTopic, message_id: bytes, payload: bytes, attempt: int, now: float) -> bytes:

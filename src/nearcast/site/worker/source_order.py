@@ -66,6 +66,11 @@ class SourceOrder(Generic[T]):
         sequence.next = number + 1
         return True
 
+    def has_passed(self, topic: str, source: str, number: int) -> bool:
+        """Whether newer ones of its source were processed, as far as is known here."""
+        sequence = self._sequences.get((topic, source))
+        return sequence is not None and number < sequence.next
+
     def arrive(self, topic: str, source: str, number: int, item: T, now: float, *, late: bool = False) -> Iterable[T]:
         """A publication is here to be processed; what may be processed now, in order. late: a store gave it."""
         key = (topic, source)

@@ -25,6 +25,7 @@ from nearcast.nats.stamp import (
     dead_letter_block,
     header_block,
     is_forged,
+    is_late,
     reason_of,
     stamp_of,
 )
@@ -174,7 +175,7 @@ class Worker:
         if topic.machine.sends_copies:
             self._send(topic.copies, header_block(message_id), payload)
             self._stats.copies_sent += 1
-        self._intake.take(topic, message_id, payload, now)
+        self._intake.take(topic, message_id, payload, now, int(is_late(headers, message_id)))
 
     def _new_topic(self, subject: str, message_id: bytes, payload: bytes) -> HostedTopic | None:
         """The topic of a subject that is new here. When it cannot be taken, its publication becomes a dead letter."""
