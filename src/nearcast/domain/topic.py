@@ -104,6 +104,7 @@ class TopicSpec(msgspec.Struct, frozen=True):
     catch_up:   which of the publications that were missed are processed first, when there are many.
     ordered:    newer publications of a source wait until an older one that is missing was processed.
     max_attempts: how often a publication is given to its processor before it becomes a dead letter.
+    max_topics: of a family, at each worker: publications of more topics than these become dead letters.
     """
 
     name: TopicPattern
@@ -116,6 +117,7 @@ class TopicSpec(msgspec.Struct, frozen=True):
     catch_up: Literal["oldest", "newest"] = "oldest"
     ordered: bool = False
     max_attempts: Annotated[int, Meta(ge=1)] = 5
+    max_topics: Annotated[int, Meta(ge=1)] | None = None
 
     @property
     def processed(self) -> bool:

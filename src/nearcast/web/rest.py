@@ -47,6 +47,7 @@ class Topic(Body):
     keep_seconds: float | None = Field(default=None, gt=0, le=9_000_000_000, allow_inf_nan=False)
     ordered: bool = False
     max_attempts: int = Field(default=5, ge=1, le=1_000_000)
+    max_topics: int | None = Field(default=None, ge=1, le=1_000_000)
 
 
 class Approval(Body):

@@ -96,3 +96,12 @@ def test_a_new_worker_removes_what_an_old_one_left(tmp_path: Path) -> None:
     os.utime(tmp_path / "old.spool", (0, time.time() - 7200))
     remove_old_spools(tmp_path)
     assert os.listdir(tmp_path) == ["fresh.spool"]
+
+
+async def test_a_family_has_no_more_topics_than_it_was_given(world: World) -> None:
+    spec = TopicSpec("few.*", ("a",), max_topics=2)
+    world.table.families["few.*"] = TopicFamily(spec, ProcessorSpec(">", 20, 1.0), moved_here=False)
+    for topic in ("few.a", "few.b", "few.a", "gps.a", "gps.b", "gps.c"):
+        world.publish(topic)
+    with pytest.raises(NearcastError, match=r"few\.\* has 2 topics at this worker, its `max_topics`; few\.c is new"):
+        world.publish("few.c")

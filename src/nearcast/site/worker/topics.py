@@ -172,6 +172,9 @@ class TopicTable:
             self.make_room()
             if len(self.by_number) >= self.most_topics:
                 raise NearcastError(f"this worker has messages of {self.most_topics} topics in hand, and takes no more")
+        most = family.spec.max_topics
+        if most is not None and len(family.topics) >= most:
+            raise NearcastError(f"{family.spec.name} has {most} topics at this worker, its `max_topics`; {name} is new")
         topic = HostedTopic(next(self._numbers), name, family, self._folder, self.process.outstanding)
         family.topics.append(topic)
         self.by_number[topic.number] = topic
