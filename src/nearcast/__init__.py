@@ -10,6 +10,7 @@ if TYPE_CHECKING:
         History,
         HistoryError,
         QuorumError,
+        QuotaError,
         Receipt,
         SlowConsumerError,
         Subscription,
@@ -42,6 +43,7 @@ __all__ = [
     "PayloadTooLargeError",
     "ProcessorError",
     "QuorumError",
+    "QuotaError",
     "Receipt",
     "SlowConsumerError",
     "SpoolView",
@@ -57,7 +59,8 @@ __all__ = [
 # for the network client.
 _HOMES = {
     "nearcast.client": (
-        "Client", "History", "HistoryError", "QuorumError", "Receipt", "SlowConsumerError", "Subscription", "connect",
+        "Client", "History", "HistoryError", "QuorumError", "QuotaError", "Receipt", "SlowConsumerError",
+        "Subscription", "connect",
     ),
     "nearcast.codec": ("Codec",),
     "nearcast.coordinates": ("Coordinate",),

@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from nearcast.auth.auth_folder import AuthFolder
 from nearcast.cli import auth, context
 from nearcast.cli.context import apply_context
+from nearcast.errors import InputError
+from nearcast.nats.identity.tokens import account_limits
 
 CONFIG = '[[site]]\nname = "tokyo"\nhost = "10.0.0.1"\n[auth]\nfolder = "auth"\n'
 Run = Callable[..., str]
@@ -51,6 +54,28 @@ def test_users_are_made_listed_shown_and_revoked(run: Run, tmp_path: Path) -> No
     assert "users have new credentials" in run("auth", "rotate")
     assert "files for site tokyo" in run("auth", "export", "tokyo", "out")
     assert not (tmp_path / "out/keys").exists()
+
+
+def test_limits_are_given_with_units_shown_and_kept(run: Run) -> None:
+    run("auth", "init")
+    run("auth", "add", "device", "car7", "--publish", "gps.car7", "--rate", "6k/min", "--bytes", "1MB/s",
+        "--max-connections", "2")  # fmt: skip
+    expected = "100 messages/s, 1000000 bytes/s, 2 connections"
+    assert json.loads(run("auth", "show", "car7", "--json"))["limits"] == expected
+    run("auth", "rotate")
+    assert json.loads(run("auth", "show", "car7", "--json"))["limits"] == expected
+    run("auth", "tenant", "rival", "--rate", "1000/s", "--max-connections", "9")
+    folder = AuthFolder.open(Path("auth"))
+    folder.rotate("rival")
+    held = account_limits(folder.account_claims("rival"))
+    assert (held.messages_per_second, held.bytes_per_second, held.connections) == (1000, -1, 9)
+    for words, complaint in (
+        (("--rate", "100"), r"--rate is '100'; allowed: a rate such as 100/s"),
+        (("--rate", "1MB/s"), r"--rate is '1MB/s'"),
+        (("--bytes", "1Mb/s"), r"--bytes is '1Mb/s'; allowed: a rate such as 500kB/s"),
+    ):
+        with pytest.raises(InputError, match=complaint):
+            run("auth", "add", "device", "car8", *words)
 
 
 def test_the_selected_context_stands_for_url_and_credentials(

@@ -143,6 +143,41 @@ def test_what_is_wrong_is_named(tmp_path: Path, change: tuple[str, str], complai
     assert "\n" not in str(caught.value)
 
 
+TENANT = """
+[auth]
+folder = "tokyo"
+[[tenant]]
+name = "rival"
+processors = ["other"]
+[[tenant.topic]]
+name = "gps.*"
+managed_by = ["cloud"]
+"""
+
+
+def test_tenants_have_topics_of_their_own(tmp_path: Path) -> None:
+    deployment = read_configuration(write(tmp_path, GOOD + TENANT))
+    main, rival = deployment.by_tenant()
+    assert main is deployment
+    assert rival.auth is not None
+    assert (rival.auth.tenant, rival.modules, rival.sites) == ("rival", ("other",), deployment.sites)
+    assert [(topic.name, topic.managed_by) for topic in rival.topics] == [("gps.*", ("cloud",))]
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (('name = "rival"', 'name = "main"'), r"tenant\[0\].name is 'main'; allowed: a name besides main"),
+        (('managed_by = ["cloud"]', 'managed_by = ["moon"]'), r"tenant\[0\].topic\[0\].managed_by is 'moon'"),
+        (('processors = ["other"]', ""), r"tenant\[0\].processors is \[\]; allowed: the modules that process gps"),
+        (('[auth]\nfolder = "tokyo"', ""), r"tenant\[0\].name is 'rival'; allowed: none without \[auth\]"),
+    ],
+)
+def test_what_is_wrong_with_a_tenant_is_named(tmp_path: Path, change: tuple[str, str], complaint: str) -> None:
+    with pytest.raises(InputError, match=complaint):
+        read_configuration(write(tmp_path, GOOD + TENANT.replace(*change)))
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there is no such file"):
         read_configuration(tmp_path / "nearcast.toml")

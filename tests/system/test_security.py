@@ -15,7 +15,7 @@ import pytest_asyncio
 from tests.system.conftest import nothing_left_behind
 
 import nearcast
-from nearcast import ConnectionLostError
+from nearcast import ConnectionLostError, QuotaError
 from nearcast.auth.auth_folder import AuthFolder
 from nearcast.auth.certificates import make_authority, make_certificate
 from nearcast.auth.push import push_accounts
@@ -320,6 +320,48 @@ async def test_changes_are_audited_with_their_user(city: RunningSites) -> None:
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_user_that_floods_is_told_closed_and_counted_and_nobody_else(city: RunningSites) -> None:
+    limits = AccessLimits(messages_per_second=50, bytes_per_second=50_000)
+    file = city.auth.add_user("device", "flood", grants=Grants(("noise.flood",)), limits=limits)
+    enforcer = city.sites["edge"].limits
+    async with nearcast.connect(city.url("edge"), credentials=file) as client, connected(city, "car7") as other:
+
+        async def publish_many() -> None:
+            for _ in range(1000):
+                await client.publish("noise.flood", {})
+
+        with pytest.raises(QuotaError, match="flood may publish 50 messages/s"):
+            await publish_many()
+        assert not enforcer.closed("main"), "who keeps to its limit is not closed"
+        async with connected(city, "flood") as raw:  # not the client library's
+            for _ in range(20_000):
+                raw.send(subjects.publications("noise.flood"), b"", b"0123456789")
+            await until(lambda: enforcer.closed("main").get("flood", 0) >= 2, 60)
+            refused: list[str] = []
+
+            async def told() -> bool:
+                try:
+                    await client.publish("noise.flood", {})
+                except QuotaError as error:
+                    refused.append(str(error))
+                return any(text.startswith("site edge: flood sent more than 50 messages/s") for text in refused)
+
+            await until(told, 60)
+            await until(lambda: raw.stats["reconnects"] > 0 or not raw.is_connected, 60)
+        assert other.is_connected
+        assert other.stats["reconnects"] == 0
+        assert set(enforcer.closed("main")) == {"flood"}
+
+
+async def test_a_user_has_no_more_connections_than_it_was_given(city: RunningSites) -> None:
+    city.auth.add_user("device", "single", grants=OWN, limits=AccessLimits(connections=1))
+    async with connected(city, "single") as first:
+        async with connected(city, "single") as second:
+            await until(lambda: second.stats["reconnects"] > 0 or not second.is_connected, 60)
+        assert first.is_connected
+        assert first.stats["reconnects"] == 0
 
 
 async def test_tenants_do_not_hear_each_other_and_have_limits(city: RunningSites) -> None:

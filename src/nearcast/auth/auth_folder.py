@@ -26,9 +26,12 @@ from nearcast.nats.identity.tokens import (
     UNLIMITED,
     AccessLimits,
     Claims,
+    account_limits,
     account_token,
     operator_token,
     read_token,
+    tagged_role,
+    user_limits,
     user_token,
 )
 
@@ -130,6 +133,10 @@ class AuthFolder:
             raise InputError(f"there is no user {user!r} of tenant {tenant} in {self.path}; see: nearcast auth ls")
         return file
 
+    def monitor_file(self, site: str) -> Path:
+        """The credentials by which a site watches its broker; folders of earlier versions have none."""
+        return self.path / "users" / SYSTEM / f"{_monitor(site)}.creds"
+
     def add_tenant(self, tenant: str, limits: AccessLimits = UNLIMITED) -> None:
         """Make a tenant: nobody of another one sees anything of it. Or change the limits of one."""
         check_name(tenant, "tenant")
@@ -189,7 +196,7 @@ class AuthFolder:
                 continue
             revoked = file.suffix == ".revoked"
             claims = read_token(file.read_text()) if revoked else read_credentials(file).claims
-            role = next((tag.removeprefix("role:") for tag in claims.nats.get("tags", []) if "role:" in tag), "")
+            role = tagged_role(claims.nats.get("tags", []))
             found.append(User(claims.name, file.parent.name, role, claims, revoked))
         return found
 
@@ -200,7 +207,7 @@ class AuthFolder:
         claims = self.account_claims(tenant)
         revocations = dict(claims.nats.get("revocations", {}))
         revocations[credentials.claims.subject] = int(time.time())
-        self._write_account(tenant, claims.nats["signing_keys"], revocations, _limits_of(claims))
+        self._write_account(tenant, claims.nats["signing_keys"], revocations, account_limits(claims))
         write_secret(file.with_suffix(".revoked"), credentials.token)
         file.unlink()
 
@@ -211,7 +218,7 @@ class AuthFolder:
         """
         claims, key = self.account_claims(tenant), self._make_key(f"{tenant}-signing", "account")
         keys = [*claims.nats["signing_keys"], key.public]
-        self._write_account(tenant, keys, claims.nats.get("revocations", {}), _limits_of(claims))
+        self._write_account(tenant, keys, claims.nats.get("revocations", {}), account_limits(claims))
         files = sorted((self.path / "users" / tenant).glob("*.creds"))
         for file in files:
             self._sign_again(file, key)
@@ -220,12 +227,13 @@ class AuthFolder:
     def finish_rotation(self, tenant: str = "main") -> None:
         """Tokens that were signed with earlier keys are void from now on."""
         claims, key = self.account_claims(tenant), self._key(f"{tenant}-signing")
-        self._write_account(tenant, [key.public], claims.nats.get("revocations", {}), _limits_of(claims))
+        self._write_account(tenant, [key.public], claims.nats.get("revocations", {}), account_limits(claims))
 
     def export(self, site: str, target: Path, tenant: str = "main") -> list[Path]:
         """Copy what the machine of a site needs into another folder: no key that could sign anything."""
         wanted = [self.operator_file, self.path / "gateway.password", self.path / ".gitignore"]
         wanted += sorted((self.path / "accounts").glob("*.jwt"))
+        wanted += [file for file in (self.monitor_file(site),) if file.is_file()]
         for name in (self.path / "users").iterdir():
             if name.name != SYSTEM:
                 wanted += [file for role in _OF_SITE if (file := name / f"{site_user(site, role)}.creds").is_file()]
@@ -280,19 +288,27 @@ class AuthFolder:
 
     def _add_system_user(self) -> None:
         """The user by which changed accounts are told to running brokers."""
+        self._write_system_user(_PUSHER, ["$SYS.REQ.CLAIMS.UPDATE"], [])
+
+    def add_site_monitor(self, site: str) -> None:
+        """The user by which a site hears of connections to its broker, and closes those that are over a limit."""
+        if not self.monitor_file(check_name(site, "site")).is_file():
+            events = [f"$SYS.ACCOUNT.*.{event}" for event in ("CONNECT", "DISCONNECT")]
+            self._write_system_user(_monitor(site), ["$SYS.REQ.SERVER.*.KICK"], events)
+
+    def _write_system_user(self, name: str, publish: list[str], subscribe: list[str]) -> None:
         key = new_key("user")
-        account = self.account_claims(SYSTEM).subject
-        publish, subscribe = ["$SYS.REQ.CLAIMS.UPDATE"], [f"_INBOX.{_PUSHER}.>"]
         token = user_token(
-            self._key(f"{SYSTEM}-signing"), account, key.public, _PUSHER,
-            publish=publish, subscribe=subscribe, limits=AccessLimits(), tags=["role:push"],
+            self._key(f"{SYSTEM}-signing"), self.account_claims(SYSTEM).subject, key.public, name,
+            publish=publish, subscribe=[*subscribe, f"_INBOX.{name}.>"], limits=UNLIMITED, tags=["role:system"],
         )  # fmt: skip
-        write_secret(self.path / "users" / SYSTEM / f"{_PUSHER}.creds", credentials_file(token, key.seed, self._ca()))
+        write_secret(self.path / "users" / SYSTEM / f"{name}.creds", credentials_file(token, key.seed, self._ca()))
 
     def _sign_again(self, file: Path, key: KeyPair) -> None:
         old = read_credentials(file)
         claims = old.claims
-        limits = AccessLimits(subscriptions=claims.nats.get("subs", -1), payload=claims.nats.get("payload", -1))
+        tags = claims.nats.get("tags", [])
+        limits = user_limits(claims)
         token = user_token(
             key,
             claims.nats["issuer_account"],
@@ -301,7 +317,7 @@ class AuthFolder:
             publish=claims.nats["pub"].get("allow", []),
             subscribe=claims.nats["sub"].get("allow", []),
             limits=limits,
-            tags=claims.nats.get("tags", []),
+            tags=[tag for tag in tags if tag.startswith(("role:", "site:"))],
             expires=claims.expires,
             mqtt=bool(claims.nats.get("bearer_token")),
         )
@@ -327,6 +343,5 @@ def site_user(site: str, role: Role) -> str:
     return site if role == "site" else f"{site}-{role}"
 
 
-def _limits_of(claims: Claims) -> AccessLimits:
-    held = claims.nats["limits"]
-    return AccessLimits(held["conn"], held["subs"], held["payload"], held["disk_storage"], held["streams"])
+def _monitor(site: str) -> str:
+    return f"{site}-monitor"

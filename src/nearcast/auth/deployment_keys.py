@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from nearcast.auth.auth_folder import AuthFolder, site_user
 from nearcast.auth.certificates import make_authority, make_certificate
+from nearcast.nats.identity.tokens import UNLIMITED, AccessLimits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
     from nearcast.domain.site import SiteSpec
 
-__all__ = ["add_site", "add_tenant_users", "add_tls", "make_deployment_keys"]
+__all__ = ["add_site", "add_tenant", "add_tls", "make_deployment_keys"]
 
 
 def make_deployment_keys(path: Path, sites: Iterable[SiteSpec], tenant: str = "main") -> AuthFolder:
@@ -21,18 +22,27 @@ def make_deployment_keys(path: Path, sites: Iterable[SiteSpec], tenant: str = "m
     folder = AuthFolder.create(path, (tenant,))
     for site in sites:
         add_site(folder, site.name, tenant)
-    add_tenant_users(folder, tenant)
+    _add_tenant_users(folder, tenant)
     return folder
 
 
 def add_site(folder: AuthFolder, site: str, tenant: str) -> None:
-    """The users of a site's agent, store and workers."""
+    """The users of a site's agent, store and workers, and the one by which it watches its broker."""
+    folder.add_site_monitor(site)
     folder.add_user("site", site_user(site, "site"), tenant, site=site)
     folder.add_user("store", site_user(site, "store"), tenant, site=site)
     folder.add_user("worker", site_user(site, "worker"), tenant, site=site)
 
 
-def add_tenant_users(folder: AuthFolder, tenant: str) -> None:
+def add_tenant(folder: AuthFolder, tenant: str, sites: Iterable[SiteSpec], limits: AccessLimits = UNLIMITED) -> None:
+    """A further tenant of these sites, with all users that it needs."""
+    folder.add_tenant(tenant, limits)
+    for site in sites:
+        add_site(folder, site.name, tenant)
+    _add_tenant_users(folder, tenant)
+
+
+def _add_tenant_users(folder: AuthFolder, tenant: str) -> None:
     """Of what is there once for each tenant."""
     folder.add_user("coordinator", "coordinator", tenant)
     folder.add_user("cluster", "cluster", tenant)

@@ -13,21 +13,25 @@ from typing import Annotated, Any
 import typer
 
 from nearcast.auth.auth_folder import AuthFolder, User
-from nearcast.auth.deployment_keys import add_site, add_tenant_users, add_tls, make_deployment_keys
+from nearcast.auth.deployment_keys import add_site, add_tls, make_deployment_keys
+from nearcast.auth.deployment_keys import add_tenant as add_tenant_keys
 from nearcast.auth.push import push_accounts
 from nearcast.auth.roles import ROLES, Grants
 from nearcast.cli.output import JsonOption, print_fields, print_rows
+from nearcast.cli.rates import byte_rate, message_rate
 from nearcast.cli.serve import ConfigOption
 from nearcast.config.deployment_file import read_sites
 from nearcast.errors import InputError
 from nearcast.nats.identity.credentials import read_credentials, write_secret
-from nearcast.nats.identity.tokens import AccessLimits
+from nearcast.nats.identity.tokens import AccessLimits, user_limits
 
 app = typer.Typer()
 
 FolderOption = Annotated[Path, typer.Option(envvar="NEARCAST_AUTH", help="The folder with all keys.")]
 TenantOption = Annotated[str, typer.Option(help="The tenant; nobody of another one sees anything of it.")]
 PushOption = Annotated[str, typer.Option("--url", help="A broker to tell at once; it tells the others.")]
+RateOption = Annotated[str, typer.Option(help="Messages that it may send at each site, such as 100/s.")]
+BytesOption = Annotated[str, typer.Option("--bytes", help="What it may send at each site, such as 1MB/s.")]
 Name = Annotated[str, typer.Argument(help="The user's name.")]
 _AUTH = Path("auth")
 _SPAN = re.compile(r"(\d+)([smhd])")
@@ -93,12 +97,15 @@ def add(
     ] = False,
     max_subscriptions: Annotated[int, typer.Option(min=-1, help="-1: no limit.")] = -1,
     max_payload: Annotated[int, typer.Option(min=-1, help="Bytes; -1: no limit.")] = -1,
+    max_connections: Annotated[int, typer.Option(min=-1, help="At each site; -1: no limit.")] = -1,
+    rate: RateOption = "",
+    byte_rate_: BytesOption = "",
     out: Annotated[Path | None, typer.Option(help="Also write the credentials here.")] = None,
 ) -> None:
     """Make a user; its credentials are written into the folder."""
     opened = AuthFolder.open(folder)
     grants = Grants(tuple(publish or ()), tuple(subscribe or ()), tuple(channel or ()), tuple(feed or ()))
-    limits = AccessLimits(subscriptions=max_subscriptions, payload=max_payload)
+    limits = AccessLimits(max_connections, max_subscriptions, max_payload, -1, -1, *_rates(rate, byte_rate_))
     until = int(time.time()) + _seconds(expires) if expires else 0
     if role == "site":
         add_site(opened, name, tenant)
@@ -123,18 +130,19 @@ def add_tenant(
     max_payload: Annotated[int, typer.Option(min=-1, help="Bytes; -1: no limit.")] = -1,
     max_stored_bytes: Annotated[int, typer.Option(min=-1, help="In each store; -1: no limit.")] = -1,
     max_streams: Annotated[int, typer.Option(min=-1, help="In each store; -1: no limit.")] = -1,
+    rate: RateOption = "",
+    byte_rate_: BytesOption = "",
     url: PushOption = "",
 ) -> None:
     """Make a tenant with users for all sites, or change the limits of one."""
     opened = AuthFolder.open(folder)
     new = name not in opened.tenants
-    opened.add_tenant(
-        name, AccessLimits(max_connections, max_subscriptions, max_payload, max_stored_bytes, max_streams)
-    )
+    given = max_connections, max_subscriptions, max_payload, max_stored_bytes, max_streams
+    limits = AccessLimits(*given, *_rates(rate, byte_rate_))
     if new:
-        for site in read_sites(config):
-            add_site(opened, site.name, name)
-        add_tenant_users(opened, name)
+        add_tenant_keys(opened, name, read_sites(config), limits)
+    else:
+        opened.add_tenant(name, limits)
     _audit(opened, "tenant made" if new else "limits changed", name)
     _push(opened, url)
 
@@ -206,6 +214,10 @@ def push(
     _push(AuthFolder.open(folder), url)
 
 
+def _rates(messages: str, size: str) -> tuple[float, float]:
+    return message_rate(messages, "--rate"), byte_rate(size, "--bytes")
+
+
 def _push(folder: AuthFolder, url: str) -> None:
     if url:
         tenants = asyncio.run(push_accounts(folder, url))
@@ -225,7 +237,20 @@ def _row(user: User) -> dict[str, Any]:
         "state": user.state,
         "issued": _time(user.claims.issued),
         "expires": _time(expires) if expires else "never",
+        "limits": _limits(user),
     }
+
+
+def _limits(user: User) -> str:
+    limits = user_limits(user.claims)
+    units = {
+        "messages_per_second": "messages/s",
+        "bytes_per_second": "bytes/s",
+        "connections": "connections",
+        "subscriptions": "subscriptions",
+        "payload": "bytes of payload",
+    }
+    return ", ".join(f"{value:.10g} {unit}" for name, unit in units.items() if (value := getattr(limits, name)) >= 0)
 
 
 def _time(seconds: int) -> str:

@@ -3,6 +3,7 @@
 from nearcast.client.acknowledgements import QuorumError, Receipt
 from nearcast.client.client import Client, connect
 from nearcast.client.history import History, HistoryError
+from nearcast.client.quota import QuotaError
 from nearcast.client.subscription import SlowConsumerError, Subscription
 
 __all__ = [
@@ -10,6 +11,7 @@ __all__ = [
     "History",
     "HistoryError",
     "QuorumError",
+    "QuotaError",
     "Receipt",
     "SlowConsumerError",
     "Subscription",

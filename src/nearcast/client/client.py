@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -17,6 +18,7 @@ from nearcast.client.cursor import Cursor, cursor_path
 from nearcast.client.history import History, HistoryQuery, StoreFinder, history_request
 from nearcast.client.publication_spool import PublicationSpool
 from nearcast.client.publishing import Publisher
+from nearcast.client.quota import PublishQuota
 from nearcast.client.session import Sessions
 from nearcast.client.spooling import SpooledPublisher
 from nearcast.client.subscribing import begin_channel, begin_dead_letters, begin_topic
@@ -27,6 +29,7 @@ from nearcast.domain.names import check_name
 from nearcast.domain.topic import TopicSpec, check_pattern, covers
 from nearcast.errors import InputError
 from nearcast.nats.identity.credentials import given_credentials
+from nearcast.nats.identity.tokens import tagged_limits
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,9 +40,12 @@ if TYPE_CHECKING:
     from nearcast.filters import Condition
     from nearcast.message import Message
     from nearcast.nats.connection import Connection
+    from nearcast.nats.identity.credentials import Credentials
+    from nearcast.protocol.control import Notice
 
 __all__ = ["Client", "connect"]
 
+_log = logging.getLogger(__name__)
 _BUFFER = 65_536
 _SPOOL_BYTES = 64 << 20
 _LOCAL_BROKER = "nats://127.0.0.1:4222"
@@ -341,6 +347,8 @@ def connect(
     if spool is not None:
         publisher.spool = SpooledPublisher(sessions, PublicationSpool(spool, _SPOOL_BYTES))
     sessions.on_reconnect.append(publisher.forget_routes)
+    if identity is not None:
+        _keep_limits(identity, sessions, publisher)
     coordination = None
     if coordinator is not None:
         # A client without a coordinator does not pay for this.
@@ -349,6 +357,20 @@ def connect(
         position = ClientCoordinate(coordinate, mobile=mobile)
         coordination = Coordination(sessions, subscriptions, publisher.routes, position, report_seconds)
     return Client(sessions, publisher, subscriptions, codec, coordination)
+
+
+def _keep_limits(identity: Credentials, sessions: Sessions, publisher: Publisher) -> None:
+    """Publish no more than the credentials allow, and nothing for a while when the site says that it was too much."""
+    limits = tagged_limits(identity.claims.nats.get("tags", []))
+    if limits.messages_per_second >= 0 or limits.bytes_per_second >= 0:
+        publisher.quota = PublishQuota(identity.user, limits)
+
+    def noticed(notice: Notice) -> None:
+        _log.warning("client %s: %s", identity.user, notice.reason)
+        publisher.quota = publisher.quota or PublishQuota(identity.user, limits)
+        publisher.quota.suspend(notice.reason, notice.seconds)
+
+    sessions.on_notice = noticed
 
 
 async def _receipt(sent: Awaitable[Receipt | asyncio.Future[Receipt]]) -> Receipt:

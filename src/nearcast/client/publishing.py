@@ -19,6 +19,7 @@ from nearcast.nats.stamp import header_block
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterator
 
+    from nearcast.client.quota import PublishQuota
     from nearcast.client.session import Session, Sessions
     from nearcast.client.spooling import SpooledPublisher
     from nearcast.codec import Codec
@@ -53,11 +54,13 @@ class Publisher:
     """Sends what a client publishes, by its current session. routes: one for each topic published so far.
 
     spool: keeps publications with a quorum until their stores have them, if the client has one.
+    quota: what its user may publish, if that is limited.
     """
 
     def __init__(self, sessions: Sessions, codec: Codec) -> None:
         self._sessions, self._codec = sessions, codec
         self.spool: SpooledPublisher | None = None
+        self.quota: PublishQuota | None = None
         self.routes: dict[str, Route] = {}
         self._dataset_routes: dict[str, Route] = {}
         self._looking_up: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -133,6 +136,8 @@ class Publisher:
         size, session = len(payload), self._sessions.current
         if size > session.largest_payload:
             raise PayloadTooLargeError(name, size, session.largest_payload)
+        if self.quota is not None:
+            self.quota.take(size)
         message_id = session.make_id(next(route.numbers))
         route.sent += 1
         route.bytes += size

@@ -11,9 +11,12 @@ from nats.errors import Error as NatsError
 from nearcast.client.acknowledgements import Acknowledgements
 from nearcast.client.channels import ChannelMember, HeldChannels
 from nearcast.errors import NearcastError
+from nearcast.nats import subjects
+from nearcast.nats.boundary import Receiver
 from nearcast.nats.connection import RESERVED_BYTES, Connection, open_connection
 from nearcast.nats.rpc import Server
 from nearcast.nats.stamp import new_incarnation
+from nearcast.protocol.control import Notice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -105,6 +108,7 @@ class Sessions:
         self.reconnects = 0
         self.on_disconnect: list[Callable[[], None]] = []
         self.on_reconnect: list[Callable[[], None]] = []
+        self.on_notice: Callable[[Notice], None] = lambda notice: None
         self.clock = HomeClock()
         self.source = f"{name}~{new_incarnation()}"
         self._held: HeldChannels = {}
@@ -160,6 +164,9 @@ class Sessions:
         opened.append(session)
         self._others.add(session)
         await session.acknowledgements.start()
+        if self._credentials is not None:
+            receiver = Receiver("notice", Notice, "json", lambda subject, reply, notice: self.on_notice(notice))
+            await connection.subscribe_raw(subjects.client_notice(self.name), receiver)
         return session
 
     def switch(self, session: Session) -> None:

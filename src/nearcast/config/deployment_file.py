@@ -10,8 +10,9 @@ from msgspec import Meta
 
 from nearcast.config.validation import read_toml
 from nearcast.domain.cluster import ClusterSpec
-from nearcast.domain.deployment import AuthSpec, Deployment
+from nearcast.domain.deployment import AuthSpec, Deployment, TenantSpec
 from nearcast.domain.processor_limits import ProcessorLimits
+from nearcast.domain.ranges import Name
 from nearcast.domain.site import SiteSpec
 from nearcast.domain.topic import TopicSpec, check_pattern, overlaps
 from nearcast.errors import InputError
@@ -23,6 +24,14 @@ class _TopicTable(TopicSpec, frozen=True, forbid_unknown_fields=True):
     """A `[[topic]]` table. A TopicSpec in a message may have keys of a later version, a table may not."""
 
 
+class _TenantTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A `[[tenant]]` table: a further tenant of the same sites."""
+
+    name: Name
+    topic: tuple[_TopicTable, ...] = ()
+    processors: tuple[str, ...] = ()
+
+
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     site: Annotated[tuple[SiteSpec, ...], Meta(min_length=1, description="at least one [[site]] table")]
     topic: tuple[_TopicTable, ...] = ()
@@ -32,6 +41,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     processor_limits: ProcessorLimits = ProcessorLimits()
     auth: AuthSpec | None = None
     insecure: bool = False
+    tenant: tuple[_TenantTable, ...] = ()
 
 
 def read_sites(path: Path) -> tuple[SiteSpec, ...]:
@@ -57,24 +67,30 @@ def read_configuration(path: Path) -> Deployment:
     file = read_toml(path, _File, directory)
     try:
         _check_sites(file.site)
-        _check_topics(file)
+        _check_topics(file.site, file.topic, file.processors)
+        _check_tenants(file)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
-    topics = tuple(TopicSpec(*msgspec.structs.astuple(topic)) for topic in file.topic)
+    tenants = tuple(TenantSpec(one.name, _topics(one.topic), one.processors) for one in file.tenant)
     cluster = file.cluster
     if cluster is not None:
         folders = {key: _folder(path, getattr(cluster, key)) for key in ("warehouse", "checkpoints")}
         cluster = msgspec.structs.replace(cluster, **folders)
     return Deployment(
         file.site,
-        topics,
+        _topics(file.topic),
         file.processors,
         cluster,
         file.report_seconds,
         file.auth,
         file.insecure,
         file.processor_limits,
+        tenants,
     )
+
+
+def _topics(tables: tuple[_TopicTable, ...]) -> tuple[TopicSpec, ...]:
+    return tuple(TopicSpec(*msgspec.structs.astuple(topic)) for topic in tables)
 
 
 def _folder(path: Path, text: str) -> str:
@@ -112,17 +128,31 @@ def _check_sites(sites: tuple[SiteSpec, ...]) -> None:
             _require(other == owner, f"{at}.port", site.port, free)
 
 
-def _check_topics(file: _File) -> None:
+def _check_tenants(file: _File) -> None:
+    """Tenants with names of their own, each with topics as above."""
+    names = [file.auth.tenant] if file.auth is not None else []
+    for n, tenant in enumerate(file.tenant):
+        _require(
+            file.auth is not None, f"tenant[{n}].name", tenant.name, "none without [auth]: see `nearcast auth init`"
+        )
+        _require(tenant.name not in names, f"tenant[{n}].name", tenant.name, f"a name besides {', '.join(names)}")
+        names.append(tenant.name)
+        _check_topics(file.site, tenant.topic, tenant.processors, f"tenant[{n}].")
+
+
+def _check_topics(
+    given_sites: tuple[SiteSpec, ...], topics: tuple[_TopicTable, ...], processors: tuple[str, ...], where: str = ""
+) -> None:
     """Topics that do not overlap (a message belongs to one topic), at sites that exist, with processors."""
-    sites = [site.name for site in file.site]
-    stores = [site.name for site in file.site if site.store is not None]
-    for n, topic in enumerate(file.topic):
-        at = f"topic[{n}]"
+    sites = [site.name for site in given_sites]
+    stores = [site.name for site in given_sites if site.store is not None]
+    for n, topic in enumerate(topics):
+        at = f"{where}topic[{n}]"
         try:
             check_pattern(topic.name)
         except InputError as error:
             raise InputError(f"{at}.name: {error}") from None
-        for other in file.topic[:n]:
+        for other in topics[:n]:
             apart = f"topics that do not overlap {other.name!r}"
             _require(not overlaps(topic.name, other.name), f"{at}.name", topic.name, apart)
         for key, given, what, allowed in (
@@ -134,5 +164,5 @@ def _check_topics(file: _File) -> None:
             _require(len(set(given)) == len(given), f"{at}.{key}", list(given), "each site once")
         replicas = len(topic.replicas)
         _require(topic.quorum <= replicas, f"{at}.quorum", topic.quorum, f"0 to {replicas}, the replicas")
-    processed = ", ".join(topic.name for topic in file.topic if topic.processed)
-    _require(bool(file.processors) or not processed, "processors", [], f"the modules that process {processed}")
+    processed = ", ".join(topic.name for topic in topics if topic.processed)
+    _require(bool(processors) or not processed, f"{where}processors", [], f"the modules that process {processed}")

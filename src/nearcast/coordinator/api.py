@@ -381,6 +381,11 @@ class CoordinatorApi:
             "clients": len(registry.clients),
             "moves_under_way": len(registry.moves),
             "bad_entries": [f"{key}: {reason}" for key, reason in sorted(registry.bad_entries.items())],
+            "over_limit": [
+                f"{user} at {site}: {count} connections closed"
+                for site in sorted(reports)
+                for user, count in sorted(reports[site].over_limit.items())
+            ],
             "last_pass": self._control_loop.last_pass,
         }
 

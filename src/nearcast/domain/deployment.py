@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nearcast.domain.cluster import ClusterSpec
     from nearcast.domain.site import SiteSpec
 
-__all__ = ["AuthSpec", "Deployment"]
+__all__ = ["AuthSpec", "Deployment", "TenantSpec"]
 
 
 class AuthSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -29,10 +29,20 @@ class AuthSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True)
+class TenantSpec:
+    """A further tenant of the same sites: its topics, and the modules that hold its processors."""
+
+    name: str
+    topics: tuple[TopicSpec, ...] = ()
+    modules: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Deployment:
     """What one `nearcast.toml` says. report_seconds: how often a site reports to the coordinator, if there is one.
 
     insecure: sites may listen beyond loopback without credentials and TLS.
+    tenants: further ones, beside that of `auth`.
     """
 
     sites: tuple[SiteSpec, ...]
@@ -43,6 +53,24 @@ class Deployment:
     auth: AuthSpec | None = None
     insecure: bool = False
     processor_limits: ProcessorLimits = field(default_factory=ProcessorLimits)
+    tenants: tuple[TenantSpec, ...] = ()
+
+    def by_tenant(self) -> tuple[Deployment, ...]:
+        """What each tenant has of it: its own topics and processors, at the same sites. This one first."""
+        if self.auth is None:
+            return (self,)
+        others = (
+            replace(
+                self,
+                topics=tenant.topics,
+                modules=tenant.modules,
+                cluster=None,
+                auth=msgspec.structs.replace(self.auth, tenant=tenant.name),
+                tenants=(),
+            )
+            for tenant in self.tenants
+        )
+        return (self, *others)
 
     def site(self, name: str) -> SiteSpec:
         """The site of that name."""

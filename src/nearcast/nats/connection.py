@@ -94,6 +94,11 @@ class Connection(Client):
         """The name of the server at the other end: the site's name for a broker."""
         return str(self._server_info.get("server_name", ""))
 
+    @property
+    def server_id(self) -> str:
+        """What tells the server at the other end from all others; a new one after a restart."""
+        return str(self._server_info.get("server_id", ""))
+
     async def subscribe_raw(self, subject: str, handler: Handler, queue: str = "") -> Subscription:
         """Subscribe with a plain function that is called for each message, in order."""
         self._handlers[self._sid + 1] = handler  # known before the first message can come

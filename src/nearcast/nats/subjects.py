@@ -18,6 +18,7 @@ __all__ = [
     "channels_service",
     "client_answer",
     "client_command",
+    "client_notice",
     "client_reports",
     "client_request",
     "coordinator",
@@ -217,6 +218,11 @@ def site_command(site: str, verb: str) -> str:
 def client_command(client: str) -> str:
     """A command of the control plane to a client."""
     return f"ctl.client.{client}"
+
+
+def client_notice(client: str) -> str:
+    """Where a site tells a client why it closes its connections: one of the client's inboxes, so it can be no other."""
+    return f"_INBOX.{client}.notice"
 
 
 def client_answer(client: str, token: str) -> str:

@@ -19,6 +19,7 @@ __all__ = [
     "MOST_TOPICS",
     "Assignments",
     "AssignmentsRequest",
+    "Notice",
     "Rehome",
     "ReportAnswer",
     "StartTopic",
@@ -56,6 +57,13 @@ class ReportAnswer(msgspec.Struct, frozen=True):
     registered: bool
     lease_s: Seconds = 0.0
     state: Text = ""
+
+
+class Notice(msgspec.Struct, frozen=True):
+    """A site tells a client why it closes its connections, and for how long it goes on doing so."""
+
+    reason: Text
+    seconds: Seconds = 0.0
 
 
 class AssignmentsRequest(msgspec.Struct, frozen=True):

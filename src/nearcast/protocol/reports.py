@@ -177,6 +177,7 @@ class SiteReport(msgspec.Struct, frozen=True):
     seconds: the time it covers. round_trips: measured, to other sites. ready: it has measured its peers.
     urgent: a client has moved, come or gone just now. lags: of topics that its store keeps. term: the highest one seen.
     processors: the patterns of the topics that its modules can process; none while that is not known.
+    over_limit: users of whom connections were closed because of a limit, and how many, since the site started.
     """
 
     site: Name
@@ -195,3 +196,4 @@ class SiteReport(msgspec.Struct, frozen=True):
     lags: Annotated[list[TopicLag], Meta(max_length=MOST_TOPICS)] = []
     term: Term = 0
     processors: Annotated[list[TopicPattern], Meta(max_length=10_000)] | None = None
+    over_limit: Annotated[dict[Name, Count], Meta(max_length=1000)] = {}

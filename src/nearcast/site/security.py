@@ -12,7 +12,8 @@ from nearcast.auth.auth_folder import SYSTEM, AuthFolder, site_user
 from nearcast.auth.certificates import check_certificate
 from nearcast.errors import InputError
 from nearcast.nats.identity.credentials import Credentials, read_credentials
-from nearcast.nats.identity.tokens import read_token
+from nearcast.nats.identity.tokens import account_limits, read_token
+from nearcast.site.usage_limits import Tenant
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,6 +75,14 @@ class SiteSecurity:
             f"resolver: {resolver}\nresolver_preload {{\n{preload}\n}}"
         )
 
+    def tenant_limits(self, told: Path) -> dict[str, Tenant]:
+        """The tenants by account, with their limits as the broker was told last."""
+        found = {}
+        for name in self.folder.tenants:
+            claims = read_token(_newest(self.folder.account_file(name), told))
+            found[claims.subject] = Tenant(name, account_limits(claims))
+        return found
+
     def store_links(self, url: str) -> str:
         """The leaf nodes of the site's store: one for each tenant, whose streams are its own."""
         links = []
@@ -109,10 +118,12 @@ def site_security(deployment: Deployment, site: str) -> SiteSecurity | None:
         tls_folder = folder.ca_file.parent
         check_certificate(tls_folder, site)
         tls = TlsFiles(tls_folder / f"{site}.pem", tls_folder / f"{site}.key", folder.ca_file)
-    found = SiteSecurity(folder, site, deployment.auth.tenant, tls)
-    for role in ("site", "worker"):
-        found.credentials(role).refuse_expired()
-    return found
+    tenants = (deployment.auth.tenant, *(tenant.name for tenant in deployment.tenants))
+    found = [SiteSecurity(folder, site, tenant, tls) for tenant in tenants]
+    for one in found:
+        for role in ("site", "worker"):
+            one.credentials(role).refuse_expired()
+    return found[0]
 
 
 def is_loopback(host: str) -> bool:

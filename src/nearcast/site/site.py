@@ -4,29 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nearcast.errors import InputError, NearcastError
-from nearcast.nats.connection import Connection, open_connection
-from nearcast.nats.identity.credentials import write_secret
+from nearcast.nats.identity.credentials import read_credentials, write_secret
 from nearcast.nats.tasks import gather_or_cancel, retry
-from nearcast.site.agent.agent import Agent
+from nearcast.site.limit_enforcer import LimitEnforcer
 from nearcast.site.ports import host_problem, port_problem
 from nearcast.site.reload import SecurityReload
 from nearcast.site.security import SiteSecurity, refuse_open_site, site_security
 from nearcast.site.servers import broker_config, fetch_monitoring, server_binary, server_is_ready, store_config
 from nearcast.site.store_writes import StoreWrites
 from nearcast.site.supervisor import SupervisedProcess
+from nearcast.site.tenant_agent import TenantAgent
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
     from nearcast.domain.deployment import Deployment
+    from nearcast.nats.connection import Connection
     from nearcast.protocol.worker import WorkerStats
+    from nearcast.site.agent.agent import Agent
 
 __all__ = ["Site", "run_sites"]
 
+_log = logging.getLogger(__name__)
 _START_LIMIT = 30.0
 
 
@@ -40,10 +45,10 @@ class Site:
         self._search_path = search_path
         self.broker: SupervisedProcess | None = None
         self.store: SupervisedProcess | None = None
-        self.agent: Agent | None = None
-        self._connection: Connection | None = None
+        self.tenants: list[TenantAgent] = []
         self.security: SiteSecurity | None = None
         self._reload: SecurityReload | None = None
+        self.limits: LimitEnforcer | None = None
 
     async def __aenter__(self) -> Site:
         try:
@@ -91,13 +96,8 @@ class Site:
             writes = StoreWrites(folder / "store.log", spec.store.directory)
             self.store = self._server("store", store_config(spec, folder, self.security), spec.store_port, writes)
             await self.store.start()
-        credentials = self.security.credentials("site") if self.security is not None else None
-        self._connection = await open_connection(
-            [spec.url], name=f"{spec.name}/agent", timeout=_START_LIMIT, credentials=credentials
-        )
-        worker = str(self.security.credentials("worker").path) if self.security is not None else ""
-        self.agent = Agent(self.deployment, spec, self._connection, folder, self._search_path, worker)
-        await self.agent.start()
+        self.tenants = [self._tenant_agent(deployment) for deployment in self.deployment.by_tenant()]
+        await gather_or_cancel(*(tenant.start() for tenant in self.tenants))
         if self.security is not None and self.broker is not None:
             told = folder / "accounts"
             self._reload = SecurityReload(
@@ -109,18 +109,56 @@ class Site:
                 lambda: store_config(spec, folder, self.security, told),
             )
             self._reload.start()
+            await self._start_limits(self.security)
+
+    async def _start_limits(self, security: SiteSecurity) -> None:
+        """Watch what clients send through the broker."""
+        file = security.folder.monitor_file(self.spec.name)
+        if not file.is_file():
+            _log.warning("site %s: rates are not limited: %s is missing", self.spec.name, file)
+            return
+        told = self.run_directory / "accounts"
+        self.limits = LimitEnforcer(
+            self.spec, read_credentials(file), lambda: security.tenant_limits(told), self._tell_client
+        )
+        await self.limits.start()
+
+    def _tenant_agent(self, deployment: Deployment) -> TenantAgent:
+        """The first tenant, whose deployment this is, has the site's folder and metrics; others have folders in it."""
+        first, security, folder = deployment is self.deployment, self.security, self.run_directory
+        if security is not None and deployment.auth is not None and not first:
+            security = replace(security, tenant=deployment.auth.tenant)
+            folder = folder / "tenants" / security.tenant
+        return TenantAgent(deployment, self.spec, security, folder, self._search_path, self._over_limit, metrics=first)
+
+    async def _tell_client(self, tenant: str, user: str, reason: str, seconds: float) -> None:
+        for one in self.tenants:
+            if one.tenant == tenant:
+                await one.tell(user, reason, seconds)
+
+    def _over_limit(self, tenant: str) -> dict[str, int]:
+        return self.limits.closed(tenant) if self.limits is not None else {}
 
     async def stop(self) -> None:
         """Workers first, so that nothing is published into a broker that is going; the broker last."""
-        if self._reload is not None:
-            await self._reload.stop()
-        if self.agent is not None:
-            await self.agent.stop()
-        if self._connection is not None:
-            await self._connection.close()
+        for watch in (self.limits, self._reload):
+            if watch is not None:
+                await watch.stop()
+        for tenant in self.tenants:
+            await tenant.stop()
         for server in (self.store, self.broker):
             if server is not None:
                 await server.stop()
+
+    @property
+    def agent(self) -> Agent | None:
+        """The agent of the deployment's own tenant."""
+        return self.tenants[0].agent if self.tenants else None
+
+    @property
+    def _connection(self) -> Connection | None:
+        """That of this agent."""
+        return self.tenants[0].connection if self.tenants else None
 
     @property
     def workers(self) -> dict[str, SupervisedProcess]:

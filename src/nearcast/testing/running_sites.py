@@ -11,8 +11,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from nearcast.auth.deployment_keys import add_tls, make_deployment_keys
-from nearcast.domain.deployment import AuthSpec, Deployment
+from nearcast.auth.deployment_keys import add_tenant, add_tls, make_deployment_keys
+from nearcast.domain.deployment import AuthSpec, Deployment, TenantSpec
 from nearcast.domain.site import SiteSpec, StoreSpec
 from nearcast.site.ports import free_ports
 from nearcast.site.site import Site, run_sites
@@ -48,6 +48,7 @@ async def sites(
     mqtt: bool = False,
     report_seconds: float = 5.0,
     secured: bool = False,
+    tenants: Sequence[TenantSpec] = (),
 ) -> AsyncIterator[RunningSites]:
     """`async with sites(TopicSpec("gps.*", ("edge",)), processors=[my_module]) as running`: sites with stores.
 
@@ -56,6 +57,7 @@ async def sites(
     search_path: where workers look for modules, before this process's `sys.path`
     folder:     for all their files; a temporary one by default
     mqtt:       whether devices can connect (`running.sites[name].spec.mqtt_port`)
+    tenants:    further ones of the same sites, beside `main`; they need `secured`
     secured:    with credentials and TLS: `running.auth.add_user(...)` makes the file that a client connects with
     """
     with contextlib.ExitStack() as stack:
@@ -78,9 +80,13 @@ async def sites(
         modules = tuple(one.__name__ if isinstance(one, ModuleType) else one for one in processors)
         auth = make_deployment_keys(folder / "auth", specs) if secured else None
         if auth is not None:
+            for tenant in tenants:
+                add_tenant(auth, tenant.name, specs)
             add_tls(auth, specs)
         spec = AuthSpec(auth.path) if auth is not None else None
-        deployment = Deployment(tuple(specs), topics, modules, report_seconds=report_seconds, auth=spec)
+        deployment = Deployment(
+            tuple(specs), topics, modules, report_seconds=report_seconds, auth=spec, tenants=tuple(tenants)
+        )
         async with run_sites(
             deployment, folder / "run", [*search_path, *(path or "." for path in sys.path)]
         ) as running:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
+import math
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,22 +15,45 @@ from msgspec import Meta
 from nearcast.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from nearcast.nats.identity.keys import KeyPair
 
-__all__ = ["UNLIMITED", "AccessLimits", "Claims", "account_token", "operator_token", "read_token", "user_token"]
+__all__ = [
+    "UNLIMITED",
+    "AccessLimits",
+    "Claims",
+    "account_limits",
+    "account_token",
+    "limit_tags",
+    "operator_token",
+    "read_token",
+    "tagged_limits",
+    "tagged_role",
+    "user_limits",
+    "user_token",
+]
 
 _HEADER = {"typ": "JWT", "alg": "ed25519-nkey"}
 _Quota = Annotated[int, Meta(ge=-1, description="-1 for no limit, or a number")]
 
 
+_Rate = Annotated[float, Meta(ge=-1, description="-1 for no limit, or a number")]
+
+
 class AccessLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a tenant or a user may use; -1: as much as there is."""
+    """What a tenant or a user may use; -1: as much as there is.
+
+    Rates (and the connections of a user) are enforced by each site, all else by brokers and stores.
+    """
 
     connections: _Quota = -1
     subscriptions: _Quota = -1
     payload: _Quota = -1
     stored_bytes: _Quota = -1
     streams: _Quota = -1
+    messages_per_second: _Rate = -1
+    bytes_per_second: _Rate = -1
 
 
 UNLIMITED = AccessLimits()
@@ -43,6 +68,48 @@ class Claims(msgspec.Struct, frozen=True):
     issued: int = msgspec.field(name="iat")
     expires: int = msgspec.field(name="exp", default=0)
     nats: dict[str, Any] = {}
+
+
+# What a server does not enforce stands in the tags of a token, signed like the rest.
+_TAGS = {"rate": "messages_per_second", "bytes": "bytes_per_second", "connections": "connections"}
+
+
+def limit_tags(limits: AccessLimits) -> list[str]:
+    """The tags of a token that say what sites enforce."""
+    return [f"{tag}:{value}" for tag, name in _TAGS.items() if (value := getattr(limits, name)) >= 0]
+
+
+def tagged_limits(tags: Iterable[str]) -> AccessLimits:
+    """What the tags of a token say; those that cannot be read are no limit."""
+    found: dict[str, float] = {}
+    for tag in tags:
+        kind, _, value = str(tag).partition(":")
+        with contextlib.suppress(ValueError):
+            if kind in _TAGS and 0 <= (number := float(value)) < math.inf:
+                found[_TAGS[kind]] = int(number) if kind == "connections" else number
+    return AccessLimits(**found)  # type: ignore[arg-type]
+
+
+def account_limits(claims: Claims) -> AccessLimits:
+    """What the token of a tenant says."""
+    held = claims.nats["limits"]
+    rates = tagged_limits(claims.nats.get("tags", []))
+    return AccessLimits(
+        held["conn"], held["subs"], held["payload"], held["disk_storage"], held["streams"],
+        rates.messages_per_second, rates.bytes_per_second,
+    )  # fmt: skip
+
+
+def user_limits(claims: Claims) -> AccessLimits:
+    """What the token of a user says."""
+    nats = claims.nats
+    own = tagged_limits(nats.get("tags", []))
+    return msgspec.structs.replace(own, subscriptions=nats.get("subs", -1), payload=nats.get("payload", -1))
+
+
+def tagged_role(tags: Iterable[str]) -> str:
+    """The role of a user by the tags of its token."""
+    return next((str(tag).removeprefix("role:") for tag in tags if str(tag).startswith("role:")), "")
 
 
 def operator_token(key: KeyPair, name: str, signing_keys: list[str], system_account: str) -> str:
@@ -81,6 +148,7 @@ def account_token(
         "signing_keys": signing_keys,
         "revocations": revocations,
         "default_permissions": {"pub": {}, "sub": {}},
+        "tags": limit_tags(limits),
         "type": "account",
         "version": 2,
     }
@@ -108,7 +176,7 @@ def user_token(
         "subs": limits.subscriptions,
         "data": -1,
         "payload": limits.payload,
-        "tags": tags,
+        "tags": [*tags, *limit_tags(limits)],
         "type": "user",
         "version": 2,
     }

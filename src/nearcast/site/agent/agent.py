@@ -23,7 +23,7 @@ from nearcast.site.servers import fetch_monitoring
 from nearcast.site.site_lease import SiteLeaseMachine
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from prometheus_client.core import Metric
@@ -42,7 +42,8 @@ _SILENT_PERIODS = 4  # after which a client is gone
 class Agent:
     """Builds the services of one site and starts and stops them in order. folder: for logs, spools and assignments.
 
-    worker_credentials: the file that workers connect with.
+    worker_credentials: the file that workers connect with. over_limit: users of whom connections were closed, and how
+    many. metrics: whether it serves the site's.
     """
 
     def __init__(
@@ -53,6 +54,9 @@ class Agent:
         folder: Path,
         search_path: Sequence[str],
         worker_credentials: str = "",
+        over_limit: Callable[[], dict[str, int]] = dict,
+        *,
+        metrics: bool = True,
     ) -> None:
         configured, period = configured_records(deployment), deployment.report_seconds
         self.coordinates = CoordinateAgent(site, deployment.peers(site.name), connection)
@@ -82,11 +86,18 @@ class Agent:
             site.name, connection, _SILENT_PERIODS * period, lambda: self._loop.report_soon()
         )
         self.measurement = SiteMeasurement(
-            site, connection, self._client_reports, self.workers, self.coordinates, self.client_services.lags
+            site,
+            connection,
+            self._client_reports,
+            self.workers,
+            self.coordinates,
+            self.client_services.lags,
+            over_limit,
         )
         self._discovery = Server(connection, [Endpoint("discover", subjects.SITE_DISCOVERY, None, self._describe)])
         self._sites = [peer.name for peer in deployment.sites]
         self._site = site
+        self._serves_metrics = metrics
         self._metrics: MetricsServer | None = None
         self._loop = SiteLoop(site, connection, period, configured, self.topic_host, self.measurement, self.lease)
 
@@ -103,7 +114,9 @@ class Agent:
         await self.coordinates.start()
         await self._client_reports.start()
         await self._loop.start()
-        self._metrics = MetricsServer(LoopCollector(self._collect), self._site.metrics_host, self._site.metrics_port)
+        if self._serves_metrics:
+            collector = LoopCollector(self._collect)
+            self._metrics = MetricsServer(collector, self._site.metrics_host, self._site.metrics_port)
 
     async def stop(self) -> None:
         """Stop in reverse order."""

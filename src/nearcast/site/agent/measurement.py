@@ -83,10 +83,11 @@ class SiteMeasurement:
         workers: WorkerProcesses,
         coordinates: CoordinateAgent,
         lags: Callable[[], list[TopicLag]] = list,
+        over_limit: Callable[[], dict[str, int]] = dict,
     ) -> None:
         self._site, self._connection = site, connection
         self._clients, self._workers, self._coordinates = clients, workers, coordinates
-        self._lags = lags
+        self._lags, self._over_limit = lags, over_limit
         self.utilisation: dict[str, float] = {}
         self._clock = asyncio.get_running_loop().time
         self._measured_at = self._clock()
@@ -125,6 +126,7 @@ class SiteMeasurement:
             self._coordinates.ready,
             lags=self._lags(),
             processors=self._processors(stats),
+            over_limit=self._over_limit(),
         )
 
     def _processors(self, stats: Sequence[WorkerStats]) -> list[str] | None:

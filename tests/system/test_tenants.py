@@ -1,0 +1,140 @@
+"""Two tenants on the same brokers and stores: each with topics, workers and a past of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+import pytest_asyncio
+from tests.system.conftest import nothing_left_behind
+from tests.system.control import QUICK
+
+import nearcast
+from nearcast.coordinator.leadership import Coordinator
+from nearcast.domain.deployment import TenantSpec
+from nearcast.domain.topic import TopicSpec
+from nearcast.nats.connection import Connection, open_connection
+from nearcast.nats.coordinator_rpc import call_coordinator
+from nearcast.nats.identity.credentials import read_credentials
+from nearcast.nats.identity.tokens import AccessLimits
+from nearcast.nats.tasks import cancel_and_wait
+from nearcast.testing import RunningSites, sites, until
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+PROCESSOR = """
+from nearcast import processor
+
+@processor("gps.*", spool=5)
+def echo(message, spool):
+    yield {{"by": "{tenant}", "n": message.data["n"], "seen": len(spool)}}
+"""
+GPS = TopicSpec("gps.*", ("edge",), ("edge", "cloud"), quorum=2)
+TENANTS = ("main", "rival")
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind() -> None:
+    """All tests share running sites: see the next fixture."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_is_left_behind_by_all() -> Iterator[None]:
+    with nothing_left_behind():
+        yield
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def city(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningSites]:
+    folder = tmp_path_factory.mktemp("tenants")
+    for tenant in TENANTS:
+        (folder / f"{tenant}_processor.py").write_text(PROCESSOR.format(tenant=tenant))
+    async with sites(
+        GPS,
+        processors=["main_processor"],
+        search_path=[str(folder)],
+        folder=folder,
+        secured=True,
+        report_seconds=0.5,
+        tenants=[TenantSpec("rival", (GPS, TopicSpec("secret", (), ("cloud",), quorum=1)), ("rival_processor",))],
+    ) as running:
+        for tenant in TENANTS:
+            running.auth.add_user("service", "app", tenant)
+        yield running
+
+
+def app(city: RunningSites, tenant: str) -> nearcast.Client:
+    return nearcast.connect(city.url("edge"), credentials=city.auth.credentials_file("app", tenant))
+
+
+async def test_one_topic_name_is_two_topics_live_and_in_the_past(city: RunningSites) -> None:
+    async with app(city, "main") as mine, app(city, "rival") as theirs:
+        async with mine.subscribe(">") as heard, theirs.subscribe(">") as heard_there:
+            for n, client in ((1, mine), (2, theirs), (3, mine)):
+                receipt = await client.publish("gps.car7", {"n": n})
+                assert sorted(receipt.stores) == ["cloud", "edge"]
+            await theirs.publish("secret", {"n": 4})
+            got = [(await asyncio.wait_for(anext(heard), 60)).data for _ in range(2)]
+            got_there = [(await asyncio.wait_for(anext(heard_there), 60)).data for _ in range(2)]
+            assert [(one["by"], one["n"], one["seen"]) for one in got] == [("main", 1, 0), ("main", 3, 1)]
+            assert got_there[0] == {"by": "rival", "n": 2, "seen": 0}
+            assert got_there[1] == {"n": 4}
+            assert heard.pending == heard_there.pending == 0
+        assert [message.data["n"] async for message in mine.history("gps.car7")] == [1, 3]
+        assert [message.data["n"] async for message in theirs.history("gps.car7")] == [2]
+        with pytest.raises(nearcast.NearcastError, match="secret"):
+            _ = [message async for message in mine.history("secret")]
+
+
+async def test_each_tenant_has_workers_and_a_coordinator_that_sees_its_own(city: RunningSites) -> None:
+    site = city.sites["edge"]
+    agents = {one.tenant: one.agent for one in site.tenants}
+    assert set(agents) == set(TENANTS)
+    pids = [process.pid for agent in agents.values() for process in agent.workers.processes.values()]
+    assert len(pids) == len(set(pids)) == 2
+    seen: dict[str, list[str]] = {}
+    for tenant in TENANTS:
+        connection = await _open(city, "coordinator", tenant)
+        coordinator = Coordinator(connection, "cloud", QUICK)
+        running = asyncio.create_task(coordinator.run())
+        admin = await _open(city, "admin", tenant)
+        try:
+            await asyncio.wait_for(coordinator.leading.wait(), 60)
+
+            async def registered(admin: Connection = admin) -> bool:
+                return len(await call_coordinator(admin, "site", "ls", {}, list[dict])) == 2
+
+            await until(registered, 60)
+            topics = await call_coordinator(admin, "topic", "ls", {}, list[dict])
+            seen[tenant] = sorted(topic["topic"] for topic in topics)
+        finally:
+            await cancel_and_wait(running)
+            await admin.close()
+            await connection.close()
+    assert seen == {"main": ["gps.*"], "rival": ["gps.*", "secret"]}
+
+
+async def test_a_flood_of_one_tenant_is_told_by_its_own_agent(city: RunningSites) -> None:
+    enforcer = city.sites["edge"].limits
+    limits = AccessLimits(messages_per_second=50)
+    city.auth.add_user("service", "flood", "rival", limits=limits)
+    raw = await _open(city, "flood", "rival")
+    notices: list[str] = []
+    try:
+        await raw.subscribe_raw(
+            "_INBOX.flood.notice", lambda subject, reply, data, headers: notices.append(data.decode())
+        )
+        await raw.flush()
+        for _ in range(20_000):
+            raw.send("pub.noise", b"", b"0123456789")
+        await until(lambda: bool(notices), 60)
+        assert "site edge: flood sent more than 50 messages/s" in notices[0]
+        assert set(enforcer.closed("rival")) == {"flood"}
+        assert enforcer.closed("main") == {}
+    finally:
+        await raw.close()
+
+
+async def _open(city: RunningSites, user: str, tenant: str) -> Connection:
+    credentials = read_credentials(city.auth.credentials_file(user, tenant))
+    return await open_connection([city.url("edge")], name=user, credentials=credentials)
