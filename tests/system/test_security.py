@@ -212,6 +212,14 @@ async def test_a_live_connection_ends_when_its_token_expires(city: RunningSites)
         await until(lambda: not connection.is_connected, 60)
 
 
+async def test_a_connection_closes_while_a_reconnection_waits_for_the_end_of_its_transport(city: RunningSites) -> None:
+    async with connected(city, "car7") as connection:
+        connection._reconnection_task = asyncio.create_task(connection._transport.wait_closed())
+        await asyncio.sleep(0)  # it waits
+        await connection.close()
+        assert connection.is_closed
+
+
 async def test_live_connections_of_a_revoked_user_close_at_every_site(city: RunningSites) -> None:
     city.auth.add_user("device", "thief", grants=OWN)
     async with connected(city, "thief", "edge") as near, connected(city, "thief", "cloud") as far:

@@ -132,6 +132,11 @@ class Connection(Client):
                 await super().close()
         except (OSError, RuntimeError) as error:  # a TimeoutError is one, too; uvloop: the transport is closed
             _log.debug("nats: %s", error)
+        except asyncio.CancelledError:
+            # nats-py cancels a reconnection; if that waits for the end of the same transport, so does this no more.
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
         # A reconnection under way may outlive nats-py's one cancellation.
         await cancel_and_wait(self._reconnection_task, self._reading_task, self._ping_interval_task, self._flusher_task)
         self._status = Client.CLOSED
