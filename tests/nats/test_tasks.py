@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from nearcast.nats.tasks import TaskSet, cancel_and_wait, gather_or_cancel, retry
+from nearcast.nats.tasks import TaskSet, cancel_and_wait, gather_or_cancel, keep_cancellation, retry
 
 
 async def test_a_task_that_swallows_a_cancellation_ends_all_the_same() -> None:
@@ -130,3 +130,42 @@ async def test_retry_returns_the_first_result_and_raises_the_last_error_when_tim
     attempts = 0
     with pytest.raises(ConnectionError):
         await retry(third_time, within=60, on=KeyError)
+
+
+async def test_a_cancellation_that_other_code_swallows_ends_the_block() -> None:
+    reached = []
+
+    async def swallow() -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            reached.append("swallowed")
+
+    async def loop() -> None:
+        while True:
+            with keep_cancellation():
+                await swallow()
+            reached.append("went on")
+
+    task = asyncio.create_task(loop())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert reached == ["swallowed"]
+
+
+async def test_a_limit_within_the_block_or_around_it_stays_a_limit() -> None:
+    async def limit_within() -> None:
+        with keep_cancellation():
+            async with asyncio.timeout(0.01):
+                await asyncio.sleep(60)
+
+    async def limit_around() -> None:
+        async with asyncio.timeout(0.01):
+            with keep_cancellation():
+                await asyncio.sleep(60)
+
+    for work in (limit_within(), limit_around()):
+        with pytest.raises(TimeoutError):
+            await work

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -15,6 +16,9 @@ from nearcast.nats.kv import Bucket, BucketNotFoundError, ConflictError
 from nearcast.nats.lease import LeaseKeeper, LeaseMachine
 from nearcast.nats.rpc import Endpoint, NoAnswerError, RemoteError, Server, StaleTermError, call
 from nearcast.testing import until
+
+if TYPE_CHECKING:
+    from nats.aio.msg import Msg
 
 
 class Question(msgspec.Struct):
@@ -159,5 +163,30 @@ async def test_a_lease_that_is_given_back_is_taken_at_once_and_one_that_is_not_a
             assert not two.machine.leads(clock())
             keeping.cancel()
             await asyncio.gather(keeping, return_exceptions=True)
+        finally:
+            await connection.close()
+
+
+async def test_a_cancellation_that_comes_with_the_answer_is_not_lost(city) -> None:
+    """A worker of a killed site hung for good: the loop that marks was cancelled just as the broker confirmed."""
+
+    async def answer_empty(message: Msg) -> None:
+        await message.respond(b"")
+
+    async with city(names=("cloud",)) as c:
+        connection = await open_connection([c.url("cloud")], name="test")
+        try:
+            await connection.subscribe("api.test.empty", cb=answer_empty)
+            await connection.request("api.test.empty", b"", timeout=60)
+            for work, answers in (
+                (connection.flush(timeout=60), connection._pongs),
+                (connection.request("api.test.empty", b"", timeout=60), connection._resp_map),
+            ):
+                task = asyncio.create_task(work)
+                await asyncio.sleep(0)  # it waits for the answer, which nobody could read yet
+                (answer,) = answers.values() if isinstance(answers, dict) else answers[-1:]
+                answer.add_done_callback(lambda _, task=task: task.cancel())  # behind those who wait for it
+                await asyncio.wait([task])
+                assert task.cancelled()
         finally:
             await connection.close()

@@ -84,7 +84,8 @@ def sub(
                     typer.echo(f"Subscribed to {topic} at {client.home or url}. Stop with Ctrl-C.", err=True)
                 with contextlib.suppress(TimeoutError, StopAsyncIteration):
                     while count is None or printed < count:
-                        message = await asyncio.wait_for(anext(messages), wait)
+                        async with asyncio.timeout(wait):  # `wait_for` may swallow the signal's cancellation
+                            message = await anext(messages)
                         printed += 1
                         _print_message(message, printed, raw, as_json)
 

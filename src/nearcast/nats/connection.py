@@ -21,11 +21,12 @@ from nats.errors import Error as NatsError
 from nearcast.errors import InputError, NearcastError
 from nearcast.nats.boundary import drop
 from nearcast.nats.message_parser import MessageParser
-from nearcast.nats.tasks import cancel_and_wait
+from nearcast.nats.tasks import cancel_and_wait, keep_cancellation
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
 
+    from nats.aio.msg import Msg
     from nats.aio.subscription import Subscription
 
     from nearcast.nats.identity.credentials import Credentials
@@ -143,6 +144,16 @@ class Connection(Client):
         if self._transport is not None:
             self._transport.close()  # type: ignore[no-untyped-call]
 
+    async def flush(self, timeout: float = 10) -> None:
+        """Wait until the broker has all that was sent."""
+        with keep_cancellation():
+            await super().flush(timeout)  # type: ignore[arg-type]
+
+    async def request(self, *args: Any, **options: Any) -> Msg:
+        """Ask, and wait for the answer."""
+        with keep_cancellation():
+            return await super().request(*args, **options)
+
     def send(self, subject: str, headers: bytes, payload: bytes, reply: str = "") -> None:
         """Queue one message; the caller awaits `wait_writable()` now and then. Subject and headers are trusted."""
         connected = self._status == Client.CONNECTED  # what `is_connected` says, without two calls per message
@@ -181,6 +192,10 @@ class Connection(Client):
         """Wait until what was sent has gone to the socket."""
         if self.is_connected:
             await self._flush_pending(force_flush=True)
+
+    async def _flush_pending(self, force_flush: bool = False) -> Any:
+        with keep_cancellation():
+            return await super()._flush_pending(force_flush)
 
     def _refuse_if_gone(self, size: int) -> None:
         if self.is_closed or self.is_draining_pubs:

@@ -184,7 +184,8 @@ class Server:
         for subscription in self._subscriptions:
             await self._connection.unsubscribe_raw(subscription)
         if self._service is not None and not self._connection.is_closed:
-            await self._service.stop()
+            with contextlib.suppress(NatsError, TimeoutError):  # a broker that is away has nobody to tell
+                await self._service.stop()
 
     def _raw_handler(self, endpoint: Endpoint) -> Callable[[str, str, bytes, bytes], None]:
         def take(subject: str, reply: str, payload: bytes, headers: bytes) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
-__all__ = ["TaskSet", "cancel_and_wait", "gather_or_cancel", "retry"]
+__all__ = ["TaskSet", "cancel_and_wait", "gather_or_cancel", "keep_cancellation", "retry"]
 
 _log = logging.getLogger(__name__)
 _ATTEMPTS = 20
@@ -40,13 +41,29 @@ class TaskSet:
             _log.error("task %s failed", task.get_name(), exc_info=error)
 
 
+@contextlib.contextmanager
+def keep_cancellation() -> Iterator[None]:
+    """A cancellation that code in this block takes for its own ends the block all the same.
+
+    For code of others: nats-py swallows some, and so does `asyncio.wait_for` of Python 3.11 when its future is done
+    at the same moment. A loop around such code, cancelled once, would go on for ever.
+    """
+    task = asyncio.current_task()
+    assert task is not None
+    before = task.cancelling()
+    try:
+        yield
+    finally:
+        if task.cancelling() > before:
+            raise asyncio.CancelledError
+
+
 async def cancel_and_wait(*tasks: asyncio.Task[Any] | None) -> None:
     """Cancel tasks until they have ended; the one that calls is left out.
 
-    Once is not always enough: nats-py takes a cancellation that comes while it hands data to its socket for its own
-    and goes on, and so does `asyncio.wait_for` of Python 3.11 when its future is done at the same moment. A task that
-    still runs after ten seconds is reported and left: a `close` must not hang because of it. A caller that is
-    cancelled meanwhile ends the tasks all the same, and is cancelled then.
+    Once is not always enough (see `keep_cancellation`). A task that still runs after ten seconds is reported and left:
+    a `close` must not hang because of it. A caller that is cancelled meanwhile ends the tasks all the same, and is
+    cancelled then.
     """
     left = {task for task in tasks if task is not None and task is not asyncio.current_task()}
     ended = set(left)

@@ -24,7 +24,7 @@ async def _run_until_signal(assignment: WorkerAssignment) -> None:
     assert task is not None
 
     def end() -> None:
-        signal.alarm(_END_LIMIT)  # ending was seen to hang, and a site that was killed does not kill it
+        signal.alarm(_END_LIMIT)  # a last resort
         task.cancel()
 
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -38,12 +38,12 @@ def main() -> None:
     assignment = msgspec.json.decode(sys.stdin.buffer.read(), type=WorkerAssignment)
     try:
         uvloop.run(_run_until_signal(assignment))
-    except* ProcessorError as errors:  # the user's modules: another start would not help
-        print(errors.exceptions[0], file=sys.stderr)
+    except ProcessorError as error:  # the user's modules: another start would not help
+        print(error, file=sys.stderr)
         sys.exit(REFUSED)
-    except* NearcastError as errors:
-        sys.exit(str(errors.exceptions[0]))
-    except* asyncio.CancelledError:
+    except NearcastError as error:
+        sys.exit(str(error))
+    except asyncio.CancelledError:
         sys.exit(0)
 
 

@@ -29,6 +29,7 @@ from nearcast.nats.stamp import (
     reason_of,
     stamp_of,
 )
+from nearcast.nats.tasks import gather_or_cancel
 from nearcast.processors import ProcessorError
 from nearcast.protocol.marks import Redelivered
 from nearcast.protocol.worker import (
@@ -112,35 +113,41 @@ class Worker:
 
     async def run(self) -> None:
         """Work until cancelled."""
-        assignment = self._assignment
-        site, name = assignment.site, assignment.worker
         remove_old_spools(self._folder)
         server = Server(self._connection, self._endpoints(), "nearcast-worker")
         started = asyncio.Event()
         try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._process.run(started.set))
-                tasks.create_task(self._marks.run(self._connection))
-                tasks.create_task(self._intake.run(self._table))
-                tasks.create_task(self._outcomes.run())
-                tasks.create_task(SilentTopics(self._table, self._queue).run())
-                await started.wait()
-                for spec in assignment.topics:
-                    try:
-                        await self._handover.handle(HostTopic(spec, assignment.epochs.get(spec.name, 0)))
-                    except ProcessorError as error:  # the other topics go on; the coordinator shows it
-                        if assignment.configured:
-                            raise
-                        _log.error("%s", error)
-                await self._connection.subscribe_raw(subjects.handover(site, name, ">"), self._handover.handed_over)
-                await server.start()
-                await self._connection.flush()
+            # No TaskGroup: it cancels a task once, and waits for ever for one that lost its cancellation.
+            await gather_or_cancel(
+                self._process.run(started.set),
+                self._marks.run(self._connection),
+                self._intake.run(self._table),
+                self._outcomes.run(),
+                SilentTopics(self._table, self._queue).run(),
+                self._begin(started, server),
+            )
         finally:
             await server.stop()
             await self._lease_follower.stop()
             await self._handover.stop()
             if self._connection.is_connected:
                 await self._marks.publish(self._connection)
+
+    async def _begin(self, started: asyncio.Event, server: Server) -> None:
+        """Once the processors are loaded: host the topics, then answer."""
+        assignment = self._assignment
+        await started.wait()
+        for spec in assignment.topics:
+            try:
+                await self._handover.handle(HostTopic(spec, assignment.epochs.get(spec.name, 0)))
+            except ProcessorError as error:  # the other topics go on; the coordinator shows it
+                if assignment.configured:
+                    raise
+                _log.error("%s", error)
+        handed_over = subjects.handover(assignment.site, assignment.worker, ">")
+        await self._connection.subscribe_raw(handed_over, self._handover.handed_over)
+        await server.start()
+        await self._connection.flush()
 
     def _endpoints(self) -> list[Endpoint]:
         site, name = self._assignment.site, self._assignment.worker
