@@ -1,6 +1,9 @@
-"""Addresses that cannot be a broker's. No server runs."""
+"""Addresses that cannot be a broker's, and what a flush confirms. No NATS server runs."""
 
 from __future__ import annotations
+
+import asyncio
+import json
 
 import pytest
 
@@ -14,3 +17,31 @@ from nearcast.nats.connection import open_connection
 async def test_an_address_that_cannot_be_one_is_refused_at_once(url: str) -> None:
     with pytest.raises(InputError, match=r"the broker's address is .*; allowed: an address such as nats://"):
         await open_connection([url], name="test")
+
+
+async def test_a_flush_confirms_what_was_sent_before_it() -> None:
+    """The ping went ahead of what waited to be sent: its answer came although the broker had nothing of that yet."""
+    lines: list[bytes] = []
+
+    async def broker(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        info = {"server_id": "x", "version": "2.15.1", "max_payload": 1 << 20, "headers": True, "proto": 1}
+        writer.write(b"INFO %b\r\n" % json.dumps(info).encode())
+        while line := await reader.readline():
+            lines.append(line.split()[0] if line.split() else b"")
+            if line.startswith(b"PING"):
+                writer.write(b"PONG\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(broker, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    connection = await open_connection([f"nats://127.0.0.1:{port}"], name="test")
+    try:
+        lines.clear()
+        connection.send("ntf.alerts", b"", b"sent first")
+        await connection.flush()
+        assert lines.index(b"PUB") < lines.index(b"PING")
+        assert lines.count(b"PUB") == 1
+    finally:
+        await connection.close()
+        server.close()
+        await server.wait_closed()

@@ -193,6 +193,13 @@ class Connection(Client):
         if self.is_connected:
             await self._flush_pending(force_flush=True)
 
+    async def _send_ping(self, future: asyncio.Future[None] | None = None) -> None:
+        # nats-py writes a ping at once, ahead of what waits to be sent; its answer would confirm nothing.
+        if self._pending and self._transport is not None and self.is_connected:
+            self._transport.writelines(self._pending)
+            self._pending, self._pending_data_size = [], 0
+        await super()._send_ping(future)
+
     async def _flush_pending(self, force_flush: bool = False) -> Any:
         with keep_cancellation():
             return await super()._flush_pending(force_flush)
