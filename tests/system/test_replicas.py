@@ -11,6 +11,7 @@ from nearcast.coordinator.executor.steps import Finish
 from nearcast.coordinator.moves import ReplicaMove
 from nearcast.domain.topic import TopicSpec
 from nearcast.nats.replica_stream import holds_topic
+from nearcast.site.agent import repair_machine
 from nearcast.testing import interest_settled, until
 
 
@@ -69,17 +70,48 @@ async def test_a_store_that_does_not_answer_is_given_up(city):
 
 
 async def test_the_past_comes_from_a_store_that_answers(city):
-    spec = TopicSpec("log", (), ("osaka", "cloud"), 1)
+    spec = TopicSpec("log", (), ("osaka", "cloud"), 2)
     # The silent store is waited for; the coordinator must not lose its lease meanwhile.
     async with city(spec, report_seconds=0.2) as c, coordinator(c, lease=5.0) as control:
         async with nearcast.connect(c.url("cloud")) as client:
             for n in range(50):
-                await client.publish("log", {"n": n}, quorum=2)
+                await client.publish("log", {"n": n})
             await until(lambda: holds_topic(control.connection, "cloud", "log"))  # the two have compared
             await c.sites["osaka"].store.stop()  # the first that is named
             assert await moved(control, "tokyo", "cloud") == Finish("done")
             await c.sites["cloud"].store.stop()
             await until(lambda: numbers_are(client, "tokyo", 50))
+
+
+async def test_a_move_waits_for_an_old_store_that_may_have_what_no_other_has(city, monkeypatch):
+    """With quorum 1 a store that stopped before the first comparison was given up, with what it alone had."""
+    monkeypatch.setattr(repair_machine, "_ABSENT", 1.0)
+    spec = TopicSpec("log", (), ("osaka", "cloud"), 1)
+    async with city(spec, report_seconds=0.2) as c, coordinator(c, lease=5.0) as control:
+        osaka, cloud = c.sites["osaka"].store, c.sites["cloud"].store
+        async with nearcast.connect(c.url("tokyo")) as client:
+            await client.publish("log", {"n": 0})
+            await until(lambda: holds_topic(control.connection, "cloud", "log"))
+            await until(lambda: holds_topic(control.connection, "osaka", "log"))
+            await cloud.stop()
+            receipt = await client.publish("log", {"n": 1}, timeout=30)
+            assert receipt.stores == ("osaka",)
+            await osaka.stop()
+            await cloud.start()
+            moving = move(control, "tokyo", "cloud")
+            repair = c.sites["tokyo"].agent.client_services.store.repair
+            # Only the store that is away is left to be compared with, for longer than others are waited for.
+            await until(lambda: "log" in repair._machines and repair._machines["log"]._peers["cloud"].in_sync)
+            osaka_there, clock = repair._machines["log"]._peers["osaka"], asyncio.get_running_loop().time
+            await until(lambda: repair_machine._absent(osaka_there, clock()))
+            await asyncio.sleep(2)  # the old code was done by now
+            assert not moving.done()
+            await osaka.start()
+            assert await moving == Finish("done")
+            assert kept_by(control) == ("tokyo", "cloud")
+            await osaka.stop()
+            await cloud.stop()
+            await until(lambda: numbers_are(client, "tokyo", 2))
 
 
 async def test_a_coordinator_that_dies_while_replicas_move_leaves_the_rest_to_the_next(city):

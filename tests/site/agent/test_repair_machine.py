@@ -273,15 +273,36 @@ def test_a_topic_with_one_replica_is_never_behind():
 
 def test_a_copy_waits_for_a_silent_replica_for_a_while_only() -> None:
     machine = RepairMachine(lambda bucket: StoreIndex(None).stream("s").digest(bucket), lambda: 0)
-    machine.set_replicas(["osaka", "cloud"], quorum=1)
+    machine.set_replicas(["osaka", "cloud"], quorum=2)
     machine.heard(["cloud"], 0.0)
     assert machine.start_round(1.0) is not None
     machine.handle(Digests([], 0), 1.0)
     machine.heard(["cloud"], 9.0)
     assert machine.copied_from(9.0) == []
     assert machine.copied_from(10.0) == ["cloud"]
-    assert machine.behind, "osaka may have what it alone acknowledged"
+    assert not machine.behind, "of two that acknowledged one is here or in the cloud"
     machine.heard(["cloud", "osaka"], 11.0)
     assert machine.copied_from(30.0) == [], "it is heard, and not compared with yet"
     machine.heard([], 31.0)
     assert machine.copied_from(60.0) == []
+
+
+def test_a_copy_waits_for_a_silent_replica_that_may_have_what_nobody_else_has() -> None:
+    """With quorum 1 an old store that stopped before the first comparison was given up, and what it alone had."""
+    machine = RepairMachine(lambda bucket: StoreIndex(None).stream("s").digest(bucket), lambda: 0)
+    machine.set_replicas(["osaka", "cloud"], quorum=1)
+    machine.heard(["cloud"], 0.0)
+    assert machine.start_round(1.0) is not None
+    machine.handle(Digests([], 0), 1.0)
+    machine.heard(["cloud"], 9.0)
+    assert machine.copied_from(1_000.0) == []
+    machine.heard(["cloud", "osaka"], 1_001.0)
+    assert machine.start_round(1_003.0) is not None
+    machine.handle(Digests([], 0), 1_003.0)
+    machine.heard(["cloud"], 1_004.0)
+    assert machine.copied_from(1_014.0) == ["cloud"], "what osaka takes since then comes here, too"
+    machine.returned(1_020.0)
+    machine.heard(["cloud"], 1_021.0)
+    while machine.start_round(1_021.0) is not None:
+        machine.handle(Digests([], 0), 1_021.0)
+    assert machine.copied_from(1_040.0) == [], "this store was away: osaka may have taken something meanwhile"

@@ -151,7 +151,7 @@ class RepairMachine:
     def __init__(self, digest: Callable[[int], BucketDigest], floor: Callable[[], int]) -> None:
         self._digest, self._floor = digest, floor
         self._peers: dict[str, _Peer] = {}
-        self._needed = 0
+        self._needed = self._quorum = 0
         self._round: _Round | None = None
         self._lacking: set[str] = set()  # peers whose last round fetched something or broke off after it did
         self._ready_at = 0.0
@@ -167,10 +167,14 @@ class RepairMachine:
     def copied_from(self, now: float) -> list[str]:
         """The peers whose messages are all here, if there is no other but those that have not been heard for long.
 
-        This replica may be behind all the same: what was acknowledged by the others alone is where they are.
+        This replica may be behind all the same: what was acknowledged by the others alone is where they are. So there
+        must be fewer than a quorum of stores that were never compared with since this one takes all that is new.
         """
         others = [peer for peer in self._peers.values() if not peer.in_sync]
         if self._lacking & self._peers.keys() or not all(_absent(peer, now) for peer in others):
+            return []
+        unknown = sum(peer.synced_at is None or peer.synced_at < self._ready_at for peer in others)
+        if self._quorum and unknown >= self._quorum:
             return []
         return [name for name, peer in self._peers.items() if peer.in_sync]
 
@@ -181,7 +185,7 @@ class RepairMachine:
 
     def set_replicas(self, peers: Iterable[str], quorum: int) -> None:
         """Who else keeps the topic, and by how many a publication is acknowledged."""
-        names = list(peers)
+        names, self._quorum = list(peers), quorum
         self._peers = {name: self._peers.get(name) or _Peer() for name in names}
         # q of k have it, this one perhaps not among them: of any k - q others, one does.
         self._needed = min(len(names), max(1, len(names) + 1 - quorum))
