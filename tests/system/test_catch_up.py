@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import nearcast
@@ -107,8 +107,10 @@ async def site_process(config: Path, name: str) -> AsyncIterator[asyncio.subproc
         process._transport.close()  # type: ignore[attr-defined]
 
 
-def deployment(folder: Path) -> tuple[Path, dict[str, str]]:
-    """Three sites that are processes of their own; tokyo alone manages the alerts."""
+def deployment(
+    folder: Path, managed_by: str = "tokyo", replicas: Sequence[str] = ("tokyo", "osaka", "cloud"), mqtt: str = ""
+) -> tuple[Path, dict[str, str]]:
+    """Three sites that are processes of their own; one of them manages the alerts. mqtt: the one with MQTT."""
     (folder / "alert_processors.py").write_text(PROCESSOR)
     port, urls = free_ports(30), {}
     lines = ['processors = ["alert_processors"]', ""]
@@ -117,8 +119,9 @@ def deployment(folder: Path) -> tuple[Path, dict[str, str]]:
         urls[name] = f"nats://127.0.0.1:{port + 10 * n}"
         lines += ["[[site]]", f'name = "{name}"', f"port = {port + 10 * n}"]
         lines += ['kind = "cloud"'] if name == "cloud" else []
+        lines += [f"mqtt_port = {port + 10 * n + 6}"] if name == mqtt else []
         lines += ["[site.store]", f'directory = "stores/{name}"', ""]
-    lines += ["[[topic]]", 'name = "alerts"', 'managed_by = ["tokyo"]', 'replicas = ["tokyo", "osaka", "cloud"]']
+    lines += ["[[topic]]", 'name = "alerts"', f'managed_by = ["{managed_by}"]', f"replicas = {list(replicas)}"]
     lines += ["quorum = 2"]
     config = folder / "nearcast.toml"
     config.write_text("\n".join(lines))

@@ -174,6 +174,8 @@ def _site(site: str) -> Permissions:
             subjects.dead_letters(">"),
             subjects.marks(">"),
             subjects.tips(">"),
+            subjects.publications(">"),  # of MQTT devices, when no store got them
+            f"$JS.ACK.{subjects.MQTT_STREAM}.>",
             f"{subjects.replica('*', '*')}",
             subjects.repair(site, "*", ">"),
             f"{own}.>",

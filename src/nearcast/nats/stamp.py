@@ -7,8 +7,8 @@ stores need anyway to drop duplicates:
 
 The incarnation is drawn by each client process, so that two processes of one name never make the same id;
 `<publisher>~<incarnation>` is the *source*. Numbers count from 1 for each source and concrete topic. The microseconds
-are the message's time, the same at every store. `;<n>` marks the n-th notification made from that publication, `;d<n>`
-the dead letter that it became at the n-th attempt.
+are the message's time, the same at every store. What is no number (`mqtt_id`) does not count. `;<n>` marks the n-th
+notification made from that publication, `;d<n>` the dead letter that it became at the n-th attempt.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import secrets
 import string
 from dataclasses import dataclass
+from hashlib import blake2b
 
 from nearcast.domain.topic import publisher_level
 
@@ -31,6 +32,7 @@ __all__ = [
     "is_late",
     "late_block",
     "message_time",
+    "mqtt_id",
     "new_incarnation",
     "notification_id",
     "parse_stamp",
@@ -86,6 +88,15 @@ def header_block(message_id: bytes) -> bytes:
 def notification_id(origin: bytes, number: int) -> bytes:
     """The id of the n-th notification made from a publication: the same wherever and however often it is made."""
     return b"%b;%d" % (origin, number)
+
+
+def mqtt_id(home: str, topic: str, published_us: int, sequence: str) -> bytes:
+    """The id of a publication that came without one and was kept at its home, under a sequence that has gaps.
+
+    So it is not numbered. Its source is the topic at this home, or the publisher that the topic names.
+    """
+    source = blake2b(f"{home}/{topic}".encode(), digest_size=4).hexdigest()
+    return f"{publisher_level(topic) or 'mqtt'}~{source}:{home}:{published_us}:{sequence}".encode()
 
 
 def dead_letter_block(message_id: bytes, reason: str, attempts: int = 1) -> bytes:
@@ -189,7 +200,8 @@ def parse_stamp(message_id: bytes) -> Stamp:
     """Take a message id apart. One that Nearcast did not make is an id and nothing more."""
     text = message_id.decode("utf-8", "replace")
     parts = text.partition(";")[0].split(":")
-    if len(parts) != 4 or not (parts[2].isdecimal() and parts[3].isdecimal()):
+    if len(parts) != 4 or not parts[2].isdecimal():
         return Stamp(text, "", "", 0)
     publisher, _, incarnation = parts[0].partition("~")
-    return Stamp(text, publisher, parts[1], int(parts[2]), incarnation, int(parts[3]))
+    number = int(parts[3]) if parts[3].isdecimal() else 0
+    return Stamp(text, publisher, parts[1], int(parts[2]), incarnation, number)

@@ -7,6 +7,7 @@ import re
 
 __all__ = [
     "ADVERTISEMENTS",
+    "MQTT_STREAM",
     "PROCESSORS",
     "REPORTS",
     "SITE_DISCOVERY",
@@ -34,6 +35,7 @@ __all__ = [
     "is_notification",
     "marks",
     "marks_of_family",
+    "mqtt_kept",
     "notifications",
     "publications",
     "redelivery",
@@ -68,6 +70,9 @@ STATE_COPY_BUCKET = "nearcast-copy"
 SITE_DISCOVERY = "api.sites.discover"
 """Request that every site answers."""
 
+MQTT_STREAM = "$MQTT_msgs"
+"""The stream in which a broker keeps what MQTT devices publish with QoS 1; its subjects are those of `mqtt_kept`."""
+
 ADVERTISEMENTS = "adv.store.*"
 REPORTS = "mon.site.*"
 
@@ -75,6 +80,11 @@ REPORTS = "mon.site.*"
 def publications(topic: str) -> str:
     """Where publications of a topic go."""
     return f"pub.{topic}"
+
+
+def mqtt_kept(subject: str) -> str:
+    """Where a broker keeps what an MQTT device publishes to a subject with QoS 1."""
+    return f"$MQTT.msgs.{subject}"
 
 
 def copies(topic: str) -> str:

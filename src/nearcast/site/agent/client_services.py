@@ -11,6 +11,7 @@ from nearcast.protocol.reports import TopicLag
 from nearcast.site.agent.advertisements import Advertisements
 from nearcast.site.agent.catch_up import CatchUp
 from nearcast.site.agent.channel_subscriptions import ChannelSubscriptions
+from nearcast.site.agent.mqtt_publications import MqttPublications
 from nearcast.site.agent.store_services import StoreServices, open_store_services
 from nearcast.site.agent.tail_service import TailService
 from nearcast.site.agent.topic_directory import TopicDirectory
@@ -70,6 +71,10 @@ class ClientServices:
                 )
                 stack.push_async_callback(self.catch_up.stop)
                 await self.catch_up.start()
+                if self._site.mqtt_port is not None:
+                    mqtt = MqttPublications(self._site.name, self._connection, self.store.connection, self.directory)
+                    stack.push_async_callback(mqtt.stop)
+                    await mqtt.start()
                 endpoints.append(TailService(self.directory, self._site.name, self.store.connection).endpoint)
             if self._channels is not None:
                 endpoints += self._channels.endpoints
