@@ -250,10 +250,19 @@ def test_out_of_order_unless_late_or_not_acknowledged(run, judged) -> None:
     assert judged(run).broken == {judge.DISORDER: 1}
     run.change("delivered", 50, late=True)
     assert judged(run).kept
-    run.change("topic", name="alerts", ordered=True)
-    assert judged(run).broken == {judge.DISORDER: 1}
+    run.change("delivered", 50, late=False)
     run.remove("receipt", 50)
     assert judged(run).kept
+
+
+def test_a_topic_that_promises_order_is_processed_in_order_although_late(run, judged) -> None:
+    run.change("processed", 50, at=155.5, late=True)
+    run.change("delivered", 50, at=155.6, late=True)
+    assert judged(run).kept
+    run.change("topic", ordered=True)
+    assert judged(run).broken == {judge.PROCESSED_OUT_OF_ORDER: 1}
+    run.change("receipt", 50, at=149.0 + judge.WAITED_FOR)
+    assert judged(run).kept, "it was not in the stores in time"
 
 
 def test_a_plain_topic_may_lose_but_not_repeat_or_reorder_on_one_path(judged) -> None:

@@ -69,6 +69,7 @@ TOPICS = (
     TopicSpec("alerts.north", ("north",), ("north", "east", CLOUD), quorum=2),
     TopicSpec("alerts.east", ("east",), ("east", "south", CLOUD), quorum=2),
     TopicSpec("alerts.both", ("south", "west"), ("south", "north", CLOUD), quorum=2),
+    TopicSpec("orders.east", ("east",), ("east", "north", CLOUD), quorum=2, ordered=True),
     TopicSpec(MQTT_TOPIC, ("north",), ("north", "east", "south"), quorum=2),
     TopicSpec("log.city", (), ("north", "east", "south"), quorum=2),
     TopicSpec("gps.plain", ("west",)),
@@ -138,7 +139,7 @@ def configuration_text(address: Callable[[str], str], *, cluster: bool = False) 
             lines += ["[site.store]", *toml_fields(directory=f"stores/{site}")]
     for topic in TOPICS:
         lines += ["[[topic]]", *toml_fields(name=topic.name, managed_by=topic.managed_by, replicas=topic.replicas)]
-        lines += toml_fields(quorum=topic.quorum)
+        lines += toml_fields(quorum=topic.quorum, ordered=topic.ordered)
     lines += ["[processor_limits]", *toml_fields(environment=[LEDGER_VARIABLE, SITE_VARIABLE])]
     if cluster:
         lines += ["[cluster]", *toml_fields(warehouse="warehouse", master="local[2]", analyse_every=0)]
@@ -195,10 +196,12 @@ def client_jobs(url: Callable[[str], str]) -> dict[str, tuple[list[PublisherJob]
             [
                 PublisherJob("pub-gps", [url("west")], "gps.plain", 10.0),
                 PublisherJob("pub-west", [url("west"), url(CLOUD)], "alerts.both", 10.0),
+                PublisherJob("pub-orders", everywhere, "orders.east", 10.0, coordinated=True),
             ],
             [
                 SubscriberJob("sub-gps", [url("west")], "gps.plain"),
                 SubscriberJob("sub-chat", [url("west")], "chat.plain"),
+                SubscriberJob("sub-orders", everywhere, "orders.east", coordinated=True),
             ],
         ),
         VAN: (

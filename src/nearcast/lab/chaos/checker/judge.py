@@ -14,6 +14,7 @@ __all__ = ["LOSSES", "Verdict", "check", "owed"]
 
 ON_ITS_WAY = 2.0  # s
 STALL = 10.0  # s without a delivery, or a receipt, in a flow that a fault does not touch
+WAITED_FOR = 50.0  # s; an older publication, in a topic that promises order
 EXAMPLES = 5
 
 # Promises, in the order in which they are shown.
@@ -24,6 +25,7 @@ DEAD = "acknowledged, a dead letter"
 TWICE = "delivered twice"
 STORED_TWICE = "stored twice"
 DISORDER = "out of order"
+PROCESSED_OUT_OF_ORDER = "processed out of order, in a topic that promises order"
 TWO_OWNERS = "two owners of an epoch"
 STORE_LACKS = "a replica lacks it"
 HISTORY_LACKS = "history lacks it"
@@ -69,6 +71,7 @@ def check(ledger: Ledger) -> Verdict:
     _check_losses(ledger, verdict)
     _check_repeats(ledger, verdict)
     _check_order(ledger, verdict)
+    _check_processing_order(ledger, verdict)
     _check_owners(ledger, verdict)
     if ledger.stores_read:
         _check_stores(ledger, verdict)
@@ -84,8 +87,8 @@ def check(ledger: Ledger) -> Verdict:
 
 
 _PROMISES = (
-    *LOSSES, TWICE, STORED_TWICE, DISORDER, TWO_OWNERS, STORE_LACKS, HISTORY_LACKS, REPLICAS, STALLED, NOT_RECOVERED,
-    UNREAD, NOT_JUDGED,
+    *LOSSES, TWICE, STORED_TWICE, DISORDER, PROCESSED_OUT_OF_ORDER, TWO_OWNERS, STORE_LACKS, HISTORY_LACKS, REPLICAS,
+    STALLED, NOT_RECOVERED, UNREAD, NOT_JUDGED,
 )  # fmt: skip
 
 
@@ -153,7 +156,7 @@ def _check_order(ledger: Ledger, verdict: Verdict) -> None:
     """Per publisher, topic and subscriber's process.
 
     Durable: what was acknowledged and did not come late. Plain: on one path, which is a home, a connection to it and a
-    worker. Topics that promise order: everything that was acknowledged.
+    worker.
     """
     newest: dict[tuple[Any, ...], PublishedMessage] = {}
     seen: set[tuple[Any, ...]] = set()
@@ -171,7 +174,7 @@ def _check_order(ledger: Ledger, verdict: Verdict) -> None:
             continue
         text = f"{event['publisher']} {event['n']} after {before.key[1]} to {event['subscriber']}"
         if ledger.durable(publication):
-            excused = publication.receipt is None or (event["late"] and not topic.get("ordered"))
+            excused = publication.receipt is None or event["late"]
         else:
             excused = _path(publication) != _path(before)
         if excused:
@@ -180,6 +183,27 @@ def _check_order(ledger: Ledger, verdict: Verdict) -> None:
             )
         else:
             verdict.add(DISORDER, text)
+
+
+def _check_processing_order(ledger: Ledger, verdict: Verdict) -> None:
+    """Topics that promise order: of each publisher, what was acknowledged is first processed in order, late or not.
+
+    One that was published long before it was acknowledged is not waited for.
+    """
+    newest: dict[tuple[str, str], int] = {}
+    first = [
+        (publication.processed[0]["at"], publication)
+        for publication in ledger.publications.values()
+        if publication.processed and publication.receipt is not None
+        and publication.receipt - publication.at < WAITED_FOR
+        and ledger.topic(publication.topic).get("ordered")
+    ]  # fmt: skip
+    for _, publication in sorted(first, key=lambda one: one[0]):
+        publisher, n = publication.key
+        before = newest.get((publisher, publication.topic), 0)
+        if n < before:
+            verdict.add(PROCESSED_OUT_OF_ORDER, f"{publication.topic} {publisher} {n} after {before}")
+        newest[publisher, publication.topic] = max(n, before)
 
 
 def _path(publication: PublishedMessage) -> tuple[Any, ...]:
