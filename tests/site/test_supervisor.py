@@ -89,6 +89,24 @@ async def test_one_that_hangs_is_killed_and_replaced(tmp_path: Path, caplog: pyt
     await process.stop()
 
 
+async def test_one_that_answers_slowly_does_not_hang(tmp_path: Path) -> None:
+    """On a busy machine a worker took more than two seconds for each answer, and was killed for it."""
+    answered = 0
+
+    async def answers() -> None:
+        nonlocal answered
+        await asyncio.sleep(2.5)
+        answered += 1
+
+    process = SupervisedProcess("slow", ["sleep", "600"], tmp_path / "log", at_once, answers=answers, hung_after=3.0)
+    await process.start()
+    async with asyncio.timeout(60):
+        while answered < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    assert process.restarts == 0
+    await process.stop()
+
+
 async def test_one_that_dies_at_its_first_start_is_started_again(tmp_path: Path) -> None:
     tried = tmp_path / "tried"
     command = ["bash", "-c", f"test -e {tried} && exec sleep 600; touch {tried}; kill -9 $$"]

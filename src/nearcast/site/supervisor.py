@@ -30,7 +30,8 @@ _log = logging.getLogger(__name__)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0
 _STABLE_AFTER = 30.0
 _FIRST_ATTEMPTS = 5
-_ASK_PERIOD, _ASK_LIMIT = 1.0, 2.0
+# On a machine that is too busy a process may take seconds to answer, and does not hang.
+_ASK_PERIOD, _ASK_LIMIT = 1.0, 4.0
 REFUSED = os.EX_CONFIG
 """The exit code of a process that cannot work as it is configured: at its first start it is not tried again."""
 

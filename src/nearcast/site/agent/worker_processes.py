@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 _START_LIMIT = 60.0
 _COMMAND_LIMIT = 20.0
 _STATS_LIMIT = 2.0
-_LEASE_LIMIT = 1.0
+_LEASE_LIMIT, _ANSWER_LIMIT = 1.0, 3.0
 
 
 class WorkerProcesses:
@@ -154,7 +154,7 @@ class WorkerProcesses:
             await self._connection.flush(1)
         except (NatsError, TimeoutError, OSError):
             return
-        await self._tell_lease(worker)
+        await self._tell_lease(worker, _ANSWER_LIMIT)
 
     async def tell_lease(self) -> None:
         """Tell all workers of a change of the lease at once; they are told each second anyway."""
@@ -165,10 +165,10 @@ class WorkerProcesses:
             elif isinstance(result, BaseException):
                 raise result
 
-    async def _tell_lease(self, worker: str) -> None:
+    async def _tell_lease(self, worker: str, limit: float = _LEASE_LIMIT) -> None:
         subject = subjects.worker_command(self._site.name, worker, SiteLease.verb)
         said = SiteLease(self._lease.until)
-        await call(self._connection, subject, said, NoneType, timeout=_LEASE_LIMIT, encoding="msgpack")
+        await call(self._connection, subject, said, NoneType, timeout=limit, encoding="msgpack")
 
     async def _stats_or_none(self, worker: str) -> WorkerStats | None:
         try:
