@@ -98,3 +98,19 @@ async def test_a_site_needs_no_lease_before_a_coordinator_was_there_and_gets_one
             await osaka.start()  # the answer to its registration grants one
             assert osaka.agent.lease.required
             await until(lambda: osaka.agent.lease.is_valid(lease_clock()))
+
+
+async def test_durable_topics_go_on_while_no_coordinator_leads(city):
+    """They waited for one: with the site that had the coordinators' state, all of them stopped (chaos, seed 6)."""
+    async with city(GPS, report_seconds=0.2) as c:
+        tokyo, got = c.sites["tokyo"], []
+        async with nearcast.connect(c.url("tokyo"), name="both") as client:
+            await client.subscribe("gps", callback=lambda message: got.append(message.id.partition(";")[0]))
+            async with coordinator(c, site_lost_after=12.0):
+                await until(lambda: all(len(site.agent._loop._sites) == 3 for site in c.sites.values()))
+                await until(lambda: tokyo.agent.lease.is_valid(lease_clock()))
+            granted_until = tokyo.agent.lease.until
+            await until(lambda: lease_clock() > granted_until, limit=60)
+            assert tokyo.agent.lease.is_valid(lease_clock())
+            after = (await client.publish("gps", {"n": 1}, timeout=30)).id
+            await until(lambda: after in got)

@@ -52,6 +52,7 @@ EXAMPLES: dict[str, str] = {
     subjects.worker_command(_SITE, "worker-0", "host"): "commands to workers of the own site",
     subjects.client_reports(_SITE, "car7"): "its own reports",
     subjects.client_reports(_SITE, "other"): "reports of another client",
+    subjects.witness(_SITE): "asking a site whether a coordinator answers it",
     subjects.report(_SITE): "reports of the own site",
     subjects.report("cloud"): "reports of another site",
     subjects.advertisement(_SITE): "advertisements of the own store",

@@ -177,6 +177,7 @@ def _site(site: str) -> Permissions:
             subjects.publications(">"),  # of MQTT devices, when no store got them
             f"$JS.ACK.{subjects.MQTT_STREAM}.>",
             f"{subjects.replica('*', '*')}",
+            subjects.witness("*"),
             subjects.repair(site, "*", ">"),
             f"{own}.>",
             "$JS.API.>",  # of the store itself, to which the agent is connected, too
@@ -196,6 +197,7 @@ def _site(site: str) -> Permissions:
             subjects.history(site, ">"),
             subjects.channels_service(site, ">"),
             subjects.replica(site, "*"),
+            subjects.witness(site),
             subjects.site_coordinates(site),
             subjects.client_reports(site, "*"),
             subjects.ADVERTISEMENTS,

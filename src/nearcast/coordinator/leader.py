@@ -103,6 +103,9 @@ class Leader:
         known = report.site in self.registry.sites
         if known:
             self.monitor.take(report, now)
+            current = report.answered_term == self._term.last
+            answered = report.answered_clock if current else -inf
+            self.monitor.leases.told(report.site, answered, report.witnessed, report.sites)
             if report.urgent or self._shows_a_late_topic(report):
                 self.control_loop.wake()
         for client in report.gone:
@@ -118,5 +121,9 @@ class Leader:
                 if seen > self._term.number():  # the state was lost since
                     self._term.exceed(seen)
                 registry = self.registry
-                answer = ReportAnswer(self._term.number(), registry.revision, known, lease_s, registry.identity)
+                leases = self.monitor.leases
+                sites = sorted(leases.sites) if known and report.sites != leases.digest else None
+                answer = ReportAnswer(
+                    self._term.number(), registry.revision, known, lease_s, registry.identity, now, sites
+                )
                 self._connection.send(reply, b"", msgspec.msgpack.encode(answer))

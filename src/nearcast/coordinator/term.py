@@ -38,6 +38,11 @@ class Term:
             raise DeposedError(f"{self._lease.name} does not lead any more")
         return self._lease.term
 
+    @property
+    def last(self) -> int:
+        """The number of the term, whether or not the lease is still held."""
+        return self._lease.term
+
     def exceed(self, term: int) -> None:
         """Most sites have seen this term: the lease goes on with a higher one."""
         self._lease.exceed(term)

@@ -220,6 +220,11 @@ def handed_topic(subject: str) -> str:
     return subject.split(".", 3)[3]
 
 
+def witness(site: str) -> str:
+    """Request of another site: whether a coordinator answers this one."""
+    return f"api.witness.{site}"
+
+
 def site_command(site: str, verb: str) -> str:
     """A command of the control plane to the agent of a site."""
     return f"ctl.site.{site}.{verb}"

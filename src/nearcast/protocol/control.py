@@ -16,6 +16,7 @@ from nearcast.domain.topic import TopicSpec
 from nearcast.domain.worker_id import WorkerId
 
 __all__ = [
+    "MOST_SITES",
     "MOST_TOPICS",
     "Assignments",
     "AssignmentsRequest",
@@ -25,9 +26,11 @@ __all__ = [
     "StartTopic",
     "StopTopic",
     "TopicRecord",
+    "Witness",
 ]
 
 
+MOST_SITES = 10_000
 MOST_TOPICS = 100_000
 """Topics and families that a deployment may have."""
 
@@ -48,7 +51,8 @@ class TopicRecord(msgspec.Struct, frozen=True):
 class ReportAnswer(msgspec.Struct, frozen=True):
     """The coordinator's answer to a report. registered: whether it knows the site. revision: of its records.
 
-    lease_s: how long after it sent the report the site may own durable topics; 0: not yet.
+    lease_s: how long after it sent the report the site may own durable topics; 0: not yet. clock: the coordinator's.
+    sites: all that have registered, for a site that knows others.
     state: the registry's identity. One that was lost and restored has another, and its revisions begin anew.
     """
 
@@ -57,6 +61,15 @@ class ReportAnswer(msgspec.Struct, frozen=True):
     registered: bool
     lease_s: Seconds = 0.0
     state: Text = ""
+    clock: Seconds = 0.0
+    sites: Annotated[list[Name], Meta(max_length=MOST_SITES)] | None = None
+
+
+class Witness(msgspec.Struct, frozen=True):
+    """From site to site: may I count on you, that no coordinator leads? And the answer: whether it may."""
+
+    site: Name
+    witnessed: bool = False
 
 
 class Notice(msgspec.Struct, frozen=True):

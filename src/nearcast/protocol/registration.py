@@ -21,11 +21,10 @@ from nearcast.domain.ranges import (
     Text,
     TopicPattern,
 )
-from nearcast.protocol.control import MOST_TOPICS, TopicRecord
+from nearcast.protocol.control import MOST_SITES, MOST_TOPICS, TopicRecord
 
 __all__ = [
     "MOST_OF_A_CLIENT",
-    "MOST_SITES",
     "ClientRecord",
     "HomeAnswer",
     "RegisterSite",
@@ -37,7 +36,6 @@ __all__ = [
 ]
 
 
-MOST_SITES = 10_000
 MOST_OF_A_CLIENT = 10_000
 """Topics and channels that one client may take part in."""
 

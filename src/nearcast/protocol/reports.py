@@ -22,9 +22,10 @@ from nearcast.domain.ranges import (
     Seconds,
     Sequence,
     Term,
+    Text,
     TopicPattern,
 )
-from nearcast.protocol.control import MOST_TOPICS
+from nearcast.protocol.control import MOST_SITES, MOST_TOPICS
 from nearcast.protocol.registration import MOST_OF_A_CLIENT, RoundTrips
 
 __all__ = [
@@ -178,6 +179,8 @@ class SiteReport(msgspec.Struct, frozen=True):
     urgent: a client has moved, come or gone just now. lags: of topics that its store keeps. term: the highest one seen.
     processors: the patterns of the topics that its modules can process; none while that is not known.
     over_limit: users of whom connections were closed because of a limit, and how many, since the site started.
+    answered_term, answered_clock: of the last answer. witnessed: the sites that may count on it (`Witness`); none while
+    that is not known. sites: the digest of the sites it knows.
     """
 
     site: Name
@@ -197,3 +200,7 @@ class SiteReport(msgspec.Struct, frozen=True):
     term: Term = 0
     processors: Annotated[list[TopicPattern], Meta(max_length=10_000)] | None = None
     over_limit: Annotated[dict[Name, Count], Meta(max_length=1000)] = {}
+    answered_term: Term = 0
+    answered_clock: Seconds = 0.0
+    witnessed: Annotated[list[Name], Meta(max_length=MOST_SITES)] | None = None
+    sites: Text = ""

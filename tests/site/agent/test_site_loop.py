@@ -23,6 +23,9 @@ class FakeConnection:
     async def subscribe_raw(self, subject: str, handler: Any) -> None:
         pass
 
+    async def unsubscribe_raw(self, subscription: Any) -> None:
+        pass
+
     def send(self, subject: str, headers: bytes, payload: bytes, reply: str = "") -> None:
         assert subject == "mon.site.west"
         self.reports.append(msgspec.msgpack.decode(payload, type=SiteReport))
@@ -47,7 +50,7 @@ class FakeMeasurement:
 
 async def test_a_failed_measurement_does_not_end_the_reports() -> None:
     connection = FakeConnection()
-    loop = SiteLoop(SiteSpec("west"), connection, 0.01, [], FakeHost(), FakeMeasurement(), SiteLeaseMachine())  # type: ignore[arg-type]
+    loop = SiteLoop(SiteSpec("west"), connection, 0.01, [], FakeHost(), FakeMeasurement(), SiteLeaseMachine(0.0))  # type: ignore[arg-type]
     await loop.start()
     async with asyncio.timeout(10):
         while not connection.reports:  # noqa: ASYNC110

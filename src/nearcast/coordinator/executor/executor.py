@@ -151,7 +151,8 @@ class Executor:
         """A lost site that is heard again while its topic is given away gets no lease before the move has ended."""
         lost = _lost_sites(move)
         if not resumed and not self._leases.withhold(lost, asyncio.get_running_loop().time()):
-            return Finish("abandoned", f"{', '.join(sorted(lost))} is back")
+            names = ", ".join(sorted(lost))
+            return Finish("abandoned", f"{names} is back, or too few other sites hear this coordinator")
         finish = await self._move_topic(move, resumed)
         self._leases.release(lost)  # not when it was interrupted: the next leader goes on with it
         return finish

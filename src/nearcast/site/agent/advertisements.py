@@ -14,7 +14,7 @@ from nearcast.nats import subjects
 from nearcast.nats.boundary import Receiver, drop
 from nearcast.nats.rpc import Endpoint
 from nearcast.nats.tasks import cancel_and_wait
-from nearcast.protocol.registration import MOST_SITES
+from nearcast.protocol.control import MOST_SITES
 from nearcast.protocol.services import Advertisement, StoresAnswer, TopicsRequest
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from nearcast.site.agent.term_check import TermCheck
 from nearcast.site.agent.topic_host import TopicHost
 from nearcast.site.agent.worker_processes import WorkerProcesses
 from nearcast.site.servers import fetch_monitoring
-from nearcast.site.site_lease import SiteLeaseMachine
+from nearcast.site.site_lease import SiteLeaseMachine, lease_clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -61,7 +61,7 @@ class Agent:
         configured, period = configured_records(deployment), deployment.report_seconds
         self.coordinates = CoordinateAgent(site, deployment.peers(site.name), connection)
         self.client_services = ClientServices(deployment, site, connection, self.coordinates, folder)
-        self.lease = SiteLeaseMachine()
+        self.lease = SiteLeaseMachine(lease_clock())
         self.workers = WorkerProcesses(
             site,
             connection,

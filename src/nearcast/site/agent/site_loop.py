@@ -1,6 +1,7 @@
 """The site's control loop: register, report each period, and run what the registry assigns.
 
-While no coordinator answers nothing changes: the site continues with what it has.
+While no coordinator answers nothing changes: the site continues with what it has, and asks the other sites whether
+one answers them.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ from typing import TYPE_CHECKING
 import msgspec
 from nats.errors import Error as NatsError
 
+from nearcast.domain.lease_times import digest_of_sites
 from nearcast.errors import NearcastError
 from nearcast.nats import subjects
 from nearcast.nats.boundary import Receiver
 from nearcast.nats.coordinator_rpc import ask_coordinator, call_coordinator
+from nearcast.nats.rpc import Endpoint, Server, call
 from nearcast.nats.tasks import cancel_and_wait
-from nearcast.protocol.control import Assignments, AssignmentsRequest, ReportAnswer
+from nearcast.protocol.control import Assignments, AssignmentsRequest, ReportAnswer, Witness
 from nearcast.protocol.registration import RegisterSite, SiteInfo
 from nearcast.protocol.reports import SiteReport
 from nearcast.site.site_lease import lease_clock
@@ -68,6 +71,12 @@ class SiteLoop:
         self._task: asyncio.Task[None] | None = None
         self._reconciling: asyncio.Task[None] | None = None
         self._inbox, self._number = connection.new_inbox(), 0
+        self._answer = ReportAnswer(0, -1, False)  # the last one
+        self._sites: list[str] = []  # all that have registered
+        self._asking: asyncio.Task[None] | None = None
+        self._witnessing = Server(
+            connection, [Endpoint("witness", subjects.witness(site.name), Witness, self._witness)]
+        )
         self.last_report = SiteReport(site.name, -1)
         self._delivered: dict[str, tuple[float, TopicReport]] = {}  # the last with samples, and when
 
@@ -93,11 +102,13 @@ class SiteLoop:
         """Report from now on."""
         receiver = Receiver("answer to a report", ReportAnswer, "msgpack", self._receive_answer, empty=True)
         await self._connection.subscribe_raw(f"{self._inbox}.*", receiver)
+        await self._witnessing.start()
         self._task = asyncio.create_task(self._run(), name=f"{self._site.name}: reports")
 
     async def stop(self) -> None:
         """Stop reporting."""
-        await cancel_and_wait(self._task, self._reconciling)
+        await cancel_and_wait(self._task, self._reconciling, self._asking)
+        await self._witnessing.stop()
 
     @property
     def coordinated(self) -> bool:
@@ -130,12 +141,23 @@ class SiteLoop:
                 _log.debug("%s: no report: %s", self._site.name, error)
             except Exception:  # an odd report of a client must not end those of the site
                 _log.exception("%s: no report", self._site.name)
+            idle = self._asking is None or self._asking.done()
+            if idle and self._lease.is_valid(lease_clock()) and self._lease.is_unanswered(lease_clock()):
+                self._asking = asyncio.create_task(self._ask_witnesses(), name=f"{self._site.name}: witnesses")
 
     async def _send_report(self, urgent: bool) -> None:
         """The answer is not awaited: there is none while no coordinator leads, and a site must not fall silent."""
         host = self._topic_host
         report = await self._measurement.report(host.revision, host.records, self._reported_clients)
-        self.last_report = msgspec.structs.replace(report, urgent=urgent, term=host.term)
+        self.last_report = msgspec.structs.replace(
+            report,
+            urgent=urgent,
+            term=host.term,
+            answered_term=self._answer.term,
+            answered_clock=self._answer.clock,
+            witnessed=self._lease.witnessed(lease_clock()),
+            sites=digest_of_sites(self._sites),
+        )
         self._number += 1
         self._delivered |= {one.topic: (lease_clock(), one) for one in report.topics if one.samples}
         self._sent, self._answered = lease_clock(), False
@@ -145,13 +167,32 @@ class SiteLoop:
     def _receive_answer(self, subject: str, reply: str, answer: ReportAnswer) -> None:
         if subject != f"{self._inbox}.{self._number}":  # it is late
             return
-        self._answered, self._answered_at = True, lease_clock()
+        self._answered, self._answered_at, self._answer = True, lease_clock(), answer
+        self._sites = self._sites if answer.sites is None else answer.sites
         self._lease.renewed(self._sent, answer.lease_s, lease_clock())
         self._reported_clients = (self._reported_clients | set(self.last_report.arrived)) - set(self.last_report.gone)
         if self._reconciling is None or self._reconciling.done():
             self._reconciling = asyncio.create_task(
                 self._reconcile(answer, self._sent), name=f"{self._site.name}: reconcile"
             )
+
+    async def _witness(self, request: Witness) -> Witness:
+        return Witness(request.site, self._lease.witness(request.site, lease_clock()))
+
+    async def _ask_witnesses(self) -> None:
+        """No coordinator may lead: the lease goes on if a majority of the sites has no answers, either."""
+        name, asked = self._site.name, lease_clock()
+        others = [site for site in self._sites if site != name]
+
+        async def ask(site: str) -> bool:
+            subject = subjects.witness(site)
+            answer = await call(self._connection, subject, Witness(name), Witness, timeout=_UNANSWERED_PERIOD)
+            return answer.witnessed
+
+        answers = await asyncio.gather(*map(ask, others), return_exceptions=True)
+        witnesses = [site for site, witnessed in zip(others, answers, strict=True) if witnessed is True]
+        if self._lease.extended(asked, [name, *witnesses], self._sites, lease_clock()):
+            await self._topic_host.tell_lease()
 
     async def _reconcile(self, answer: ReportAnswer, sent: float) -> None:
         """Run what the registry assigns, concurrently with the reports: a worker may take long to start."""
