@@ -17,16 +17,17 @@ if TYPE_CHECKING:
 
     from nearcast.cli.tables import Table
 
-__all__ = ["coordinate_columns", "position_columns", "positions"]
+__all__ = ["FARTHEST", "coordinate_columns", "position_columns", "positions"]
 
-PLANE = (Column("x_km", minimum=None), Column("y_km", minimum=None))
+FARTHEST = 1e15  # of any coordinate: squares of differences stay finite
+PLANE = tuple(Column(name, minimum=-FARTHEST, maximum=FARTHEST) for name in ("x_km", "y_km"))
 GLOBE = (Column("lat", minimum=-90, maximum=90), Column("lon", minimum=-180, maximum=180))
 
 
 def coordinate_columns(path: Path) -> tuple[Column, ...]:
     """c0, c1, … as many as the file has, at least c0; refuses a gap between them."""
     have = {int(found[1]) for name in column_names(path) if (found := re.fullmatch(r"c(0|[1-9]\d*)", name))}
-    return tuple(Column(f"c{i}", minimum=None) for i in range(max(have, default=0) + 1))
+    return tuple(Column(f"c{i}", minimum=-FARTHEST, maximum=FARTHEST) for i in range(max(have, default=0) + 1))
 
 
 def position_columns(path: Path) -> tuple[Column, ...]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import typer
 
 from nearcast.cli.plan.command import JsonOption, OutOption, plan_and_write
-from nearcast.cli.positions import coordinate_columns, positions
+from nearcast.cli.positions import FARTHEST, coordinate_columns, positions
 from nearcast.cli.tables import Column, Ids, Table, read_table
 from nearcast.errors import InputError
 from nearcast.placement import partitioning as planners
@@ -34,8 +34,8 @@ Objective = Literal["topics", "pairs"]
 ROLE = Column("role", "text", choices=("pub", "sub", "both"))
 SITE = Column("site", "text", alias="broker")
 TOPICS = (Column("topic", "text"), Column("bound_ms"), Column("rate_out"))
-CLIENTS = (Column("topic", "text"), Column("client", "text"), ROLE, Column("height"))
-SITES = (SITE, Column("height"), Column("rate_limit"))
+CLIENTS = (Column("topic", "text"), Column("client", "text"), ROLE, Column("height", maximum=FARTHEST))
+SITES = (SITE, Column("height", maximum=FARTHEST), Column("rate_limit"))
 CURRENT = (Column("topic", "text"), SITE)
 EXACT_LIMIT = 5_000  # topics × sites; beyond it the solver takes minutes
 
