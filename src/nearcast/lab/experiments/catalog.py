@@ -34,6 +34,7 @@ CATALOG: dict[str, Listed] = {
     "selection-game": Listed("broker_selection", "002, Fig. 4: worst latency and late pairs of the game."),
     "selection-swarms": Listed("broker_selection", "002, Fig. 5: worst latency and late pairs of the swarms."),
     "monitoring-bytes": Listed("coordinates_and_reports", "002, Fig. 6: bytes of monitoring against clients."),
+    "migration": Listed("topic_migration", "002, Fig. 7: downtime and time per topic of migrations."),
     "stores-brokers": Listed("stores_planning", "003, Fig. 4: hops against the number of brokers."),
     "stores-capacity": Listed("stores_planning", "003, Fig. 5: hops against the capacity of stores."),
     "stores-replicas": Listed("stores_planning", "003, Fig. 6: hops against the minimum of replicas."),
