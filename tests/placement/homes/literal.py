@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from nearcast.placement.homes import nearest
+from nearcast.placement.homes.incremental_delay import IncrementalDelay
+
 if TYPE_CHECKING:
+    from nearcast.placement.arrays import Ints
     from nearcast.placement.homes import HomesProblem
 
 FULL = 1 - 1e-9  # θ = 1, but for rounding
@@ -167,3 +173,25 @@ def literal_factors(z: list[list[float]], rank: int, iterations: int) -> list[li
             lengths[i] = sum(a * a for a in column) ** 0.5
             column[:] = [a / (lengths[i] or 1.0) for a in column]
     return [[c[m] * length**0.5 for c, length in zip(columns, lengths, strict=True)] for m in range(size)]
+
+
+def annealed(problem: HomesProblem, evaluations: int, rng: np.random.Generator) -> Ints:
+    """Plain simulated annealing (Metropolis) from the nearest sites: one random move at a time; the best homes seen."""
+    homes = IncrementalDelay(problem, nearest(problem).home)
+    change, _ = homes.move_changes(np.arange(problem.clients))
+    warm = float(np.median(change[change > 0], axis=None))
+    best, least = homes.home.copy(), homes.total_ms()
+    total = least
+    for number in range(evaluations):
+        temperature = warm * 1000.0 ** (-number / evaluations)
+        client, site = int(rng.integers(problem.clients)), int(rng.integers(problem.sites))
+        old = int(homes.home[client])
+        homes.move(client, site)
+        after = homes.total_ms()
+        if after <= total or rng.random() < np.exp((total - after) / temperature):
+            total = after
+            if total < least:
+                best, least = homes.home.copy(), total
+        else:
+            homes.move(client, old)
+    return best

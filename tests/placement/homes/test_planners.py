@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.placement.contract import PlannerContract
 from tests.placement.homes.literal import (
     LiteralReloc,
+    annealed,
     literal_delay,
     literal_factors,
     literal_relation_matrix,
@@ -144,6 +145,19 @@ def test_annealing_finds_the_plan_without_overflow_that_single_moves_do_not() ->
     annealed = refined(problem, RefineParameters(sweeps=100))
     assert annealed.delay_ms < 0.99 * descent.delay_ms
     assert annealed.delegated_share <= descent.delegated_share
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_refined_is_within_one_percent_of_plain_annealing_with_as_many_evaluations(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    parameters = CityParameters(
+        sites=4, spread_km=rng.uniform(1, 20), spool_per_member=rng.uniform(1, 3), storage=rng.uniform(40, 90)
+    )
+    problem = city(random_members(6, 24, seed, (3, 8)), parameters, seed)
+    sweeps = 100
+    plan = refined(problem, RefineParameters(sweeps=sweeps))
+    plain = annealed(problem, sweeps * problem.clients * problem.sites, rng)
+    assert plan.delay_ms <= 1.01 * evaluate(problem, plain).delay_ms
 
 
 @given(instances(clients=8, sites=4, topics=4), st.integers(0, 8), st.integers(0, 2**16))

@@ -228,7 +228,7 @@ EXPERIMENTS = (
         "5 to 60 s, 10 to 30 subscriptions each, made in the first 8 of 30 minutes; each minute a quarter of the rates "
         "is scheduled to double. α = 0.15, β = 300 MB/s, a settled mean load of 1,000 MB/s or more.",
         points=lambda quick: [{"alpha": 0.15}],
-        seeds=(4, 10),
+        seeds=(3, 10),
         measure=measure_over_time,
         claims=_over_time_claims,
         panels=[Panel("minute", name, "minute", label) for name, label in _LABEL.items()],
@@ -241,7 +241,7 @@ EXPERIMENTS = (
         about="As Fig. 13; cov is the mean from minute 12 on. β = 1,100 MB/s is near the mean load, so that balancing "
         "stops when rates fall.",
         points=_threshold_points,
-        seeds=(4, 10),
+        seeds=(3, 10),
         measure=measure_thresholds,
         claims=_threshold_claims,
         panels=[

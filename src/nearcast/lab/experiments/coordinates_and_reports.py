@@ -128,8 +128,8 @@ EXPERIMENTS = (
         measure=measure_error,
         claims=_error_claims,
         panels=[
-            Panel("nodes", "error_ms", "nodes", "mean error (ms)", limits={"paper: below 3.5 ms": 3.5}),
-            Panel("nodes", "error_share", "nodes", "mean error / round trip", limits={"paper: 6 %": 0.06}),
+            Panel("nodes", "error_ms", "nodes", "mean error (ms)", limits={"paper: below 3.5 ms": 3.5}, log_x=True),
+            Panel("nodes", "error_share", "nodes", "mean error / round trip", limits={"paper: 6 %": 0.06}, log_x=True),
         ],
     ),
     Experiment(
@@ -144,8 +144,8 @@ EXPERIMENTS = (
         measure=measure_reports,
         claims=_report_claims,
         panels=[
-            Panel("topics", "kbit_s", "topics of the site", "kbit/s", log_y=True),
-            Panel("topics", "bytes_per_topic", "topics of the site", "bytes per topic", log_y=True),
+            Panel("topics", "kbit_s", "topics of the site", "kbit/s", log_x=True, log_y=True),
+            Panel("topics", "bytes_per_topic", "topics of the site", "bytes per topic", log_x=True, log_y=True),
         ],
     ),
 )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from matplotlib.axes import Axes
@@ -32,7 +32,7 @@ DASHES: tuple[object, ...] = (
 )
 HATCHES = ("", "//", "..", "xx", "\\\\", "--", "++", "oo")
 PANEL = (4.0, 2.9)  # inches
-MOST_PER_ROW = 3
+ROOM_FOR_LABELS = 30  # characters below an axis
 
 
 def draw(experiment: Experiment, results: Results, path: Path) -> None:
@@ -75,7 +75,8 @@ def style(number: int) -> dict[str, object]:
         "color": COLOURS[which],
         "marker": MARKERS[which],
         "linestyle": DASHES[which],
-        "markersize": 4.5,
+        # Lines that lie on each other: the later one is drawn on top and has the smaller marker.
+        "markersize": 7.5 - 0.6 * which,
         "linewidth": 1.4,
     }
 
@@ -96,11 +97,14 @@ def _panel(axes: Axes, panel: Panel, results: Results) -> None:
     for name in drawn:
         look = names.index(name)
         if categories:
-            _bars(axes, panel, chosen, categories, name, look, (drawn.index(name), len(drawn)))
+            _bars(axes, panel, chosen, categories, {each: names.index(each) for each in drawn}, name)
         else:
             _line(axes, panel, chosen, name, look)
     if categories:
         axes.set_xticks(range(len(categories)), categories)
+        if sum(map(len, categories)) > ROOM_FOR_LABELS:
+            for label in axes.get_xticklabels():
+                label.set(rotation=25, ha="right")
     for text, value in panel.limits.items():
         axes.axhline(value, color="0.25", linewidth=0.9, linestyle=(0, (6, 3)))
         axes.annotate(text, (1, value), xycoords=("axes fraction", "data"), fontsize=8, va="bottom", ha="right")
@@ -125,22 +129,18 @@ def _line(axes: Axes, panel: Panel, results: Results, name: Value, look: int) ->
 
 
 def _bars(
-    axes: Axes,
-    panel: Panel,
-    results: Results,
-    categories: Sequence[str],
-    name: Value,
-    look: int,
-    place: tuple[int, int],
+    axes: Axes, panel: Panel, results: Results, categories: Sequence[str], looks: Mapping[Value, int], name: Value
 ) -> None:
-    number, count = place
+    """One bar per category; those of a category share its width, whichever of the series they belong to."""
+    look = looks[name]
     for at, category in enumerate(categories):
-        rows = results.where(**{panel.series: name, panel.x: category})
-        if not rows.rows:
+        here = [each for each in looks if results.where(**{panel.series: each, panel.x: category}).rows]
+        if name not in here:
             continue
-        found, width = rows.mean(panel.y), 0.8 / count
+        found = results.mean(panel.y, **{panel.series: name, panel.x: category})
+        width, place = min(0.8 / len(here), 0.5), here.index(name) - (len(here) - 1) / 2
         axes.bar(
-            at + (number - (count - 1) / 2) * width, found.mean, width, yerr=found.half or None, capsize=2,
+            at + place * width, found.mean, width, yerr=found.half or None, capsize=2,
             color=COLOURS[look % len(COLOURS)], hatch=HATCHES[look % len(HATCHES)], edgecolor="white", linewidth=0.5,
             label=str(name), error_kw={"linewidth": 0.9},
         )  # fmt: skip

@@ -75,17 +75,24 @@ def _opening(judged: Sequence[_Judged]) -> list[str]:
 
 
 def _table(judged: Sequence[_Judged]) -> list[str]:
-    lines = ["| claim | the paper | ours | verdict | experiment |", "|---|---|---|---|---|"]
-    for experiment, _, claims in judged:
+    lines = ["| claim | the paper | ours | verdict, and why | command |", "|---|---|---|---|---|"]
+    for experiment, results, claims in judged:
+        command = f"[`{_command(experiment, results)}`](#{experiment.name})"
         for claim in claims:
-            cells = (claim.claim, claim.paper, claim.ours, claim.verdict, f"[{experiment.name}](#{experiment.name})")
+            why = f"**{claim.verdict}**" + (f": {claim.why}" if claim.why and claim.verdict != "holds" else "")
+            cells = (claim.claim, claim.paper, claim.ours, why, command)
             lines.append("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |")
     return lines
 
 
+def _command(experiment: Experiment, results: Results) -> str:
+    quick = " --quick" if results.about["quick"] else ""
+    data = " --data …" if results.about["real_data"] else ""
+    return f"nearcast lab run {experiment.name}{quick}{data}"
+
+
 def _section(each: _Judged, folder: str) -> list[str]:
     experiment, about = each.experiment, each.results.about
-    quick = " --quick" if about["quick"] else ""
     lines = [
         f"### {experiment.name}",
         "",
@@ -99,10 +106,9 @@ def _section(each: _Judged, folder: str) -> list[str]:
         lines.append(
             f"- {claim.claim} The paper: {claim.paper}. Ours: {claim.ours}. **{claim.verdict.capitalize()}.**{why}"
         )
-    data = ", with the real data" if about["real_data"] else ""
     lines += [
         "",
-        f"`nearcast lab run {experiment.name}{quick}`{data}: {about['tasks']} tasks, {about['seeds']} seeds, "
+        f"`{_command(experiment, each.results)}`: {about['tasks']} tasks, seeds per point: {about['seeds']}, "
         f"{about['seconds']:.0f} s ({about['engine']}). Rows: [{experiment.name}.csv]({folder}/{experiment.name}.csv).",
         "",
     ]

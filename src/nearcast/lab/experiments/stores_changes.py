@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 __all__ = ["EXPERIMENTS"]
 
 STORES = 20
+# The failure-aware plan, and what a higher probability of failure in its objective gives.
+AWARE = {"failure-aware": 0.25, "failure-aware, 0.5": 0.5, "failure-aware, 0.7": 0.7}
+LIMIT = (
+    "planned for what is left"  # nothing that fails can be better: places and topics of the stores left are chosen anew
+)
 DRAWS = 20  # sets of failed stores per plan, as in the paper
 
 
@@ -34,7 +39,7 @@ def measure_failures(task: Task) -> Iterator[Row]:
         "sequential": storage.sequential(problem),
         "wrr": wrr,
         "refined": storage.refined(problem, wrr, min_replicas=1),
-        "failure-aware": storage.refined(problem, wrr, min_replicas=2, failure=task.number("failure")),
+        **{name: storage.refined(problem, wrr, min_replicas=2, failure=failure) for name, failure in AWARE.items()},
     }
     for method, plan in plans.items():
         for down in (0, 1, 2, 3, 4, 5, 6, 8):
@@ -46,25 +51,35 @@ def measure_failures(task: Task) -> Iterator[Row]:
                 "increase": 100 * (left.mean_hops / plan.mean_hops - 1),
                 "unserved": left.unserved,
             }
+    best = plans["refined"].mean_hops
+    for down in (0, 5):
+        fewer = given_stores(network, problem.demand, STORES - down)
+        anew = storage.refined(fewer, storage.wrr(fewer), min_replicas=1).mean_hops
+        yield {"method": LIMIT, "down": float(down), "mean_hops": anew, "increase": 100 * (anew / best - 1)}
 
 
 def _failure_claims(results: Results) -> list[Claim]:
-    rise = {m: results.mean("increase", method=m, down=5.0) for m in ("wrr", "sequential", "refined", "failure-aware")}
+    methods = ("wrr", "sequential", "refined", *AWARE)
+    rise = {m: results.mean("increase", method=m, down=5.0) for m in methods}
     hops = results.ratio("mean_hops", {"method": "failure-aware"}, {"method": "wrr"}, down=5.0)
     third = results.mean("increase", method="wrr", down=2.0).mean
+    limit = results.ratio("mean_hops", {"method": LIMIT, "down": 5.0}, {"method": "refined", "down": 0.0})
+    ends = ", ".join(f"{m} {results.mean('mean_hops', method=m, down=5.0).text()} hops" for m in AWARE)
+    above = results.ratio("mean_hops", {"method": "failure-aware", "down": 5.0}, {"method": "wrr", "down": 0.0})
     return [
         Claim(
             "With 25 % of the stores down hops rise by at most 11 %.",
             "≤ 11 % (seq and wrr)",
-            f"wrr {rise['wrr'].text(1, ' %')}, sequential {rise['sequential'].text(1, ' %')}, "
-            f"refined {rise['refined'].text(1, ' %')}, failure-aware {rise['failure-aware'].text(1, ' %')}",
+            ", ".join(f"{m} {rise[m].text(1, ' %')}" for m in methods),
             verdict(rise["wrr"].mean <= 11, rise["failure-aware"].mean <= 11),
-            "A plan whose replicas lie closer together rises less but begins higher; what counts is the next claim.",
+            f"15 stores whose places and topics are all chosen anew, knowing which are left, have {limit.percent()} "
+            "hops against the best plan of 20: a plan rises by less only if it begins with more hops. So it is with a "
+            f"higher probability of failure in the objective: with 5 stores down {ends}.",
         ),
         Claim(
             "Beyond the paper: the failure-aware plan has fewer hops with 25 % of the stores down.",
             "–",
-            f"{hops.percent()} against wrr",
+            f"{hops.percent()} against wrr; {above.percent()} against wrr with all stores up",
             verdict(hops.high < 1),
         ),
         Claim(
@@ -152,12 +167,12 @@ FAILURES = Experiment(
     figure="Fig. 9",
     title="Mean hops against failed stores",
     about="M = 20, L = 5, s_p = 0.8, uniform locality, 20 random sets of failed stores per plan and number.",
-    points=lambda quick: [{"failure": 0.25}],
+    points=lambda quick: [{"M": float(STORES)}],
     seeds=(4, 20),
     measure=measure_failures,
     claims=_failure_claims,
     panels=[
-        Panel("down", "mean_hops", "stores down", "mean hops"),
+        Panel("down", "mean_hops", "stores down", "mean hops", from_zero=False),
         Panel("down", "increase", "stores down", "increase, %", limits={"11 %": 11.0}),
     ],
 )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import threading
 import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed, wait
+from multiprocessing.connection import wait as connection_wait
 from typing import TYPE_CHECKING
 
 from nearcast.errors import NearcastError
@@ -68,7 +70,7 @@ def _here(experiment: Experiment, tasks: Sequence[Task], advance: Advance) -> li
 def _by_processes(experiment: Experiment, tasks: Sequence[Task], advance: Advance, count: int) -> list[list[Row]]:
     # Spawned, not forked: this process may have threads (the progress bar, linear algebra).
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(count, context, initializer=_one_thread) as pool:
+    with ProcessPoolExecutor(count, context, initializer=_begin_process) as pool:
         jobs = {pool.submit(_measure, experiment.measure, task): number for number, task in enumerate(tasks)}
         rows: list[list[Row]] = [[] for _ in tasks]
         try:
@@ -111,8 +113,19 @@ def _measure(measure: Callable[[Task], Iterable[Row]], task: Task) -> list[Row]:
         raise ExperimentError(f"the task with {where}, seed {task.seed} failed: {error}") from error
 
 
-def _one_thread() -> None:
-    """The tasks share the cores: more threads for linear algebra in each would only get in each other's way."""
+def _begin_process() -> None:
+    """The tasks share the cores: more threads for linear algebra in each would only get in each other's way.
+
+    A process whose parent was killed would wait for tasks for ever: it ends with its parent.
+    """
     import threadpoolctl
 
     threadpoolctl.threadpool_limits(1)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def end_with_parent() -> None:
+        connection_wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()

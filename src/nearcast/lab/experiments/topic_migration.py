@@ -225,7 +225,7 @@ async def _downtimes(coordinator: Coordinator, leader: Leader, crowd: Crowd) -> 
     for name, way in ((LOOKED_UP, "looked up"), (TOLD, "told")):  # those who were told register no more
         await settle_in("east")
         found[name] = await gaps(lambda way=way: crowd.break_then_make(way))  # type: ignore[misc]
-    rows = []
+    rows: list[Row] = []
     for name, moved in found.items():
         downtime = np.maximum(np.array(moved) - np.array(still), 0.0)
         rows.append(
