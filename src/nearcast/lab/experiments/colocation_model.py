@@ -1,8 +1,10 @@
-"""Co-location (Khare et al.), Fig. 1 (sensitivity), Fig. 2 and Table I (accuracy); simulated, and on a real worker."""
+"""Co-location (Khare et al.), Fig. 1 (sensitivity), Fig. 2 and Table I (accuracy); simulated.
+
+On real workers: `colocation_real`.
+"""
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,7 +24,6 @@ __all__ = ["EXPERIMENTS"]
 K, BOUND_MS = 6, 1000.0
 PAPER_R2 = {1: 0.97, 2: 0.972, 3: 0.976, 4: 0.984, 5: 0.951, 6: 0.968}
 PAPER_MOST = {10.0: 78, 20.0: 37, 30.0: 24, 40.0: 20}  # r_max, messages/s
-REAL_SECONDS = 10.0
 BACKGROUND = (0, 3, 5)  # other topics, where the paper has 0, 7 and 11 on four cores
 
 
@@ -133,49 +134,6 @@ def _accuracy_claims(results: Results) -> list[Claim]:
     ]
 
 
-def measure_real_worker(task: Task) -> Iterator[Row]:
-    """Fig. 1c on a real worker: p90 from publication to notification, beside the simulated worker."""
-    from nearcast.lab.profiling.worker_profile import ProfileRun, measure, one_site
-
-    processing, load = task.number("processing_ms"), task.number("load")
-    rate = load / processing * 1000
-    run = ProfileRun(task.seed, (rate,), (processing,))
-
-    async def once() -> float:
-        async with one_site(1) as url:
-            return (await measure(run, url, REAL_SECONDS))[0]
-
-    real = asyncio.run(once())
-    worker = SimulatedWorker(seconds=REAL_SECONDS)
-    rng = np.random.default_rng(task.seed)
-    simulated = np.median([p90_ms(np.array([rate]), np.array([processing]), worker, rng)[0] for _ in range(9)])
-    yield {"method": f"real, {processing:g} ms", "rate": rate, "p90_ms": real}
-    yield {"method": f"simulated, {processing:g} ms", "rate": rate, "p90_ms": float(simulated)}
-
-
-def _real_points(quick: bool) -> list[Point]:
-    loads = (0.3, 0.6, 0.9) if quick else (0.2, 0.4, 0.6, 0.8, 0.9, 1.1)
-    return [{"processing_ms": p, "load": load} for p in ((20.0,) if quick else (10.0, 20.0, 40.0)) for load in loads]
-
-
-def _real_claims(results: Results) -> list[Claim]:
-    loads = sorted(float(x) for x in results.values("load"))
-    real = results.select(lambda row: str(row["method"]).startswith("real"))
-    simulated = results.select(lambda row: str(row["method"]).startswith("simulated"))
-    low, high = (real.mean("p90_ms", load=load) for load in (loads[0], loads[-1]))
-    ratio = [real.mean("p90_ms", load=load).mean / simulated.mean("p90_ms", load=load).mean for load in loads[:-1]]
-    return [
-        Claim(
-            "p90 of a real worker climbs with the load as the simulated one's.",
-            "Fig. 1c",
-            f"{low.text(0, ' ms')} at a load of {loads[0]:g}, {high.text(0, ' ms')} at {loads[-1]:g}; "
-            f"real over simulated {min(ratio):.2f} to {max(ratio):.2f} below that",
-            verdict(high.mean > 1.5 * low.mean, max(ratio) < 2),
-            f"Runs of {REAL_SECONDS:g} s instead of two minutes; a small machine that sends and receives as well.",
-        )
-    ]
-
-
 EXPERIMENTS = (
     Experiment(
         name="colocation-sensitivity",
@@ -225,18 +183,5 @@ EXPERIMENTS = (
             Panel("k", "r2", "topics on the worker", "R² (new runs)", where={"panel": "accuracy"}, from_zero=False),
             Panel("runs", "error", "runs learned from", "1 - R²", where={"panel": "curve"}),
         ],
-    ),
-    Experiment(
-        name="colocation-real-worker",
-        paper="001",
-        figure="Fig. 1c",
-        title="p90 of a topic on a real worker",
-        about="A broker, a worker process and clients on this machine; the processor burns the processing time.",
-        points=_real_points,
-        seeds=(1, 3),
-        measure=measure_real_worker,
-        claims=_real_claims,
-        panels=[Panel("rate", "p90_ms", "messages/s", "p90 (ms)", log_y=True)],
-        parallel=False,
     ),
 )

@@ -54,13 +54,20 @@ async def one_site(k: int) -> AsyncIterator[str]:
             yield site.url
 
 
-async def measure(run: ProfileRun, url: str, seconds: float) -> list[float]:
-    """p90 of each topic in milliseconds, from publication to notification; the first fifth is left out."""
-    async with connect(url) as publisher, connect(url) as subscriber:
+async def measure(run: ProfileRun, url: str, seconds: float, subscribers: int = 1) -> list[float]:
+    """p90 of each topic in milliseconds, from publication to notification; the first fifth is left out.
+
+    subscribers: of the first topic, each a client of its own; its p90 is over all of them. The other topics have one.
+    """
+    async with contextlib.AsyncExitStack() as stack:
+        publisher, subscriber = [await stack.enter_async_context(connect(url)) for _ in range(2)]
         latencies: list[list[float]] = [[] for _ in run.rates]
+        more = [await stack.enter_async_context(connect(url)) for _ in range(subscribers - 1)]
         begin = time.time() + seconds / 5
         for n, found in enumerate(latencies):
             await subscriber.subscribe(f"profile.{n}", callback=_noting(found, begin))
+        for each in more:
+            await each.subscribe("profile.0", callback=_noting(latencies[0], begin))
         counted = await subscriber.subscribe("profile.*")
         sent = await asyncio.gather(*(_publish(publisher, run, n, seconds) for n in range(len(run.rates))))
         # All of them: those that wait longest count most, and the next run begins with an idle worker.
