@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -32,6 +32,7 @@ DASHES: tuple[object, ...] = (
 )
 HATCHES = ("", "//", "..", "xx", "\\\\", "--", "++", "oo")
 PANEL = (4.0, 2.9)  # inches
+LEGEND_INCHES, LEGEND_INCHES_PER_LETTER = 0.65, 0.066  # an entry: its sample, and its text of 8 points
 ROOM_FOR_LABELS = 30  # characters below an axis
 
 
@@ -39,12 +40,13 @@ def draw(experiment: Experiment, results: Results, path: Path) -> None:
     """Write the PNG of an experiment."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from PIL import Image
 
     columns = max(min(len(experiment.panels), experiment.columns), 1)
     rows = max(-(-len(experiment.panels) // columns), 1)
     size = experiment.size or (max(PANEL[0] * columns, 5.5), PANEL[1] * rows + 0.7)
-    figure = Figure(figsize=size, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = Figure(figsize=size, layout="constrained", dpi=110)
+    canvas: Any = FigureCanvasAgg(figure)
     if experiment.draw is not None:
         experiment.draw(results, figure)
     else:
@@ -56,16 +58,21 @@ def draw(experiment: Experiment, results: Results, path: Path) -> None:
         shown = {
             text: handle for place in axes for handle, text in zip(*place.get_legend_handles_labels(), strict=True)
         }
+        longest = max(map(len, shown), default=1)
         figure.legend(
             shown.values(),
             shown.keys(),
             loc="outside lower center",
-            ncols=min(len(shown), 6),
+            ncols=max(1, min(len(shown), int(size[0] / (LEGEND_INCHES + LEGEND_INCHES_PER_LETTER * longest)))),
             frameon=False,
             fontsize=8,
         )
     figure.suptitle(f"{experiment.title} ({experiment.figure})", fontsize=11)
-    figure.savefig(path, dpi=130)
+    canvas.draw()
+    # A palette: a third of the size, and the figures are kept with the page. Dithering would spoil lines.
+    picture = Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3])
+    picture = picture.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    picture.save(path, optimize=True)
 
 
 def style(number: int) -> dict[str, object]:
@@ -113,7 +120,9 @@ def _panel(axes: Axes, panel: Panel, results: Results) -> None:
     if panel.log_y:
         axes.set_yscale("log")
     elif panel.from_zero:
-        axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
+        # What is drawn begins at zero or at the lowest mean; a wide interval of few seeds does not move the axis.
+        lowest = min((float(np.min(line.get_ydata())) for line in axes.lines), default=0.0)
+        axes.set_ylim(bottom=min(0.0, 1.05 * lowest))
     axes.set_xlabel(panel.x_label, fontsize=9)
     axes.set_ylabel(panel.y_label, fontsize=9)
     axes.set_title(panel.title, fontsize=9, loc="left")
