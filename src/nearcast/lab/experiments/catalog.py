@@ -44,6 +44,7 @@ CATALOG: dict[str, Listed] = {
     "stores-failures": Listed("stores_changes", "003, Fig. 9: hops against failed stores."),
     "stores-reassign-popularity": Listed("stores_changes", "003, Fig. 10: reassignment after popularity changed."),
     "stores-reassign-locality": Listed("stores_changes", "003, Fig. 11: reassignment after locality changed."),
+    "balance-testbed": Listed("balance_testbed", "004, Fig. 5 to 12: brokers' loads on a live testbed."),
     "balance-over-time": Listed("balance_over_time", "004, Fig. 13: half an hour of rates that rise and fall."),
     "balance-thresholds": Listed("balance_over_time", "004, Fig. 14: what α and β do."),
 }
