@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import resource
 import threading
 import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed, wait
@@ -35,7 +36,7 @@ def sweep(
 
     master: of a Spark cluster that has this package; else `processes` of this machine (0: one per core).
     """
-    started = time.perf_counter()
+    started, used = time.perf_counter(), _processor_seconds()
     count = min(processes or len(os.sched_getaffinity(0)), len(tasks))
     if not experiment.parallel:
         engine, rows = "one task at a time", _here(experiment, tasks, advance)
@@ -53,10 +54,16 @@ def sweep(
         "seeds": len({task.seed for task in tasks}),
         "tasks": len(tasks),
         "seconds": round(time.perf_counter() - started, 1),
+        "processor_seconds": round(_processor_seconds() - used, 1),
         "engine": engine,
         "real_data": any(task.data is not None for task in tasks),
     }
     return Results(whole, [*tasks[0].point, "seed"], about)
+
+
+def _processor_seconds() -> float:
+    """Of this process and of those that it started and that have ended."""
+    return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 
 
 def _here(experiment: Experiment, tasks: Sequence[Task], advance: Advance) -> list[list[Row]]:
