@@ -198,6 +198,8 @@ def _threshold_claims(results: Results) -> list[Claim]:
     alphas = sorted(float(a) for a in results.values("alpha"))
     low = results.where(method="ldm", beta=300.0)
     moves = [low.mean("moves", alpha=alpha) for alpha in alphas]
+    ends = {"alpha": alphas[0]}, {"alpha": alphas[-1]}
+    fewer, level = low.ratio("moves", *ends), low.ratio("cov", *ends)
     cov = [low.mean("cov", alpha=alpha) for alpha in alphas]
     shuffled = results.mean("cov", method="gsh", beta=300.0, alpha=alphas[0])
     return [
@@ -206,13 +208,14 @@ def _threshold_claims(results: Results) -> list[Claim]:
             "α = 0.05, β = 300",
             f"cov {cov[0].text(3)}, GSH {shuffled.text(3)}",
             verdict(cov[0].mean <= shuffled.mean + 0.02),
+            "LDM stops as soon as the variation is below α, which the shuffle goes far below.",
         ),
         Claim(
             "Smaller thresholds: more level, more migrations.",
             "shown in Fig. 14",
             f"from α = {alphas[-1]:g} to {alphas[0]:g}: cov {cov[-1].text(3)} → {cov[0].text(3)}, "
             f"moves {moves[-1].text(0)} → {moves[0].text(0)}",
-            verdict(cov[0].high < cov[-1].low, moves[0].low > moves[-1].high),
+            verdict(level.high < 1, fewer.low > 1),
         ),
     ]
 
@@ -241,7 +244,7 @@ EXPERIMENTS = (
         about="As Fig. 13; cov is the mean from minute 12 on. β = 1,100 MB/s is near the mean load, so that balancing "
         "stops when rates fall.",
         points=_threshold_points,
-        seeds=(3, 10),
+        seeds=(6, 10),
         measure=measure_thresholds,
         claims=_threshold_claims,
         panels=[
