@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
+import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,8 +23,7 @@ from nearcast.lab.experiments.sweep import ExperimentError, sweep
 from nearcast.placement.progress import no_progress
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Iterator, Sequence
 
     from nearcast.lab.experiments.experiment import Point, Row
 
@@ -66,6 +69,44 @@ def test_rows_are_in_the_order_of_the_tasks_however_they_were_run(processes: int
     assert shares[-1] == 1.0
 
 
+def endless(task: Task) -> Iterator[Row]:
+    assert task.data is not None
+    (task.data / str(os.getpid())).touch()
+    time.sleep(600)
+    yield {}
+
+
+def sweep_endlessly(folder: str) -> None:
+    """Two tasks in two processes that say who they are and never end; run by the test below in a process of its own."""
+    experiment = Experiment(**{**PLAIN.__dict__, "measure": endless})
+    sweep(experiment, [Task({"n": 1.0}, seed, data=Path(folder)) for seed in (1, 2)], no_progress, processes=2)
+
+
+def test_the_processes_of_a_killed_sweep_end(tmp_path: Path) -> None:
+    command = f"from {__name__} import sweep_endlessly; sweep_endlessly({str(tmp_path)!r})"
+    with subprocess.Popen([sys.executable, "-c", command]) as parent:
+        try:
+            wait_until(lambda: len(list(tmp_path.iterdir())) == 2)
+        finally:
+            parent.kill()
+    wait_until(lambda: not any(is_alive(int(file.name)) for file in tmp_path.iterdir()))
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 def test_a_failed_task_is_named() -> None:
     for processes in (1, 2):
         with pytest.raises(ExperimentError, match=r"the task with n 13.0, kind a, seed 4 failed: 13 is refused"):
@@ -109,7 +150,8 @@ def test_tables_figure_and_page(tmp_path: Path) -> None:
     page = write_page([PLAIN, other], folder, {"other": "needs root"})
     text = page.read_text()
     assert page == tmp_path / "results.md"
-    assert "| Two costs more. | twice | 100.0 ± 0.0 % | holds | [plain](#plain) |" in text
+    command = "[`nearcast lab run plain --quick`](#plain)"
+    assert f"| Two costs more. | twice | 100.0 ± 0.0 % | **holds** | {command} |" in text
     assert "![Costs](results/plain.png)" in text
     assert "`other` (needs root)" in text
     assert (folder / "plain.png").read_bytes()[:4] == b"\x89PNG"
