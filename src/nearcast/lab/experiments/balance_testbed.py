@@ -22,6 +22,7 @@ from nearcast.lab.experiments.experiment import Claim, Experiment, Panel, verdic
 from nearcast.lab.workloads.emergency import emergency
 from nearcast.lab.workloads.emergency_scene import EmergencyParameters, generate_scene
 from nearcast.lab.workloads.schedule import PUBLISH
+from nearcast.nats.tasks import retry
 from nearcast.placement import balance
 from nearcast.site.ports import free_ports
 from nearcast.site.servers import fetch_monitoring
@@ -52,16 +53,23 @@ class Subscriber(asyncio.Protocol):
         self._hello = HELLO + b"".join(b"SUB chn.%d %d\r\n" % (key, n) for n, key in enumerate(subjects)) + b"PING\r\n"
         self.ready = asyncio.get_running_loop().create_future()
         self._transport: Any = None
+        self._tail = b""  # an answer may come in two parts
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
         self._transport.write(self._hello)
 
     def data_received(self, data: bytes) -> None:
-        if not self.ready.done() and b"PONG" in data:
+        data = self._tail + data
+        self._tail = data[-6:]
+        if not self.ready.done() and b"PONG\r\n" in data:
             self.ready.set_result(None)
-        elif data.endswith(b"PING\r\n"):
+        if data.endswith(b"PING\r\n"):
             self._transport.write(b"PONG\r\n")
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self.ready.done():
+            self.ready.set_exception(error or ConnectionError("the broker closed the connection"))
 
     def write(self, data: bytes) -> None:
         self._transport.write(data)
@@ -138,10 +146,25 @@ async def brokers() -> AsyncIterator[list[SiteSpec]]:
 
 async def _connected(bed: BrokerTestbed, user: int, site: SiteSpec) -> Subscriber:
     subjects = bed.subscription[bed.subscriber == user].tolist()
-    loop = asyncio.get_running_loop()
-    _, protocol = await loop.create_connection(lambda: Subscriber(subjects), site.host, site.port)
-    await asyncio.wait_for(protocol.ready, LIMIT)
-    return protocol
+
+    async def connected() -> Subscriber:
+        loop = asyncio.get_running_loop()
+        _, protocol = await loop.create_connection(lambda: Subscriber(subjects), site.host, site.port)
+        await protocol.ready
+        return protocol
+
+    # A broker closes connections that are slow to say hello, as those of a busy machine may be.
+    async with asyncio.timeout(LIMIT):
+        return await retry(connected, within=LIMIT, on=OSError)
+
+
+async def _all_connected(bed: BrokerTestbed, at: Ints, edges: list[SiteSpec]) -> list[Subscriber]:
+    """Some at a time, for the same reason."""
+    found: list[Subscriber] = []
+    for first in range(0, bed.users, 20):
+        some = enumerate(at[first : first + 20].tolist(), first)
+        found += await asyncio.gather(*(_connected(bed, user, edges[site]) for user, site in some))
+    return found
 
 
 async def _bytes(sites: list[SiteSpec]) -> Floats:
@@ -164,7 +187,7 @@ async def _settled_bytes(sites: list[SiteSpec]) -> Floats:
 
 async def run_policy(bed: BrokerTestbed, specs: list[SiteSpec], at: Ints, policy: str, speed: float) -> list[Row]:
     edges, cloud = specs[:SITES], specs[SITES]
-    connections = await asyncio.gather(*(_connected(bed, user, edges[site]) for user, site in enumerate(at.tolist())))
+    connections = await _all_connected(bed, at, edges)
     cluster = Subscriber([])
     await asyncio.get_running_loop().create_connection(lambda: cluster, cloud.host, cloud.port)
     await asyncio.wait_for(cluster.ready, LIMIT)
