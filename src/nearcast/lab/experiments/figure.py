@@ -33,6 +33,7 @@ DASHES: tuple[object, ...] = (
 HATCHES = ("", "//", "..", "xx", "\\\\", "--", "++", "oo")
 PANEL = (4.0, 2.9)  # inches
 LEGEND_INCHES, LEGEND_INCHES_PER_LETTER = 0.65, 0.066  # an entry: its sample, and its text of 8 points
+MOST_MARKERS = 10  # of a line
 ROOM_FOR_LABELS = 30  # characters below an axis
 
 
@@ -133,7 +134,8 @@ def _line(axes: Axes, panel: Panel, results: Results, name: Value, look: int) ->
     places = sorted(float(x) for x in results.where(**{panel.series: name}).values(panel.x))
     found = [results.mean(panel.y, **{panel.series: name, panel.x: x}) for x in places]
     mean, half = np.array([each.mean for each in found]), np.array([each.half for each in found])
-    axes.plot(places, mean, label=str(name), **style(look))  # type: ignore[arg-type]
+    every = max(1, len(places) // MOST_MARKERS)
+    axes.plot(places, mean, label=str(name), markevery=every, **style(look))  # type: ignore[arg-type]
     axes.fill_between(places, mean - half, mean + half, color=COLOURS[look % len(COLOURS)], alpha=0.18, linewidth=0)
 
 
