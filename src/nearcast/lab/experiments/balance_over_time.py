@@ -172,8 +172,8 @@ def _over_time_claims(results: Results) -> list[Claim]:
             f"refined: cov {cov['refined'].text(3)}, {moves['refined'].text(0)} moves; "
             f"GSH: cov {cov['gsh'].text(3)}, {moves['gsh'].text(0)} moves",
             verdict(cov["refined"].mean <= best, moves["refined"].high < moves["gsh"].low),
-            "Like the shuffle it acts in the first minutes, and again while subscriptions are still being made; how many "
-            "moves that takes differs from seed to seed.",
+            "Like the shuffle it acts in the first minutes, and again while subscriptions are still being made; how "
+            "many moves that takes differs from seed to seed.",
         ),
     ]
 
