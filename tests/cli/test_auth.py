@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,10 @@ from typer.testing import CliRunner
 from nearcast.auth.auth_folder import AuthFolder
 from nearcast.cli import auth, context
 from nearcast.cli.context import apply_context
+from nearcast.cli.deployment_credentials import use_credentials
+from nearcast.domain.deployment import AuthSpec, Deployment, TenantSpec
+from nearcast.domain.site import SiteSpec
+from nearcast.domain.topic import TopicSpec
 from nearcast.errors import InputError
 from nearcast.nats.identity.tokens import account_limits
 
@@ -76,6 +81,24 @@ def test_limits_are_given_with_units_shown_and_kept(run: Run) -> None:
     ):
         with pytest.raises(InputError, match=complaint):
             run("auth", "add", "device", "car8", *words)
+
+
+def test_credentials_say_which_tenant_a_command_is_for(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    run("auth", "init")
+    run("auth", "tenant", "rival")
+    run("auth", "tenant", "other")
+    site, auth_folder = SiteSpec("tokyo"), AuthSpec(Path("auth"))
+    deployment = Deployment(
+        (site,), (TopicSpec("a"),), auth=auth_folder, tenants=(TenantSpec("rival", (TopicSpec("b"),)),)
+    )
+    monkeypatch.setenv("NEARCAST_CREDS", "")  # none; and what is set below is undone
+    assert use_credentials(deployment, "cluster") is deployment
+    assert os.environ["NEARCAST_CREDS"] == "auth/users/main/cluster.creds"
+    monkeypatch.setenv("NEARCAST_CREDS", "auth/users/rival/cluster.creds")
+    assert [topic.name for topic in use_credentials(deployment, "cluster").topics] == ["b"]
+    monkeypatch.setenv("NEARCAST_CREDS", "auth/users/other/cluster.creds")
+    with pytest.raises(InputError, match="allowed: credentials of a tenant of this file: main, rival"):
+        use_credentials(deployment, "cluster")
 
 
 def test_the_selected_context_stands_for_url_and_credentials(

@@ -152,6 +152,8 @@ processors = ["other"]
 [[tenant.topic]]
 name = "gps.*"
 managed_by = ["cloud"]
+[tenant.cluster]
+warehouse = "rival"
 """
 
 
@@ -162,6 +164,7 @@ def test_tenants_have_topics_of_their_own(tmp_path: Path) -> None:
     assert rival.auth is not None
     assert (rival.auth.tenant, rival.modules, rival.sites) == ("rival", ("other",), deployment.sites)
     assert [(topic.name, topic.managed_by) for topic in rival.topics] == [("gps.*", ("cloud",))]
+    assert (main.cluster, rival.data_cluster().warehouse) == (None, str(tmp_path / "rival"))
 
 
 @pytest.mark.parametrize(
@@ -170,6 +173,10 @@ def test_tenants_have_topics_of_their_own(tmp_path: Path) -> None:
         (('name = "rival"', 'name = "main"'), r"tenant\[0\].name is 'main'; allowed: a name besides main"),
         (('managed_by = ["cloud"]', 'managed_by = ["moon"]'), r"tenant\[0\].topic\[0\].managed_by is 'moon'"),
         (('processors = ["other"]', ""), r"tenant\[0\].processors is \[\]; allowed: the modules that process gps"),
+        (
+            ("[auth]", '[cluster]\nwarehouse = "rival"\n[auth]'),
+            r"warehouse is 'rival'; allowed: a warehouse of its own",
+        ),
         (('[auth]\nfolder = "tokyo"', ""), r"tenant\[0\].name is 'rival'; allowed: none without \[auth\]"),
     ],
 )

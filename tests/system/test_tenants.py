@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -12,8 +13,11 @@ from tests.system.control import QUICK
 
 import nearcast
 from nearcast.coordinator.leadership import Coordinator
+from nearcast.domain.channel import ChannelSpec
+from nearcast.domain.dataset import DatasetSpec
 from nearcast.domain.deployment import TenantSpec
 from nearcast.domain.topic import TopicSpec
+from nearcast.nats.catalog import Catalog
 from nearcast.nats.connection import Connection, open_connection
 from nearcast.nats.coordinator_rpc import call_coordinator
 from nearcast.nats.identity.credentials import read_credentials
@@ -21,7 +25,7 @@ from nearcast.nats.identity.tokens import AccessLimits
 from nearcast.nats.tasks import cancel_and_wait
 from nearcast.testing import RunningSites, sites, until
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.xdist_group("tenants")]  # one start of the sites
 PROCESSOR = """
 from nearcast import processor
 
@@ -77,41 +81,12 @@ async def test_one_topic_name_is_two_topics_live_and_in_the_past(city: RunningSi
             got = [(await asyncio.wait_for(anext(heard), 60)).data for _ in range(2)]
             got_there = [(await asyncio.wait_for(anext(heard_there), 60)).data for _ in range(2)]
             assert [(one["by"], one["n"], one["seen"]) for one in got] == [("main", 1, 0), ("main", 3, 1)]
-            assert got_there[0] == {"by": "rival", "n": 2, "seen": 0}
-            assert got_there[1] == {"n": 4}
+            assert sorted(got_there, key=lambda one: one["n"]) == [{"by": "rival", "n": 2, "seen": 0}, {"n": 4}]
             assert heard.pending == heard_there.pending == 0
         assert [message.data["n"] async for message in mine.history("gps.car7")] == [1, 3]
         assert [message.data["n"] async for message in theirs.history("gps.car7")] == [2]
         with pytest.raises(nearcast.NearcastError, match="secret"):
             _ = [message async for message in mine.history("secret")]
-
-
-async def test_each_tenant_has_workers_and_a_coordinator_that_sees_its_own(city: RunningSites) -> None:
-    site = city.sites["edge"]
-    agents = {one.tenant: one.agent for one in site.tenants}
-    assert set(agents) == set(TENANTS)
-    pids = [process.pid for agent in agents.values() for process in agent.workers.processes.values()]
-    assert len(pids) == len(set(pids)) == 2
-    seen: dict[str, list[str]] = {}
-    for tenant in TENANTS:
-        connection = await _open(city, "coordinator", tenant)
-        coordinator = Coordinator(connection, "cloud", QUICK)
-        running = asyncio.create_task(coordinator.run())
-        admin = await _open(city, "admin", tenant)
-        try:
-            await asyncio.wait_for(coordinator.leading.wait(), 60)
-
-            async def registered(admin: Connection = admin) -> bool:
-                return len(await call_coordinator(admin, "site", "ls", {}, list[dict])) == 2
-
-            await until(registered, 60)
-            topics = await call_coordinator(admin, "topic", "ls", {}, list[dict])
-            seen[tenant] = sorted(topic["topic"] for topic in topics)
-        finally:
-            await cancel_and_wait(running)
-            await admin.close()
-            await connection.close()
-    assert seen == {"main": ["gps.*"], "rival": ["gps.*", "secret"]}
 
 
 async def test_a_flood_of_one_tenant_is_told_by_its_own_agent(city: RunningSites) -> None:
@@ -133,6 +108,59 @@ async def test_a_flood_of_one_tenant_is_told_by_its_own_agent(city: RunningSites
         assert enforcer.closed("main") == {}
     finally:
         await raw.close()
+
+
+async def test_datasets_and_channels_of_one_are_not_there_for_the_other(city: RunningSites) -> None:
+    admins = {tenant: await _open(city, "admin", tenant) for tenant in TENANTS}
+    try:
+        catalogs = {tenant: Catalog(admin, "cloud") for tenant, admin in admins.items()}
+        for catalog in catalogs.values():
+            await catalog.prepare()
+        await catalogs["main"].add_dataset(DatasetSpec("reports", "id STRING", "fed.reports"))
+        await catalogs["main"].add_channel(ChannelSpec("alerts", "SELECT id FROM reports", new="reports"))
+        assert not await catalogs["rival"].datasets()
+        assert not await catalogs["rival"].channels()
+        async with app(city, "main") as mine, app(city, "rival") as theirs:
+            assert (await mine.feed("reports", {"id": "1"})).stores == ("cloud",)
+            with pytest.raises(nearcast.NearcastError, match="reports"):
+                await theirs.feed("reports", {"id": "2"})
+    finally:
+        for admin in admins.values():
+            await admin.close()
+
+
+async def test_each_tenant_has_workers_and_a_coordinator_that_sees_its_own(city: RunningSites) -> None:
+    site = city.sites["edge"]
+    agents = {one.tenant: one.agent for one in site.tenants}
+    assert set(agents) == set(TENANTS)
+    pids = [process.pid for agent in agents.values() for process in agent.workers.processes.values()]
+    assert len(pids) == len(set(pids)) == 2
+    seen: dict[str, list[str]] = {}
+    for tenant in TENANTS:
+        connection = await _open(city, "coordinator", tenant)
+        coordinator = Coordinator(connection, "cloud", QUICK)
+        running = asyncio.create_task(coordinator.run())
+        admin = await _open(city, "admin", tenant)
+        try:
+            await asyncio.wait_for(coordinator.leading.wait(), 60)
+
+            closed = [f"{user} at edge" for user in sorted(site.limits.closed(tenant))]  # if a test before flooded
+
+            async def known(admin: Connection = admin, tenant: str = tenant, closed: list[str] = closed) -> bool:
+                with contextlib.suppress(nearcast.CoordinatorError):
+                    topics = await call_coordinator(admin, "topic", "ls", {}, list[dict])
+                    seen[tenant] = sorted(topic["topic"] for topic in topics)
+                    status = await call_coordinator(admin, "coordinator", "status", {}, dict)
+                    said = [line.split(":")[0] for line in status["over_limit"]]
+                    return bool(status["sites"] == 2 and seen[tenant] and said == closed)
+                return False
+
+            await until(known, 60)
+        finally:
+            await cancel_and_wait(running)
+            await admin.close()
+            await connection.close()
+    assert seen == {"main": ["gps.*"], "rival": ["gps.*", "secret"]}
 
 
 async def _open(city: RunningSites, user: str, tenant: str) -> Connection:

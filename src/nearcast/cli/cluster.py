@@ -43,8 +43,7 @@ def run(
     from nearcast.cluster.spark_session import spark_session
     from nearcast.config.deployment_file import read_configuration
 
-    deployment = read_configuration(config)
-    use_credentials(deployment, "cluster")
+    deployment = use_credentials(read_configuration(config), "cluster")
     spec = deployment.data_cluster()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     logging.getLogger("py4j").setLevel(logging.ERROR)

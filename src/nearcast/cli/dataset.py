@@ -116,9 +116,7 @@ def admin(config: Path) -> Admin:
     from nearcast.cluster.admin import Admin
     from nearcast.config.deployment_file import read_configuration
 
-    deployment = read_configuration(config)
-    use_credentials(deployment, "admin")
-    return Admin(deployment)
+    return Admin(use_credentials(read_configuration(config), "admin"))
 
 
 def fields(spec: object) -> dict[str, Any]:

@@ -30,6 +30,7 @@ class _TenantTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: Name
     topic: tuple[_TopicTable, ...] = ()
     processors: tuple[str, ...] = ()
+    cluster: ClusterSpec | None = None
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -71,16 +72,14 @@ def read_configuration(path: Path) -> Deployment:
         _check_tenants(file)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
-    tenants = tuple(TenantSpec(one.name, _topics(one.topic), one.processors) for one in file.tenant)
-    cluster = file.cluster
-    if cluster is not None:
-        folders = {key: _folder(path, getattr(cluster, key)) for key in ("warehouse", "checkpoints")}
-        cluster = msgspec.structs.replace(cluster, **folders)
+    tenants = tuple(
+        TenantSpec(one.name, _topics(one.topic), one.processors, _cluster(path, one.cluster)) for one in file.tenant
+    )
     return Deployment(
         file.site,
         _topics(file.topic),
         file.processors,
-        cluster,
+        _cluster(path, file.cluster),
         file.report_seconds,
         file.auth,
         file.insecure,
@@ -91,6 +90,13 @@ def read_configuration(path: Path) -> Deployment:
 
 def _topics(tables: tuple[_TopicTable, ...]) -> tuple[TopicSpec, ...]:
     return tuple(TopicSpec(*msgspec.structs.astuple(topic)) for topic in tables)
+
+
+def _cluster(path: Path, cluster: ClusterSpec | None) -> ClusterSpec | None:
+    if cluster is None:
+        return None
+    folders = {key: _folder(path, getattr(cluster, key)) for key in ("warehouse", "checkpoints")}
+    return msgspec.structs.replace(cluster, **folders)
 
 
 def _folder(path: Path, text: str) -> str:
@@ -131,12 +137,17 @@ def _check_sites(sites: tuple[SiteSpec, ...]) -> None:
 def _check_tenants(file: _File) -> None:
     """Tenants with names of their own, each with topics as above."""
     names = [file.auth.tenant] if file.auth is not None else []
+    warehouses = [file.cluster.warehouse] if file.cluster is not None else []
     for n, tenant in enumerate(file.tenant):
         _require(
             file.auth is not None, f"tenant[{n}].name", tenant.name, "none without [auth]: see `nearcast auth init`"
         )
         _require(tenant.name not in names, f"tenant[{n}].name", tenant.name, f"a name besides {', '.join(names)}")
         names.append(tenant.name)
+        if tenant.cluster is not None:
+            given = f"tenant[{n}].cluster.warehouse", tenant.cluster.warehouse
+            _require(tenant.cluster.warehouse not in warehouses, *given, "a warehouse of its own")
+            warehouses.append(tenant.cluster.warehouse)
         _check_topics(file.site, tenant.topic, tenant.processors, f"tenant[{n}].")
 
 

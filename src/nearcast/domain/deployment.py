@@ -30,11 +30,12 @@ class AuthSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class TenantSpec:
-    """A further tenant of the same sites: its topics, and the modules that hold its processors."""
+    """A further tenant of the same sites: its topics, the modules that hold its processors, and its data cluster."""
 
     name: str
     topics: tuple[TopicSpec, ...] = ()
     modules: tuple[str, ...] = ()
+    cluster: ClusterSpec | None = None
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Deployment:
                 self,
                 topics=tenant.topics,
                 modules=tenant.modules,
-                cluster=None,
+                cluster=tenant.cluster,
                 auth=msgspec.structs.replace(self.auth, tenant=tenant.name),
                 tenants=(),
             )
