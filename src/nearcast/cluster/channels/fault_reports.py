@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
@@ -28,20 +29,26 @@ class FaultReports:
     def __init__(self, connection: BlockingConnection, catalog: Catalog, progress: DriverProgress) -> None:
         self._connection, self._catalog, self._progress = connection, catalog, progress
         self._noted: set[str] = set(connection.call(catalog.faults()))
+        self._waiting: deque[ChannelFault] = deque()
 
     def report(self, faults: Iterable[ChannelFault], running: Mapping[str, RunningChannel]) -> None:
-        """Report new faults, and forget those of channels and subscriptions that are gone."""
-        for name in [name for name in self._noted if not _exists(name, running)]:
-            self._connection.call(self._catalog.clear_fault(name))
-            self._noted.discard(name)
+        """Report new faults, and forget those of channels and subscriptions that are gone. What cannot be written to
+        the catalog now is written by the next call."""
         for fault in faults:
             _log.error("%s", fault)
             self._progress.note(fault.channel, problem=str(fault))
+            self._waiting.append(fault)
+        for name in [name for name in self._noted if not _exists(name, running)]:
+            self._connection.call(self._catalog.clear_fault(name))
+            self._noted.discard(name)
+        while self._waiting:  # one stays until it is written: the store may be away for a while
+            fault = self._waiting[0]
             reason = fault.reason if fault.record is None else f"record {fault.record}: {fault.reason}"
             self._connection.call(self._catalog.note_fault(fault.channel, fault.key, reason))
             self._noted.add(f"{fault.channel}.{fault.key}" if fault.key else fault.channel)
             if fault.key:
                 self._tell_subscriber(fault)
+            self._waiting.popleft()
 
     def _tell_subscriber(self, fault: ChannelFault) -> None:
         """A result without rows and with the reason."""
