@@ -7,7 +7,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -69,7 +69,7 @@ class Driver:
         self._datasets = DatasetQueries(
             spark, deployment, self._warehouse, self._views, self.progress, self._ingest, self._failed, self._lease_term
         )
-        self._channels = ChannelSet(spark, self.progress, self._schedule)
+        self._channels = ChannelSet(spark, self.progress, self._schedule, self._matcher.remove)
         self._unconfirmed = 0  # the revision of the subscriptions that are loaded, while their sites do not know of it
         self._outdated = False  # datasets or channels have changed since the last update of the channels
         self._maintained = self._analysed = time.monotonic()
@@ -105,16 +105,19 @@ class Driver:
             self._outdated = True
             self._channels.apply(channels)
         subscriptions = self._changes(SUBSCRIPTIONS)
-        touched = self._subscribers.apply(subscriptions, time.monotonic())
+        changed = self._subscribers.apply(subscriptions, time.monotonic())
         if any(key.count(".") == 2 for key, _ in subscriptions):  # not leases, not what was confirmed
             self._unconfirmed = self._followers[SUBSCRIPTIONS].revision
         if self._outdated:
             self._outdated = False
-            touched |= self._channels.update(self._datasets.specs)
+            for name in self._channels.update(self._datasets.specs):
+                changed[name] = set(self._subscribers.rows(name))
             for name, ingest in self._datasets.ingests.items():
                 ingest.channels = self._channels.continuous(name)
-        for name in touched & self._channels.running.keys():
-            self._load(self._channels.running[name])
+        for name in changed.keys() & self._channels.running.keys():
+            self._change(self._channels.running[name], changed[name])
+        if changed:
+            self._matcher.fold()
         self._faults.report(self._matcher.faults.take(), self._channels.running)
         if self._unconfirmed:  # what is fed from now on is matched with these subscriptions
             self._connection.call(self._catalog.confirm(self._unconfirmed))
@@ -135,7 +138,7 @@ class Driver:
 
     def subscribed(self) -> dict[str, int]:
         """The rows of each channel's subscription table."""
-        return {name: len(channel.rows) for name, channel in self._channels.running.items()}
+        return {name: channel.count for name, channel in self._channels.running.items()}
 
     def analyse(self) -> None:
         """Write the workload tables of the last hour, for the planners."""
@@ -155,18 +158,19 @@ class Driver:
     def _changes(self, bucket: str) -> list[tuple[str, bytes | None]]:
         return self._connection.call(self._followers[bucket].changes())
 
-    def _load(self, channel: RunningChannel) -> None:
-        """Load the subscriptions of a channel. What is wrong with them must not stop anything else."""
-        valid, refused = valid_values(channel, self._subscribers.rows(channel.name))
-        for key in refused.keys() - channel.off.keys():
-            self._matcher.faults.add(ChannelFault(channel.name, refused[key], key=key))
+    def _change(self, channel: RunningChannel, keys: Collection[str]) -> None:
+        """Take the subscriptions of a channel that came or went. What is wrong with one must stop nothing else."""
+        rows = {key: self._subscribers.row(channel.name, key) for key in keys}
+        valid, refused = valid_values(channel, {key: row for key, row in rows.items() if row is not None})
         try:
-            self._matcher.load(channel, valid)
-            channel.off |= refused
+            self._matcher.change(channel, valid, rows.keys() - valid.keys())
         except Exception as error:
             if is_interruption(error):
                 raise
             self._matcher.faults.add(ChannelFault(channel.name, error_line(error), off=False))
+        for key, reason in refused.items():
+            channel.off[key] = reason
+            self._matcher.faults.add(ChannelFault(channel.name, reason, key=key))
 
     def _ingest(self, table: StreamTable) -> DatasetIngest:
         results = self._result_log(f"dataset-{table.spec.name}-{table.spec.created}")
@@ -178,7 +182,14 @@ class Driver:
         spec = channel.validated.spec
         results = self._result_log(f"channel-{spec.name}-{spec.created}")
         return ScheduledChannel(
-            channel, self._views, self._matcher, results, self._warehouse, self.progress, self._failed
+            channel,
+            self._views,
+            self._matcher,
+            results,
+            self._warehouse,
+            self.progress,
+            self._failed,
+            self._lease.require,
         )
 
     def _result_log(self, producer: str) -> ResultLog:

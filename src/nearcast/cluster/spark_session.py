@@ -44,6 +44,10 @@ _SHORT_BATCHES = {
     "spark.sql.streaming.metricsEnabled": "false",
     "spark.sql.ui.retainedExecutions": "20",
     "spark.sql.codegen.cache.maxEntries": "2000",
+    # Two inputs of one partition each are joined there. Those of kept plans are small, which Spark does not know: it
+    # takes their size for 1 TB, too much to be broadcast.
+    "spark.sql.defaultSizeInBytes": "1t",
+    "spark.sql.maxSinglePartitionBytes": "8191p",
     "spark.cleaner.periodicGC.interval": "5min",
     "spark.python.authenticate.socketTimeout": "60s",  # a busy machine starts a worker slowly
 }

@@ -1,6 +1,9 @@
 """Channel queries compared with DuckDB: every subscription's rows from one statement, and from the query by itself.
 
-`python -m tests.cluster.channels.query_oracle QUERIES [SEED]` draws queries, data and values until one is wrong.
+What may be continuous is also evaluated as the data cluster does it: on the short lane by a kept plan, batch by batch,
+with half of the subscriptions in the base and half in the delta and a restart in the middle; and on the long lane, from
+files. `python -m tests.cluster.channels.query_oracle QUERIES [SEED [SUBSCRIPTIONS]]` draws queries, data and values; a
+case is one query with the values of one subscription.
 """
 
 from __future__ import annotations
@@ -8,26 +11,33 @@ from __future__ import annotations
 import json
 import random
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, cast
 
 import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 from sqlglot import exp
 
 from nearcast.cluster.channels import grid
+from nearcast.cluster.channels.matching import Matcher
 from nearcast.cluster.channels.query_tree import parse_query
 from nearcast.cluster.channels.query_validation import QueryError, validate_query
-from nearcast.cluster.channels.statement import result_sql, subscription_table
+from nearcast.cluster.channels.running_channel import RunningChannel
+from nearcast.cluster.channels.statement import levels_in, result_sql, subscription_table
 from nearcast.cluster.channels.validated_channel import ValidatedChannel
+from nearcast.cluster.datasets.schema import dataset_ddl, parse_ddl
+from nearcast.cluster.datasets.views import DatasetViews
 from nearcast.domain.channel import ChannelSpec, Parameter, check_values
 from nearcast.domain.dataset import DatasetSpec
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 REPORTS = DatasetSpec(
     "reports",
@@ -47,6 +57,17 @@ KINDS, AREAS = ("fire", "flood", "quake"), ("north", "south", "east")
 _START = datetime(2026, 3, 1, tzinfo=UTC)
 
 
+class _Loaded:
+    """A dataset whose frame is given."""
+
+    def __init__(self, spec: DatasetSpec, spark: SparkSession, table: pa.Table) -> None:
+        self.spec, self.version, self.schema = spec, 0, parse_ddl(dataset_ddl(spec), spec.name)
+        self._frame = spark.createDataFrame(table)
+
+    def frame(self) -> DataFrame:
+        return self._frame
+
+
 class World:
     """Rows of all datasets, in Spark and in DuckDB."""
 
@@ -60,7 +81,9 @@ class World:
             + cos(radians(a)) * cos(radians(c)) * pow(sin(radians(d - b) / 2), 2))))"""
         )
         self.tables = {"reports": _reports(rng, rows), "shelters": _shelters(rng), "visits": _visits(rng)}
+        self._views, self.kept = DatasetViews(self.spark), 0
         for name, table in self.tables.items():
+            self._views.tables[name] = cast("Any", _Loaded(DATASETS[name], self.spark, table))
             self.duck.register(name, table)
             self.spark.createDataFrame(table).createOrReplaceTempView(name)
 
@@ -72,13 +95,14 @@ class World:
         self, channel: ValidatedChannel, wanted: Mapping[str, Mapping[str, Any]], reports: str = "reports"
     ) -> dict[str, list[str]]:
         """The rows of each subscription, from one statement."""
-        self.spark.createDataFrame(subscription_table(channel, wanted)).createOrReplaceTempView("subs")
-        radii = {name: {row[name] for row in wanted.values()} for name in channel.statement.radius_parameters}
+        table, keys = subscription_table(channel, wanted.values()), list(wanted)
+        self.spark.createDataFrame(table).createOrReplaceTempView("subs")
         views = {name: name for name in DATASETS} | {"reports": reports}
-        rows = self.spark.sql(result_sql("c", channel, views.__getitem__, "subs", radii)).toArrow().to_pylist()
+        text = result_sql(channel, views.__getitem__, "subs", levels_in(channel, table))
+        rows = self.spark.sql(text).toArrow().to_pylist()
         found: dict[str, list[str]] = {key: [] for key in wanted}
         for row in sorted(rows, key=lambda row: row["position"] or 0):
-            found[row["key"]].append(_canonical(json.loads(row["row"])))
+            found[keys[row["number"]]].append(_canonical(json.loads(row["row"])))
         return found
 
     def expected(self, channel: ValidatedChannel, row: Mapping[str, Any]) -> list[str]:
@@ -94,13 +118,59 @@ class World:
         labels = [label for label, _ in channel.columns]
         return [_canonical(dict(zip(labels, values, strict=True))) for values in found.fetchall()]
 
-    def halves(self) -> tuple[str, str]:
-        """Views of the reports in two batches."""
+    def short_lane(self, channel: ValidatedChannel, wanted: Mapping[str, dict[str, Any]]) -> dict[str, list[str]]:
+        """The rows of each subscription, from batches, by a data cluster that is started again in the middle."""
         table = self.tables["reports"]
-        middle = table.num_rows // 3
-        for name, part in (("reports_1", table.slice(0, middle)), ("reports_2", table.slice(middle))):
-            self.spark.createDataFrame(part).createOrReplaceTempView(name)
-        return "reports_1", "reports_2"
+        cuts = [0, table.num_rows // 4, table.num_rows // 2, table.num_rows - 1, table.num_rows]
+        batches = [table.slice(low, high - low) for low, high in pairwise(cuts)]
+        found: dict[str, list[str]] = {key: [] for key in wanted}
+        for run, some in enumerate((batches[:2], batches[2:])):
+            running, matcher = self._running(channel, wanted, in_base=run)
+            for batch in some:
+                matches = matcher.match_new([running], self._loaded("reports"), batch, self._views)
+                _collect(matches, found)
+            self.kept += any(plan.bases for plan in matcher.kept.plans.values())
+            matcher.remove(running)
+        return found
+
+    def long_lane(self, channel: ValidatedChannel, wanted: Mapping[str, dict[str, Any]]) -> dict[str, list[str]]:
+        """The rows of each subscription, from files that executors wrote."""
+        with tempfile.TemporaryDirectory() as folder:
+            table = self.tables["reports"]
+            for n, part in enumerate((table.slice(0, table.num_rows // 3), table.slice(table.num_rows // 3))):
+                pq.write_table(part, f"{folder}/{n}.parquet")
+            schema = parse_ddl(dataset_ddl(REPORTS), "reports")
+            self.spark.read.schema(schema).parquet(folder).createOrReplaceTempView("reports_files")
+            running, matcher = self._running(channel, wanted, in_base=1)
+            views = {name: name for name in DATASETS} | {"reports": "reports_files"}
+            found: dict[str, list[str]] = {key: [] for key in wanted}
+            _collect(matcher.match([running], views), found)
+            matcher.remove(running)
+            return found
+
+    def _running(
+        self, channel: ValidatedChannel, wanted: Mapping[str, dict[str, Any]], in_base: int
+    ) -> tuple[RunningChannel, Matcher]:
+        """Every second subscription is in the base, the others in the delta, and one is gone."""
+        running, matcher = RunningChannel(channel), Matcher(self.spark)
+        rows = list(wanted.items())
+        matcher.load(running, dict(rows[in_base::2]) | {"gone": dict(rows[0][1])})
+        assert running.shape is not None
+        matcher._fold(running.shape)
+        matcher.change(running, dict(rows[1 - in_base :: 2]), ["gone"])
+        # As if it had been evaluated for a while: the plan is kept from the first batch on.
+        running.shape.unchanged_batches, running.shape.inputs_version = 2, [
+            self._views.version(name) for name in channel.datasets if name != "reports"
+        ]  # fmt: skip
+        return running, matcher
+
+    def _loaded(self, name: str) -> Any:
+        return self._views.tables[name]
+
+
+def _collect(matches: pa.Table, found: dict[str, list[str]]) -> None:
+    for row in matches.to_pylist():
+        found[row["key"]].append(_canonical(json.loads(row["row"])))
 
 
 def channel_of(query: str, period: float | None = 1.0, new: str = "") -> ChannelSpec:
@@ -122,10 +192,15 @@ def compare(world: World, query: str, rng: random.Random, subscriptions: int = 8
         continuous = validate_query(world.spark, channel_of(query, None, "reports"), DATASETS)
     except QueryError:
         return cases
-    parts = [world.answers(continuous, wanted, half) for half in world.halves()]
-    for key in wanted:
-        assert Counter(parts[0][key] + parts[1][key]) == Counter(found[key]), f"batches matter: {query}\n{wanted[key]}"
-    return 2 * cases
+    for lane, answers in (
+        ("short", world.short_lane(continuous, wanted)),
+        ("long", world.long_lane(continuous, wanted)),
+    ):
+        for key in wanted:
+            assert Counter(answers[key]) == Counter(found[key]), (
+                f"{lane} lane: {query}\nfor {wanted[key]}:\n{answers[key]}\ninstead of\n{found[key]}"
+            )
+    return cases
 
 
 def draw_query(rng: random.Random) -> str:
@@ -286,7 +361,7 @@ def _plain(value: Any) -> Any:
 def main(arguments: Sequence[str]) -> None:
     from nearcast.cluster.spark_session import spark_session
 
-    queries, seed = int(arguments[0]), int(arguments[1]) if len(arguments) > 1 else 1
+    queries, seed, subscriptions = (int(text) for text in [*arguments, *("100", "1", "50")[len(arguments) :]])
     rng, spark = random.Random(seed), spark_session("oracle", "local[2]")
     world, cases, wrong, refused = World(spark, rng), 0, 0, 0
     for n in range(queries):
@@ -294,13 +369,15 @@ def main(arguments: Sequence[str]) -> None:
             world = World(spark, rng)
         query = draw_query(rng)
         try:
-            cases += compare(world, query, rng)
+            cases += compare(world, query, rng, subscriptions)
         except QueryError as error:
             refused += 1
             print(f"refused: {query}\n  {str(error).splitlines()[0]}")
         except AssertionError as error:
             wrong += 1
             print(f"WRONG: {error}")
+        if n % 10 == 9:
+            print(f"{n + 1} queries, {cases} cases, {wrong} queries wrong, {world.kept} plans kept", flush=True)
     print(f"{queries} queries, {cases} cases, {wrong} queries wrong, {refused} refused; seed {seed}")
     sys.exit(1 if wrong else 0)
 

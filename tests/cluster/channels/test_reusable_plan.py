@@ -81,15 +81,16 @@ def test_a_reused_plan_gives_the_same_results(spark: SparkSession, tmp_path: Pat
     for n in range(6):
         assert matched((f"a{n}", "fire", 5), (f"b{n}", "flood", 1)) == both(("1", f"a{n}"))
         assert matched((f"a{n}", "fire", 1)) == both(("1", f"a{n}"), ("2", f"a{n}"))
-    assert matcher._plans["reports", False].channels == channels[:1]
+    assert matcher.kept.plans["reports", False].shapes == [channels[0].shape]
     assert matched(("v", "fire", 5), ("z", "fire", 0)) == both(("1", "v")), "only z cannot be divided by"
-    assert not matcher._plans
+    assert not matcher.kept.plans
     assert [channel.failures for channel in channels] == [1, 1]
     assert [(fault.channel, fault.record) for fault in matcher.faults.take()] == [("c", 1), ("f", 1)]
     assert matched(("y", "fire", 5)) == both(("1", "y"))
     for channel in channels:
-        channel.unchanged_batches = 2
+        assert channel.shape is not None
+        channel.shape.unchanged_batches = 2
     assert matched(("x", "fire", 5)) == both(("1", "x"))
-    assert matcher._plans
+    assert matcher.kept.plans
     matcher.load(channels[0], {"3": {"kind": "flood", "least": 0}})
     assert matched(("w", "flood", 1)) == [("c", "3", '{"id":"w"}')]

@@ -7,19 +7,23 @@ from nearcast.cluster.channels.subscribers import Subscribers
 
 def test_equal_subscriptions_of_sites_are_one_row_until_the_last_leaves() -> None:
     table = Subscribers()
-    assert table.apply([("c.k1.tokyo", b'{"x":1}'), ("c.k1.osaka", b'{"x":1}'), ("d.k2.tokyo", b"{}")], 0) == {"c", "d"}
+    assert table.apply([("c.k1.tokyo", b'{"x":1}'), ("c.k1.osaka", b'{"x":1}'), ("d.k2.tokyo", b"{}")], 0) == {
+        "c": {"k1"},
+        "d": {"k2"},
+    }
     assert table.rows("c") == {"k1": {"x": 1}}
-    assert table.apply([("c.k1.tokyo", None)], 1) == set()
+    assert table.apply([("c.k1.tokyo", None)], 1) == {}
     assert table.rows("c") == {"k1": {"x": 1}}
-    assert table.apply([("c.k1.osaka", None)], 1) == {"c"}
+    assert table.apply([("c.k1.osaka", None)], 1) == {"c": {"k1"}}
     assert table.rows("c") == {}
 
 
 def test_the_rows_of_a_site_with_an_expired_lease_are_suspended_until_it_renews() -> None:
     table = Subscribers()
     table.apply([("c.k1.tokyo", b"{}"), ("c.k1.osaka", b"{}"), ("c.k2.tokyo", b"{}")], 0)
-    assert table.apply([("lease.osaka", b"")], 29) == set()
-    assert table.apply([("lease.osaka", b"")], 31) == {"c"}
+    assert table.apply([("lease.osaka", b"")], 29) == {}
+    assert table.apply([("lease.osaka", b"")], 31) == {"c": {"k2"}}, "another site holds k1, too"
     assert set(table.rows("c")) == {"k1"}
-    assert table.apply([("lease.tokyo", b"")], 40) == {"c"}
+    assert (table.row("c", "k1"), table.row("c", "k2")) == ({}, None)
+    assert table.apply([("lease.tokyo", b"")], 40) == {"c": {"k2"}}
     assert set(table.rows("c")) == {"k1", "k2"}

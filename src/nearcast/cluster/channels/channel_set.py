@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from nearcast.cluster.channels.query_validation import validate_query
 from nearcast.cluster.channels.running_channel import RunningChannel
@@ -27,12 +28,16 @@ _log = logging.getLogger(__name__)
 
 
 class ChannelSet:
-    """schedule: makes the ScheduledChannel of a channel with a period."""
+    """schedule: makes the ScheduledChannel of a channel with a period. removed: is told the channels that end."""
 
     def __init__(
-        self, spark: SparkSession, progress: DriverProgress, schedule: Callable[[RunningChannel], ScheduledChannel]
+        self,
+        spark: SparkSession,
+        progress: DriverProgress,
+        schedule: Callable[[RunningChannel], ScheduledChannel],
+        removed: Callable[[RunningChannel], None],
     ) -> None:
-        self._spark, self._progress, self._schedule = spark, progress, schedule
+        self._spark, self._progress, self._schedule, self._removed = spark, progress, schedule, removed
         self._specs: dict[str, ChannelSpec] = {}
         self._refused: dict[str, ChannelSpec] = {}
         self.running: dict[str, RunningChannel] = {}
@@ -53,16 +58,22 @@ class ChannelSet:
         """Run the channels that the catalog has, and no others; returns the names of new ones."""
         changed = [n for n, channel in self.running.items() if self._specs.get(n) != channel.validated.spec]
         for name in changed:
-            del self.running[name]
+            ended = self.running.pop(name)
             if scheduled := self.scheduled.pop(name, None):
                 scheduled.stop()
                 self._progress.forget(name)
+            self._removed(ended)
+        # Channels of one query are validated once.
+        known = {_query(channel.validated.spec): channel.validated for channel in self.running.values()}
         new = set()
         for name, spec in self._specs.items():
             if name in self.running or self._refused.get(name) == spec:
                 continue
             try:
-                validated = validate_query(self._spark, spec, datasets)
+                if (same := known.get(_query(spec))) is not None:
+                    validated = replace(same, spec=spec)
+                else:
+                    validated = known[_query(spec)] = validate_query(self._spark, spec, datasets)
             except Exception as error:  # it was valid when it was added; a dataset must have changed since
                 if not isinstance(error, NearcastError) and is_interruption(error):
                     raise
@@ -91,3 +102,8 @@ class ChannelSet:
         """Stop the scheduled channels."""
         for scheduled in self.scheduled.values():
             scheduled.stop()
+
+
+def _query(spec: ChannelSpec) -> tuple[Any, ...]:
+    """What validation depends on."""
+    return spec.query, spec.parameters, spec.continuous, spec.new

@@ -8,12 +8,14 @@ by the exact distance. Sizes are 64 m times a power of two, called the *level*.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
 
 from nearcast.coordinates.geography import EARTH_RADIUS_KM
 
-__all__ = ["DISTANCE", "FUNCTION", "cell", "cells_around", "height_of", "level_of"]
+__all__ = ["DISTANCE", "FUNCTION", "cell", "cells_around", "height_of", "heights_of", "level_of", "levels_of"]
 
 FUNCTION = "distance"
 _RADIUS = EARTH_RADIUS_KM * 1000
@@ -29,11 +31,21 @@ RETURN 2 * {_RADIUS}D * asin(least(1D, sqrt(pow(sin(radians(lat2 - lat1) / 2), 2
   + cos(radians(lat1)) * cos(radians(lat2)) * pow(sin(radians(lon2 - lon1) / 2), 2))))"""
 
 
+def levels_of(radii: NDArray[np.float64]) -> NDArray[np.int64]:
+    """The smallest level whose cells are not smaller than the radius, for each."""
+    levels = np.ceil(np.log2(np.maximum(radii, _SMALLEST) / _SMALLEST))
+    return np.minimum(levels, _LEVELS).astype(np.int64)
+
+
 def level_of(radius: float) -> int:
-    """The smallest level whose cells are not smaller than the radius."""
-    if radius <= _SMALLEST:
-        return 0
-    return min(math.ceil(math.log2(radius / _SMALLEST)), _LEVELS)
+    """As `levels_of`, for one radius."""
+    return int(levels_of(np.array([radius], dtype=np.float64))[0])
+
+
+def heights_of(levels: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The height of the rows of each level, in degrees."""
+    heights: NDArray[np.float64] = _SMALLEST * np.exp2(levels) / _METRES_PER_DEGREE
+    return heights
 
 
 def height_of(level: int) -> float:

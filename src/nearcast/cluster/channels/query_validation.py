@@ -12,9 +12,10 @@ from sqlglot.errors import ParseError, SqlglotError
 
 from nearcast.cluster.channels import grid
 from nearcast.cluster.channels.batch_dependence import BatchDependenceError, check_batches
+from nearcast.cluster.channels.disjunctions import split_disjunction
 from nearcast.cluster.channels.query_policy import PolicyError
 from nearcast.cluster.channels.query_tree import QueryTree, parse_query, to_sql
-from nearcast.cluster.channels.rewrite import Rewriter, UnsupportedError, free_prefix
+from nearcast.cluster.channels.rewrite import Rewriter, Statement, UnsupportedError, free_prefix
 from nearcast.cluster.channels.statement import result_sql, subscription_ddl
 from nearcast.cluster.channels.validated_channel import ValidatedChannel
 from nearcast.cluster.datasets.schema import dataset_ddl, parse_ddl
@@ -81,7 +82,7 @@ def validate_query(spark: SparkSession, channel: ChannelSpec, datasets: Mapping[
     known = {name: [field.lower() for field in session.table(name).columns] for name in query.datasets}
     rewriter = Rewriter(prefix, known, types, partial(_output_columns, session, types))
     try:
-        statement = rewriter.statement(tree)
+        statement = _split(rewriter, tree) or rewriter.statement(tree)
     except UnsupportedError as error:
         raise QueryError(
             channel.name, query.text, None, f"cannot be answered for all subscriptions at once: {error}"
@@ -89,6 +90,17 @@ def validate_query(spark: SparkSession, channel: ChannelSpec, datasets: Mapping[
     validated = ValidatedChannel(channel, statement, query.datasets, columns, query.timeless)
     _check_plan(session, validated)
     return validated
+
+
+def _split(rewriter: Rewriter, tree: exp.Expr) -> Statement | None:
+    """The statement of a disjunction as a UNION ALL, where that can be written."""
+    parts = split_disjunction(tree)
+    if parts is None:
+        return None
+    try:
+        return rewriter.statement(parts)
+    except UnsupportedError:
+        return None
 
 
 def _parsed(session: SparkSession, channel: ChannelSpec) -> QueryTree:
@@ -290,8 +302,8 @@ def _check_plan(session: SparkSession, channel: ValidatedChannel) -> None:
     from pyspark.errors import PySparkException
 
     spec, prefix = channel.spec, channel.statement.prefix
-    values: dict[str, list[float]] = {name: [1.0, 1000.0] for name in channel.statement.radius_parameters}
-    text = result_sql(spec.name, channel, lambda name: name, f"{prefix}subscriptions", values)
+    levels = dict.fromkeys(channel.statement.radius_parameters, (0, 4))
+    text = result_sql(channel, lambda name: name, f"{prefix}subscriptions", levels)
     try:
         plan = session.sql(text)._jdf.queryExecution().executedPlan()
     except PySparkException as error:

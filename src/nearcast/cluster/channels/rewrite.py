@@ -53,12 +53,12 @@ class Statement:
     def radius_parameters(self) -> tuple[str, ...]:
         return tuple(bound for _, _, _, bound in self.cells if isinstance(bound, str))
 
-    def text(self, view_of: Callable[[str], str], subscriptions: str, values: Mapping[str, Collection[float]]) -> str:
-        """The text for given views. values: in use for the parameters that are a radius."""
+    def text(self, view_of: Callable[[str], str], subscriptions: str, levels: Mapping[str, Collection[int]]) -> str:
+        """The text for given views. levels: on the grid, in use for the parameters that are a radius."""
         around = {}
         for marker, lat, lon, bound in self.cells:
-            bounds = values.get(bound, ()) if isinstance(bound, str) else (bound,)
-            around[marker] = grid.cells_around(lat, lon, {grid.level_of(value) for value in bounds}, self.prefix)
+            used = levels.get(bound, ()) if isinstance(bound, str) else (grid.level_of(bound),)
+            around[marker] = grid.cells_around(lat, lon, used, self.prefix)
         text = re.sub(rf"`?{self.prefix}cells\d+`?", lambda m: around[m[0].strip("`")], self.template)
         text = re.sub(rf"`?{self.prefix}view_(\w+)`?", lambda m: view_of(m[1]), text)
         return text.replace(f"{self.prefix}subscriptions", subscriptions)

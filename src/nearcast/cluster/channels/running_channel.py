@@ -1,4 +1,4 @@
-"""A channel that runs, with the table of its subscriptions."""
+"""A channel that runs, with its subscriptions."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from nearcast.domain.channel import check_values
 from nearcast.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
-    from pyspark.sql import DataFrame
+    from nearcast.cluster.channels.channel_shape import ChannelShape
 
 __all__ = ["RunningChannel", "valid_values"]
 
@@ -23,25 +23,20 @@ _numbers = itertools.count()
 
 @dataclass(eq=False)
 class RunningChannel:
-    """A channel and its subscription table: one row for each distinct set of values, by key.
+    """A channel and its subscriptions: one row for each distinct set of values, by key.
 
-    wanted: all subscriptions. rows: those that are evaluated. off: those that are switched off, with the reason.
+    wanted: all subscriptions. off: those that are switched off, with the reason. shape: evaluates the others.
     problem: why the channel as a whole is switched off; empty while it is not.
     """
 
     validated: ValidatedChannel
     wanted: dict[str, dict[str, Any]] = field(default_factory=dict)
-    rows: dict[str, dict[str, Any]] = field(default_factory=dict)
     off: dict[str, str] = field(default_factory=dict)
     problem: str = ""
     undecided: dict[str, int] = field(default_factory=dict)  # failures of single pairs, by subscription
-    frame: DataFrame | None = None
+    shape: ChannelShape | None = None
     failures: int = 0
-    sql: dict[str, str] = field(default_factory=dict)  # the rewritten query by reader; it changes with the rows
-    rows_version: int = 0
-    inputs_version: object = None  # of all that it reads
-    unchanged_batches: int = 0  # since inputs_version changed
-    loading: threading.Lock = field(default_factory=threading.Lock)
+    loading: threading.RLock = field(default_factory=threading.RLock)
     # Names of channels may be prefixes of each other: a number cannot be mistaken.
     number: int = field(default_factory=lambda: next(_numbers))
 
@@ -50,28 +45,29 @@ class RunningChannel:
         return self.validated.spec.name
 
     @property
-    def view(self) -> str:
-        return f"_subscriptions_{self.number}"
+    def count(self) -> int:
+        """How many subscriptions are evaluated."""
+        return self.shape.count(self.name) if self.shape is not None else 0
 
     @property
     def due(self) -> bool:
         """Whether there is anything to evaluate."""
-        return bool(self.rows) and not self.problem
+        return bool(self.count) and not self.problem
 
-    def radii(self) -> dict[str, set[float]]:
-        """The distinct values in use for the parameters that are a radius."""
-        names = self.validated.statement.radius_parameters
-        return {name: {row[name] for row in self.rows.values()} for name in names}
-
-    def want(self, rows: dict[str, dict[str, Any]]) -> None:
-        """Set the subscriptions. One that was switched off and has left is tried again when it comes back."""
-        self.wanted = rows
-        self.off = {key: reason for key, reason in self.off.items() if key in rows}
-        self.undecided = {key: count for key, count in self.undecided.items() if key in rows}
+    def want(self, added: Mapping[str, dict[str, Any]], removed: Iterable[str]) -> dict[str, dict[str, Any]]:
+        """Note changes of the subscriptions; returns those to be evaluated from now on. One that was switched off and
+        has left is tried again when it comes back."""
+        for key in removed:
+            self.wanted.pop(key, None)
+            self.off.pop(key, None)
+            self.undecided.pop(key, None)
+        self.wanted.update(added)
+        return {key: row for key, row in added.items() if key not in self.off}
 
     def evaluated_rows(self) -> dict[str, dict[str, Any]]:
         """The subscriptions that are not switched off."""
-        return {key: row for key, row in self.wanted.items() if key not in self.off} if self.off else self.wanted
+        with self.loading:
+            return {key: row for key, row in self.wanted.items() if key not in self.off}
 
 
 def valid_values(

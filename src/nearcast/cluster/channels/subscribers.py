@@ -18,75 +18,86 @@ _LEASE_SECONDS = 30.0
 
 
 class Subscribers:
-    """Changes in, subscription tables out; the clock is passed in."""
+    """Changes in, rows of subscription tables out; the clock is passed in."""
 
     def __init__(self) -> None:
-        self._values: dict[tuple[str, str], dict[str, Any]] = {}
-        self._sites: dict[tuple[str, str], set[str]] = {}
+        self._values: dict[str, dict[str, dict[str, Any]]] = {}  # by channel and key
+        self._sites: dict[str, dict[str, set[str]]] = {}
         self._renewed: dict[str, float] = {}
         self._expired: set[str] = set()
 
-    def apply(self, changes: Iterable[tuple[str, bytes | None]], now: float) -> set[str]:
-        """Take changes of the catalog; returns the channels whose tables have changed."""
-        changed: set[str] = set()
-        for key, value in changes:
-            if key == CONFIRMED:
+    def apply(self, changes: Iterable[tuple[str, bytes | None]], now: float) -> dict[str, set[str]]:
+        """Take changes of the catalog; returns the keys that came or went, by channel."""
+        changed: dict[str, set[str]] = {}
+        for name, value in changes:
+            if name == CONFIRMED:
                 continue
-            if key.startswith(_LEASE):
-                self._renewed[key.removeprefix(_LEASE)] = now
+            if name.startswith(_LEASE):
+                self._renewed[name.removeprefix(_LEASE)] = now
                 continue
-            parts = key.split(".")
+            parts = name.split(".")
             if len(parts) != 3:
-                _log.warning("ignored subscription entry %r: not <channel>.<key>.<site>", key)
+                _log.warning("ignored subscription entry %r: not <channel>.<key>.<site>", name)
                 continue
-            channel, subscription, site = parts
+            channel, key, site = parts
             found: dict[str, Any] = {}
             if value is not None:
                 try:
                     found = decode(value, dict[str, Any])
                 except MalformedError as error:
-                    drop("subscription", key, error)
+                    drop("subscription", name, error)
                     continue
-            if value is not None:
                 self._renewed[site] = now  # who subscribes is alive
             self._renewed.setdefault(site, now)
-            row = (channel, subscription)
-            sites = self._sites.setdefault(row, set())
-            before = bool(sites - self._expired)
-            if value is None:
-                sites.discard(site)
-            else:
-                self._values[row] = found
-                sites.add(site)
-            if bool(sites - self._expired) != before:
-                changed.add(channel)
-            if not sites:
-                self._sites.pop(row)
-                self._values.pop(row, None)
-        return changed | self._expire(now)
+            if self._apply(channel, key, site, found if value is not None else None):
+                changed.setdefault(channel, set()).add(key)
+        for channel, keys in self._expire(now).items():
+            changed.setdefault(channel, set()).update(keys)
+        return changed
+
+    def row(self, channel: str, key: str) -> dict[str, Any] | None:
+        """The values of a subscription; None when no live site holds it."""
+        held = self._sites.get(channel, {}).get(key, set()) - self._expired
+        return self._values[channel][key] if held else None
 
     def rows(self, channel: str) -> dict[str, dict[str, Any]]:
         """The values of a channel's subscriptions by key, without those of expired sites only."""
-        return {
-            key: self._values[name, key]
-            for (name, key), sites in self._sites.items()
-            if name == channel and sites - self._expired
-        }
+        values = self._values.get(channel, {})
+        return {key: values[key] for key, sites in self._sites.get(channel, {}).items() if sites - self._expired}
 
     def held(self) -> list[tuple[str, str]]:
         """(site, "<channel>.<key>") of all subscriptions of live sites."""
         return sorted(
             (site, f"{channel}.{key}")
-            for (channel, key), sites in self._sites.items()
+            for channel, keys in self._sites.items()
+            for key, sites in keys.items()
             for site in sites - self._expired
         )
 
-    def _expire(self, now: float) -> set[str]:
+    def _apply(self, channel: str, key: str, site: str, values: dict[str, Any] | None) -> bool:
+        """Whether a row came, went or has other values."""
+        sites = self._sites.setdefault(channel, {}).setdefault(key, set())
+        before = self.row(channel, key)
+        if values is None:
+            sites.discard(site)
+        else:
+            self._values.setdefault(channel, {})[key] = values
+            sites.add(site)
+        different = self.row(channel, key) != before
+        if not sites:
+            self._sites[channel].pop(key)
+            self._values.get(channel, {}).pop(key, None)
+        return different
+
+    def _expire(self, now: float) -> dict[str, set[str]]:
         expired = {site for site, renewed in self._renewed.items() if now - renewed > _LEASE_SECONDS}
         if expired == self._expired:
-            return set()
-        different = expired ^ self._expired
+            return {}
         for site in expired - self._expired:
             _log.warning("site %s: lease not renewed for %g s, its subscriptions are suspended", site, _LEASE_SECONDS)
-        self._expired = expired
-        return {channel for (channel, _), sites in self._sites.items() if sites & different}
+        before, self._expired = self._expired, expired
+        changed = {
+            channel: {key for key, sites in keys.items() if bool(sites - before) != bool(sites - expired)}
+            for channel, keys in self._sites.items()
+        }
+        return {channel: keys for channel, keys in changed.items() if keys}

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from nearcast.cluster.channels import grid
-from nearcast.cluster.channels.statement import result_sql, subscription_ddl, subscription_table
+from nearcast.cluster.channels.statement import levels_in, result_sql, subscription_ddl, subscription_table
 from nearcast.cluster.channels.validated_channel import ValidatedChannel
 from nearcast.cluster.datasets.schema import arrow_schema, dataset_ddl, parse_ddl
 from nearcast.domain.channel import check_values
@@ -31,14 +31,13 @@ def try_channel(
     values: Mapping[str, Any],
 ) -> list[dict[str, Any]]:
     """The rows of one subscription, when the datasets have these records and no others."""
-    subscription = {"trial": check_values(channel.spec, values)}
-    rows = _frame(spark, channel, datasets, records, subscription).toArrow().to_pylist()
+    rows = _frame(spark, channel, datasets, records, [check_values(channel.spec, values)]).toArrow().to_pylist()
     return [json.loads(row["row"]) for row in sorted(rows, key=lambda row: row["position"] or 0)]
 
 
 def explain_channel(spark: SparkSession, channel: ValidatedChannel, datasets: Mapping[str, DatasetSpec]) -> str:
     """The statement for all subscriptions, and Spark's plan of it over empty tables."""
-    frame = _frame(spark, channel, datasets, {}, {})
+    frame = _frame(spark, channel, datasets, {}, [])
     plan = frame._jdf.queryExecution().executedPlan().toString()
     return f"{channel.statement.template}\n\n{plan}"
 
@@ -48,7 +47,7 @@ def _frame(
     channel: ValidatedChannel,
     datasets: Mapping[str, DatasetSpec],
     records: Mapping[str, pa.Table],
-    subscriptions: Mapping[str, Mapping[str, Any]],
+    subscriptions: Sequence[Mapping[str, Any]],
 ) -> DataFrame:
     session = spark.newSession()
     session.sql(grid.DISTANCE)
@@ -60,14 +59,14 @@ def _frame(
             frame = session.createDataFrame(session.sparkContext.emptyRDD(), schema)
         frame.createOrReplaceTempView(name)
     view = f"{channel.statement.prefix}subscriptions"
+    table = subscription_table(channel, subscriptions)
     if subscriptions:
-        frame = session.createDataFrame(subscription_table(channel, subscriptions))
+        frame = session.createDataFrame(table)
     else:
         schema = parse_ddl(subscription_ddl(channel.statement.prefix, channel.spec.parameters), view)
         frame = session.createDataFrame(session.sparkContext.emptyRDD(), schema)
     frame.createOrReplaceTempView(view)
-    radii = {name: {row[name] for row in subscriptions.values()} for name in channel.statement.radius_parameters}
-    return session.sql(result_sql(channel.spec.name, channel, lambda name: name, view, radii))
+    return session.sql(result_sql(channel, lambda name: name, view, levels_in(channel, table)))
 
 
 def _numbered(table: pa.Table, columns: pa.Schema) -> pa.Table:

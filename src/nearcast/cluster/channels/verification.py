@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from nearcast.cluster.channels import grid
 from nearcast.cluster.channels.query_validation import QueryError
-from nearcast.cluster.channels.statement import result_sql, subscription_table
+from nearcast.cluster.channels.statement import levels_in, result_sql, subscription_table
 from nearcast.cluster.channels.validated_channel import ValidatedChannel
 from nearcast.cluster.datasets.schema import dataset_ddl, parse_ddl
 from nearcast.cluster.spark_errors import is_interruption
@@ -41,24 +41,24 @@ def verify_statement(spark: SparkSession, channel: ValidatedChannel, datasets: M
         session.createDataFrame(rows, schema).createOrReplaceTempView(name)
     types = {p.name: p.type for p in channel.spec.parameters}
     drawn = [{name: _parameter(kind, rng) for name, kind in types.items()} for _ in range(_SUBSCRIPTIONS)]
-    wanted = {f"s{n}": check_values(channel.spec, row) for n, row in enumerate(drawn)}
+    wanted = [check_values(channel.spec, row) for row in drawn]
     view = f"{channel.statement.prefix}subscriptions"
-    session.createDataFrame(subscription_table(channel, wanted)).createOrReplaceTempView(view)
-    radii = {name: {row[name] for row in wanted.values()} for name in channel.statement.radius_parameters}
-    text = result_sql(channel.spec.name, channel, lambda name: name, view, radii)
-    found: dict[str, Counter[str]] = {key: Counter() for key in wanted}
+    subscriptions = subscription_table(channel, wanted)
+    session.createDataFrame(subscriptions).createOrReplaceTempView(view)
+    text = result_sql(channel, lambda name: name, view, levels_in(channel, subscriptions))
+    found: list[Counter[str]] = [Counter() for _ in wanted]
     try:
         for row in session.sql(text).toArrow().to_pylist():
-            found[row["key"]][_canonical(row["row"])] += 1
-        expected = {key: _plain(session, channel, types, row) for key, row in wanted.items()}
+            found[row["number"]][_canonical(row["row"])] += 1
+        expected = [_plain(session, channel, types, row) for row in wanted]
     except Exception as error:
         if is_interruption(error):
             raise
         return  # such as a division by zero
-    for key, row in wanted.items():
-        same = expected[key] == found[key]
+    for row, right, answer in zip(wanted, expected, found, strict=True):
+        same = right == answer
         if _ties(channel.spec.query):  # which of several equal rows come first is not defined
-            same = expected[key].total() == found[key].total()
+            same = right.total() == answer.total()
         if not same:
             raise QueryError(
                 channel.spec.name, channel.spec.query, None,

@@ -1,0 +1,184 @@
+"""Channels of one query shape: their statements are the same, so one plan answers the subscriptions of all of them.
+
+Their subscriptions are a base and a delta: the base is large, cached in Spark and part of a kept plan; what was added
+since is appended to the small delta; what was removed since is only noted, and its results are dropped. So a change
+costs what changed. When it has grown, the delta is folded: both become one new base.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from nearcast.cluster.channels.statement import levels_in, number_column, subscription_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from nearcast.cluster.channels.validated_channel import ValidatedChannel
+
+__all__ = ["MATCHES", "ChannelShape", "ShapeState", "SubscriptionBase", "SubscriptionNames", "shape_of"]
+
+MATCHES = pa.schema([("channel", pa.string()), ("key", pa.string()), ("row", pa.string()), ("position", pa.int32())])
+# Columns of a row that do not go to Spark: whose subscription it is.
+_NAMES = ["channel", "key"]
+# The delta becomes part of the base when it has more rows than this, or than 2 % of a larger base, up to a limit.
+_LARGEST_DELTA, _LARGEST_SHARE, _DELTA_LIMIT = 1_000, 0.02, 5_000
+
+_numbers = itertools.count()
+_subscription_numbers = itertools.count()
+
+
+def shape_of(channel: ValidatedChannel) -> object:
+    """Channels with equal shapes have one statement. A scheduled channel runs by its own clock: it shares with none."""
+    spec = channel.spec
+    own = None if spec.continuous else (spec.name, spec.created)
+    return own, spec.new, spec.parameters, channel.statement, channel.columns, channel.datasets
+
+
+@dataclass(frozen=True, eq=False)
+class SubscriptionBase:
+    """Subscriptions in Spark. rows: with the names of their channels and their keys. frame: None without rows."""
+
+    rows: pa.Table
+    frame: DataFrame | None
+    number: int = field(default_factory=lambda: next(_numbers))
+
+    @property
+    def view(self) -> str:
+        return f"_subscriptions_{self.number}"
+
+
+@dataclass(frozen=True, eq=False)
+class ShapeState:
+    """What an execution sees. delta: rows since the base was made. removed: numbers of rows of either that are gone."""
+
+    base: SubscriptionBase
+    delta: pa.Table
+    removed: frozenset[int] = frozenset()
+
+    @property
+    def bulky(self) -> bool:
+        """Whether the delta is too large to be sent with every batch."""
+        return bool(self.delta.num_rows > _DELTA_LIMIT)
+
+    @property
+    def should_fold(self) -> bool:
+        """Whether a new base is worth its cost."""
+        largest = max(_LARGEST_DELTA, min(int(self.base.rows.num_rows * _LARGEST_SHARE), _DELTA_LIMIT))
+        return bool(self.delta.num_rows > largest or len(self.removed) > max(largest, self.base.rows.num_rows // 10))
+
+
+class ChannelShape:
+    """Any thread may read `state`; changes are made by one thread at a time. channels: their names. unchanged_batches:
+    since inputs_version changed, which is that of all that the statement reads."""
+
+    def __init__(self, validated: ValidatedChannel) -> None:
+        self.validated, self.channels = validated, set[str]()
+        self._number_column = number_column(validated)
+        self._index: dict[str, dict[str, int]] = {}  # the number of each subscription, by channel and key
+        self._lock = threading.Lock()
+        self.folding = threading.Lock()
+        empty = self._rows("", {})
+        self.state = ShapeState(SubscriptionBase(empty, None), empty)
+        self.inputs_version: object = None
+        self.unchanged_batches = 0
+
+    @property
+    def name(self) -> str:
+        """For the log."""
+        return ", ".join(sorted(self.channels))
+
+    def count(self, channel: str) -> int:
+        """How many subscriptions of a channel are evaluated."""
+        return len(self._index.get(channel, ()))
+
+    def change(self, channel: str, added: Mapping[str, Mapping[str, Any]], removed: Iterable[str]) -> None:
+        """Take changes of a channel's subscriptions; a key that is known gets its new values."""
+        with self._lock:
+            index = self._index.setdefault(channel, {})
+            gone = [index.pop(key) for key in (*removed, *added) if key in index]
+            rows = self._rows(channel, added)
+            index.update(zip(added, self._numbers_of(rows).tolist(), strict=True))
+            delta = pa.concat_tables([self.state.delta, rows]) if added else self.state.delta
+            self.state = replace(self.state, delta=delta, removed=self.state.removed.union(gone))
+
+    def clear(self, channel: str) -> None:
+        """Remove all subscriptions of a channel."""
+        self.change(channel, {}, list(self._index.get(channel, ())))
+        self._index.pop(channel, None)
+
+    def live_rows(self, state: ShapeState) -> pa.Table:
+        """The rows of base and delta that are not removed, in the order of their numbers."""
+        return self.without(pa.concat_tables([state.base.rows, state.delta]), state.removed).combine_chunks()
+
+    def without(self, rows: pa.Table, removed: frozenset[int]) -> pa.Table:
+        """Rows whose subscriptions are not removed."""
+        return rows.filter(pa.array(~_among(self._numbers_of(rows), removed))) if removed else rows
+
+    def replace_base(self, before: ShapeState, base: SubscriptionBase) -> None:
+        """Use a base with all rows of a state. What changed since stays the delta."""
+        with self._lock:
+            now = self.state
+            gone = now.removed - before.removed
+            self.state = ShapeState(base, now.delta.slice(before.delta.num_rows).combine_chunks(), gone)
+
+    def names(self, state: ShapeState) -> list[pa.Table]:
+        """Tables for `SubscriptionNames`."""
+        return [self.named(state.base.rows), self.named(state.delta)]
+
+    def levels(self, *rows: pa.Table) -> dict[str, frozenset[int]]:
+        """The levels on the grid that rows use."""
+        return levels_in(self.validated, *rows)
+
+    def spark_rows(self, rows: pa.Table) -> pa.Table:
+        """Rows as the statement reads them."""
+        return rows.drop_columns(_NAMES)
+
+    def _rows(self, channel: str, rows: Mapping[str, Mapping[str, Any]]) -> pa.Table:
+        numbers = [next(_subscription_numbers) for _ in rows]
+        table = subscription_table(self.validated, rows.values(), numbers)
+        table = table.append_column("channel", pa.array([channel] * len(rows), pa.string()))
+        return table.append_column("key", pa.array(list(rows), pa.string()))
+
+    def _numbers_of(self, rows: pa.Table) -> NDArray[np.int64]:
+        return np.asarray(rows[self._number_column].to_numpy())
+
+    def named(self, rows: pa.Table) -> pa.Table:
+        """The number, channel and key of rows."""
+        return rows.select([self._number_column, *_NAMES]).rename_columns(["number", *_NAMES])
+
+
+class SubscriptionNames:
+    """Finds channel and key of subscriptions by their numbers. named: tables of them, each in the order of numbers."""
+
+    def __init__(self, named: Iterable[pa.Table]) -> None:
+        self._tables = [(np.asarray(table["number"].to_numpy()), table) for table in named if table.num_rows]
+
+    def matches(self, found: pa.Table, removed: frozenset[int]) -> pa.Table:
+        """Rows (channel, key, row as JSON, position) from rows with numbers, without those of removed subscriptions."""
+        numbers = np.asarray(found["number"].to_numpy())
+        if removed:
+            kept = ~_among(numbers, removed)
+            numbers, found = numbers[kept], found.filter(pa.array(kept))
+        parts = [MATCHES.empty_table()]
+        for known, table in self._tables:
+            places = np.minimum(np.searchsorted(known, numbers), len(known) - 1)
+            here = np.flatnonzero(known[places] == numbers)
+            if not len(here):
+                continue
+            names = table.take(pa.array(places[here]))
+            rows = found if len(here) == len(numbers) else found.take(pa.array(here))
+            parts.append(pa.table([names["channel"], names["key"], rows["row"], rows["position"]], schema=MATCHES))
+        return pa.concat_tables(parts)
+
+
+def _among(numbers: NDArray[np.int64], some: frozenset[int]) -> NDArray[np.bool_]:
+    return np.isin(numbers, np.fromiter(some, dtype=np.int64, count=len(some)))

@@ -1,0 +1,100 @@
+"""Runs the statements of channels in Spark, within a limit of time."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from nearcast.cluster.channels.channel_shape import ChannelShape, ShapeState, SubscriptionBase
+from nearcast.cluster.channels.statement import NUMBERED, result_sql
+from nearcast.cluster.channels.time_limit import TimeLimit
+from nearcast.cluster.spark_errors import error_line, is_interruption
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["Evaluation", "EvaluationError"]
+
+
+class EvaluationError(Exception):
+    """A query that cannot be planned or takes too long, whatever the subscriptions and records are."""
+
+
+class Evaluation:
+    """limit: seconds that one evaluation may take. lock: held while views are made and used by name."""
+
+    def __init__(self, spark: SparkSession, limit: float) -> None:
+        self.spark, self._limit, self.lock = spark, limit, threading.RLock()
+        self._views: dict[str, str] = {}
+        self._numbers = itertools.count()
+
+    def run(self, queries: Sequence[str]) -> pa.Table:
+        """The rows (number, row as JSON, position) of statements, from one plan."""
+        try:
+            with self.lock:
+                frame = self.spark.sql(" UNION ALL ".join(queries))
+        except Exception as error:
+            self.check_running(error)
+            raise EvaluationError(error_line(error)) from error
+        return self.rows(frame)
+
+    def rows(self, frame: DataFrame) -> pa.Table:
+        """The rows of a plan."""
+        limit = TimeLimit(self.spark, self._limit)
+        try:
+            with limit:
+                return frame.toArrow().cast(NUMBERED)
+        except Exception as error:
+            if limit.exceeded:
+                raise EvaluationError(f"it took longer than {self._limit:g} s") from error
+            raise
+
+    def check_running(self, error: Exception) -> None:
+        """Raise an error that says that Spark ends, or that the query is stopped: nobody's fault."""
+        if is_interruption(error) or self.spark.sparkContext._jsc.sc().isStopped():
+            raise error
+
+    def view(self, use: str, frame: DataFrame) -> str:
+        """A temporary view for one use; the name cannot be that of another use."""
+        name = self._views.setdefault(use, f"_view_{next(self._numbers)}")
+        frame.createOrReplaceTempView(name)
+        return name
+
+    def base(self, shape: ChannelShape, rows: pa.Table) -> SubscriptionBase:
+        """Rows in Spark's memory, and views of them; that for kept plans has the suffix `_broadcast`."""
+        if not rows.num_rows:
+            return SubscriptionBase(rows, None)
+        frame = self.spark.createDataFrame(shape.spark_rows(rows))
+        frame = frame.repartition(int(self.spark.conf.get("spark.sql.shuffle.partitions") or "2")).cache()
+        frame.count()  # now, not in the next micro-batch
+        base = SubscriptionBase(rows, frame)
+        frame.createOrReplaceTempView(base.view)
+        frame.hint("broadcast").createOrReplaceTempView(f"{base.view}_broadcast")
+        return base
+
+    def drop(self, base: SubscriptionBase) -> None:
+        """Forget a base that no execution uses any more."""
+        if base.frame is not None:
+            base.frame.unpersist()
+            for suffix in ("", "_broadcast", "_all"):
+                self.spark.catalog.dropTempView(base.view + suffix)
+
+    def whole_sql(self, shape: ChannelShape, state: ShapeState, view_of: Mapping[str, str]) -> str:
+        """The statement for base and delta."""
+        base, delta = state.base, state.delta
+        view = base.view
+        if delta.num_rows:
+            rows = self.spark.createDataFrame(shape.spark_rows(delta))
+            view = f"{base.view}_all"
+            (rows if base.frame is None else base.frame.union(rows)).createOrReplaceTempView(view)
+        return self.sql(shape, view_of, view, shape.levels(base.rows, delta))
+
+    @staticmethod
+    def sql(
+        shape: ChannelShape, view_of: Mapping[str, str], subscriptions: str, levels: Mapping[str, Collection[int]]
+    ) -> str:
+        """The statement for a view of subscriptions."""
+        return result_sql(shape.validated, view_of.__getitem__, subscriptions, levels)
