@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -70,7 +69,7 @@ class DatasetIngest:
         if stored is None:
             matches = self._match_written(table.new_frame(written))
             timer.lap("match")
-            stored = self.results.store(last, group_results(matches, last, time.time_ns() // 1000))
+            stored = self.results.store(last, group_results(matches, last, written.arrived_us))
         timer.lap("write")
         self._require_lease()
         published = self.results.publish(stored)
@@ -105,7 +104,7 @@ class DatasetIngest:
         if stored is None:
             matches = self._matcher.match_new(self.channels, self._table, batch.valid, self._views)
             timer.lap("match")
-            stored = self.results.store(batch.last, group_results(matches, batch.last, time.time_ns() // 1000))
+            stored = self.results.store(batch.last, group_results(matches, batch.last, batch.arrived_us))
         timer.lap("write")
         self._require_lease()
         published = self.results.publish(stored)

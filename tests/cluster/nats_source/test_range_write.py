@@ -54,7 +54,9 @@ def test_executors_write_the_table_that_the_driver_would_write(
         if lane == "short":
             rows = reader.read_range(1, 9000)
             assert rows is not None
-            table.keep(table.validate(rows))
+            batch = table.validate(rows)
+            arrived_us = batch.arrived_us
+            table.keep(batch)
         else:
             found = reader.long_batch(0, 0)
             assert found is not None
@@ -63,6 +65,7 @@ def test_executors_write_the_table_that_the_driver_would_write(
             written = write_ranges(spark, table, reader.ranges, parts, last)
             assert (written.rows, written.refused) == (5940, 3060)
             assert table.new_frame(written).count() == 5940
+            assert written.arrived_us == arrived_us > 0, "ids of results are the same on both lanes"
             table.keep_written(written, last)
         table.close()
         assert (table.position, table.notified) == (9000, 9000)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nearcast.cluster.datasets.warehouse import Warehouse
     from nearcast.cluster.nats_source.blocking_connection import BlockingConnection
 
-__all__ = ["RESULTS", "ResultLog", "group_results"]
+__all__ = ["RESULTS", "ResultLog", "group_results", "result_id"]
 
 _log = logging.getLogger(__name__)
 _LARGEST = 512 << 10
@@ -53,6 +53,8 @@ class StoredResults:
 def group_results(rows: pa.Table, execution: int, at_us: int) -> pa.Table:
     """One result for each subscription from rows (channel, key, row as JSON, position); a large one in several parts.
 
+    at_us: the time of the results. It is part of their ids, so it must follow from the execution, not from a clock: a
+    repeated execution has the same ids, on either lane.
     position: where the query orders its rows, the place of each within its result.
     """
     if pc.any(pc.is_valid(rows["position"])).as_py():
@@ -111,8 +113,11 @@ class ResultLog:
             table["at"].cast(pa.int64()).to_pylist(), table["part"].to_pylist(), table["payload"].to_pylist(),
             strict=True,
         ):  # fmt: skip
-            message_id = f"{channel}:{key}:{at}:{execution}" + (f";{part}" if part else "")
-            message = (subjects.channel_results(channel, key), message_id, payload.encode())
+            message = (
+                subjects.channel_results(channel, key),
+                result_id(channel, key, at, execution, part),
+                payload.encode(),
+            )
             waiting.setdefault(channel, []).append(message)
         published = 0
         for channel, messages in waiting.items():
@@ -157,6 +162,11 @@ class ResultLog:
         pattern = subjects.channel_results(channel, "*")
         entries = self._connection.call(reader.read_range(stream, pattern, position + 1, last + 1))
         return {entry.id.decode() for entry in entries if entry.id}
+
+
+def result_id(channel: str, key: str, at_us: int, execution: int, part: int) -> str:
+    """The id of a result, or of a part of it: a stamp, which has no clock in it."""
+    return f"{channel}:{key}:{at_us}:{execution}" + (f";{part}" if part else "")
 
 
 def _parts(rows: Iterable[str]) -> list[list[str]]:

@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class ScheduledChannel:
-    """Executions are numbered by the periods since 1970."""
+    """Executions are numbered by the periods since 1970. require_lease: raises when another driver may have begun."""
 
     def __init__(
         self,
@@ -37,9 +37,11 @@ class ScheduledChannel:
         warehouse: Warehouse,
         progress: DriverProgress,
         failed: Callable[[str, str], None],
+        require_lease: Callable[[], None],
     ) -> None:
         self.channel, self._views, self._matcher = channel, views, matcher
         self.results, self._warehouse, self._progress, self._failed = results, warehouse, progress, failed
+        self._require_lease = require_lease
         state = warehouse.load_state(results.folder)
         self._execution = int(state.get("execution", 0))
         self._position = state.get("position")
@@ -79,11 +81,12 @@ class ScheduledChannel:
                 new = NewRecords(spec.new, table.schema, frame.toArrow)
             matches = self._matcher.match([self.channel] if rows or not spec.new else [], view_of, new)
             timer.lap("match")
-            results = group_results(matches, number, time.time_ns() // 1000)
+            results = group_results(matches, number, round(number * (spec.period or 1.0) * 1e6))
             stored = self.results.store(number, results, {"position": high})
         else:
             high = int(stored.metadata.get("position", high))
         timer.lap("write")
+        self._require_lease()
         published = self.results.publish(stored)
         self._execution, self._position = number, high
         self._save()

@@ -28,7 +28,8 @@ _MOST_PENDING = 500_000
 
 @dataclass(frozen=True)
 class Manifest:
-    """What executors have written: files of records and of refused ones, how many, and how far each source has come."""
+    """What executors have written: files of records and of refused ones, how many, how far each source has come, and
+    when the last message came to the stream."""
 
     files: Sequence[TableFile] = ()
     refused_files: Sequence[TableFile] = ()
@@ -36,6 +37,7 @@ class Manifest:
     refused: int = 0
     removed: int = 0
     watermarks: Watermarks = field(default_factory=Watermarks)
+    arrived_us: int = 0
 
 
 @dataclass(frozen=True)

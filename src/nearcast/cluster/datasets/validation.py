@@ -29,7 +29,8 @@ QUARANTINE = pa.schema(
 class ValidatedBatch:
     """A micro-batch: valid and refused records. times: of the valid ones. last: the last sequence; 0 when it is empty.
 
-    removed: messages that were removed before they were read. watermarks: after this batch.
+    removed: messages that were removed before they were read. watermarks: after this batch. arrived_us: when the last
+    of its messages came to the stream; 0 when there is none.
     """
 
     valid: pa.Table
@@ -38,6 +39,7 @@ class ValidatedBatch:
     last: int
     removed: int
     watermarks: Watermarks
+    arrived_us: int = 0
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,8 @@ class RecordValidator:
             watermarks = watermarks.advanced(sources_of(_flat(valid["id"])), times, _flat(records["_arrived"]))
         last = int(pc.max(batch["sequence"]).as_py()) if batch.num_rows else 0
         count = int(pc.sum(batch["removed"]).as_py() or 0)
-        return ValidatedBatch(records, pa.concat_tables(quarantine), times, last, count, watermarks)
+        arrived_us = int(pc.max(batch["time"]).cast(pa.int64()).as_py() or 0)
+        return ValidatedBatch(records, pa.concat_tables(quarantine), times, last, count, watermarks, arrived_us)
 
     def _out_of_time(
         self, valid: pa.Table, records: pa.Table, times: pa.Array, watermarks: Watermarks

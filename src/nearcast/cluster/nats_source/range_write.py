@@ -55,6 +55,7 @@ class _RangeWriter:
             batch.refused.num_rows,
             batch.removed,
             batch.watermarks,
+            batch.arrived_us,
         )
 
 
@@ -75,4 +76,5 @@ def write_ranges(
         sum(manifest.refused for manifest in found),
         sum(manifest.removed for manifest in found),
         watermarks,
+        max((manifest.arrived_us for manifest in found), default=0),
     )
