@@ -1,6 +1,6 @@
 """The data cluster's speed: `python -m benchmarks.cluster [PART …]`.
 
-Parts: source, ingest, matching, latency, sharing, memory, memory:MINUTES.
+Parts: source, ingest, matching, subscriptions, latency, sharing, memory, memory:MINUTES.
 
 Each figure stands beside a baseline measured in the same run. Real servers and a local Spark are started for it.
 """
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from benchmarks.cluster_ingest import ingest
 from benchmarks.cluster_matching import matching
 from benchmarks.cluster_running import latency, memory
+from benchmarks.cluster_subscriptions import subscriptions
 from benchmarks.cluster_workload import REPORTS, two_sites
 from benchmarks.measure import Figure, print_table, timed
 from nats.js.api import AckPolicy, ConsumerConfig
@@ -130,6 +131,7 @@ PARTS = {
     "source": source,
     "ingest": ingest,
     "matching": matching,
+    "subscriptions": subscriptions,
     "sharing": sharing,
     "memory": memory,
     "latency": latency,
@@ -139,7 +141,7 @@ PARTS = {
 def main() -> None:
     for part in sys.argv[1:] or list(PARTS):
         name, _, minutes = part.partition(":")
-        spark = spark_session("nearcast benchmark", master="local[2]")
+        spark = spark_session("nearcast benchmark", master="local[2]", memory="4g")
         print_table(part, memory(spark, float(minutes)) if minutes else PARTS[name](spark))
     spark.stop()
 

@@ -12,6 +12,7 @@ from nearcast.cli.coordinator_call import DEFAULT_URL, UrlOption, call_leader
 from nearcast.cli.dataset import admin, fields
 from nearcast.cli.output import JsonOption, print_fields, print_rows
 from nearcast.cli.serve import ConfigOption
+from nearcast.cli.times import parse_time
 from nearcast.domain.channel import PARAMETER_TYPES, ChannelSpec, Parameter
 from nearcast.errors import InputError
 
@@ -21,7 +22,7 @@ NameArgument = Annotated[str, typer.Argument(help="The channel.")]
 
 @app.callback()
 def root() -> None:
-    """List, add, try and remove channels; list their subscriptions and faults."""
+    """List, add, try, replay and remove channels; list their subscriptions and faults."""
 
 
 @app.command("ls")
@@ -102,6 +103,37 @@ def try_out(
     files = {key: Path(text) for key, text in _pairs(name, "--records", records)}
     for row in at.try_channel(name, files, values):
         typer.echo(json.dumps(row, ensure_ascii=False))
+
+
+@app.command()
+def replay(
+    name: NameArgument,
+    since: Annotated[str, typer.Option(help="A time such as 2026-05-01T12:00, or a span such as 2h.")],
+    value: Annotated[list[str] | None, typer.Option(help="name=value: only the subscription with these.")] = None,
+    to: Annotated[Path | None, typer.Option(help="A .parquet or .jsonl file for the results.")] = None,
+    publish: Annotated[bool, typer.Option("--publish", help="Send the results to the subscribers.")] = False,
+    config: ConfigOption = Path("nearcast.toml"),
+) -> None:
+    """The results of a channel over the records that its dataset has kept: printed, to a file, or to subscribers."""
+    at, moment = admin(config), parse_time("since", since)
+    if moment is None:
+        raise InputError("--since is empty; give a time such as 2026-05-01T12:00, or a span such as 2h")
+    if to is not None and to.suffix not in (".parquet", ".jsonl"):
+        raise InputError(f"--to {to}: unknown file type; allowed: .parquet, .jsonl")
+    types = {parameter.name: parameter.type for parameter in at.channel(name).parameters}
+    values = {key: _typed(name, types.get(key, "string"), text) for key, text in _pairs(name, "--value", value)}
+    results = at.replay_channel(name, moment, values if value or not types else None, publish)
+    if to is not None and to.suffix == ".parquet":
+        import pyarrow.parquet as pq  # slow to import, and only needed here
+
+        pq.write_table(results, to)
+    elif to is not None:
+        to.write_text("".join(f"{line}\n" for line in results["payload"].to_pylist()))
+    if publish or to is not None:
+        typer.echo(f"Channel {name} was replayed: {results.num_rows} results.")
+        return
+    for line in results["payload"].to_pylist():
+        typer.echo(line)
 
 
 @app.command()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nearcast.cluster.channels.query_validation import first_stream, validate_query
+from nearcast.cluster.channels.replay import replay_messages, replay_results
+from nearcast.cluster.channels.subscribers import Subscribers
 from nearcast.cluster.channels.trial import explain_channel, try_channel
 from nearcast.cluster.channels.verification import verify_statement
 from nearcast.cluster.datasets.backfill import backfill
@@ -17,15 +20,17 @@ from nearcast.cluster.datasets.static_table import load_static
 from nearcast.cluster.datasets.warehouse import Warehouse
 from nearcast.cluster.nats_source.blocking_connection import connection_to
 from nearcast.cluster.spark_session import spark_session
-from nearcast.domain.channel import ChannelSpec, check_channel
+from nearcast.domain.channel import ChannelSpec, check_channel, check_values, subscription_key
 from nearcast.domain.dataset import DatasetSpec, check_dataset
 from nearcast.errors import InputError
 from nearcast.nats.audit import AuditLog
-from nearcast.nats.catalog import Catalog
+from nearcast.nats.catalog import SUBSCRIPTIONS, Catalog
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from datetime import datetime
 
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
     from nearcast.domain.deployment import Deployment
@@ -171,6 +176,37 @@ class Admin:
             records[dataset] = read_table(path, schema, required_fields(spec.schema))
         return try_channel(spark, validated, datasets, records, values)
 
+    def replay_channel(
+        self,
+        name: str,
+        since: datetime,
+        values: Mapping[str, Any] | None = None,
+        publish: bool = False,
+        spark: SparkSession | None = None,
+    ) -> pa.Table:
+        """The results of a channel over the records since a time, of all its subscriptions, or of the one with these
+        values. publish: send them to the subscribers, too."""
+        channel = self.channel(name)
+        if values is None:
+            entries = self._connection.call(self._catalog.follow(SUBSCRIPTIONS).changes())
+            known = Subscribers()
+            known.apply(entries, time.monotonic())
+            rows = known.rows(name)
+        else:
+            checked = check_values(channel, values)
+            rows = {subscription_key(checked): checked}
+        if not rows:
+            raise InputError(f"channel {name} has no subscription; give --value for each parameter")
+        spark, datasets = spark or _validation_session(), self.datasets()
+        validated = validate_query(spark, channel, datasets)
+        valid = {key: row for key, row in rows.items() if _fits(channel, row)}
+        warehouse = Warehouse(self._deployment.data_cluster().warehouse)
+        results = replay_results(spark, validated, datasets, warehouse, since, valid)
+        if publish:
+            self._connection.publish(replay_messages(results))
+            self._note("channel replay", name)
+        return results
+
     def remove_channel(self, name: str) -> None:
         """Remove a channel with its results."""
         self._connection.call(self._catalog.remove_channel(name))
@@ -186,6 +222,14 @@ def _named(kind: str, known: dict[str, T], name: str) -> T:
     if name not in known:
         raise InputError(f"there is no {kind} {name!r}; there are: {', '.join(known) or 'none'}")
     return known[name]
+
+
+def _fits(channel: ChannelSpec, row: Mapping[str, Any]) -> bool:
+    try:
+        check_values(channel, row)
+    except InputError:
+        return False
+    return True
 
 
 def _validation_session() -> SparkSession:
