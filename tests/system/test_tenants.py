@@ -12,6 +12,7 @@ from tests.system.conftest import nothing_left_behind
 from tests.system.control import QUICK
 
 import nearcast
+from nearcast.auth.push import push_accounts
 from nearcast.coordinator.leadership import Coordinator
 from nearcast.domain.channel import ChannelSpec
 from nearcast.domain.dataset import DatasetSpec
@@ -108,6 +109,24 @@ async def test_a_flood_of_one_tenant_is_told_by_its_own_agent(city: RunningSites
         assert enforcer.closed("main") == {}
     finally:
         await raw.close()
+
+
+async def test_a_tenant_has_a_rate_that_running_sites_take(city: RunningSites) -> None:
+    city.auth.add_user("service", "crowd", "rival")
+    city.auth.add_tenant("rival", AccessLimits(messages_per_second=100))
+    await push_accounts(city.auth, city.url("edge"))
+    enforcer = city.sites["edge"].limits
+    await until(lambda: any(one.limits.messages_per_second == 100 for one in enforcer.tenants.values()), 60)
+    raw = await _open(city, "crowd", "rival")
+    try:
+        for _ in range(20_000):
+            raw.send("pub.noise", b"", b"0123456789")
+        await until(lambda: "crowd" in enforcer.closed("rival"), 60)
+        assert enforcer.closed("main") == {}
+    finally:
+        await raw.close()
+        city.auth.add_tenant("rival")
+        await push_accounts(city.auth, city.url("edge"))
 
 
 async def test_datasets_and_channels_of_one_are_not_there_for_the_other(city: RunningSites) -> None:

@@ -75,7 +75,7 @@ class LimitEnforcer:
     ) -> None:
         self._site, self._credentials, self._read_tenants, self._tell = site, credentials, tenants, tell
         self.limits = UsageLimits()
-        self._tenants: Mapping[str, Tenant] = {}
+        self.tenants: Mapping[str, Tenant] = {}
         self._connection: Connection | None = None
         self._server = ""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -106,7 +106,7 @@ class LimitEnforcer:
 
     def closed(self, tenant: str) -> dict[str, int]:
         """How many connections of each user of a tenant were closed for a limit."""
-        accounts = {account for account, one in self._tenants.items() if one.name == tenant}
+        accounts = {account for account, one in self.tenants.items() if one.name == tenant}
         return {user: count for (account, user), count in self.limits.closed.items() if account in accounts}
 
     async def _run(self) -> None:
@@ -133,8 +133,8 @@ class LimitEnforcer:
             self._close(close)
 
     def _refresh_tenants(self) -> None:
-        self._tenants = self._read_tenants()
-        self.limits.set_tenants(self._tenants)
+        self.tenants = self._read_tenants()
+        self.limits.set_tenants(self.tenants)
 
     async def _look_around(self) -> None:
         """Who is connected already; what they sent before does not count."""
@@ -175,7 +175,7 @@ class LimitEnforcer:
         task.add_done_callback(self._tasks.discard)
 
     async def _tell_and_kick(self, close: Close) -> None:
-        tenant = self._tenants.get(close.sender.account)
+        tenant = self.tenants.get(close.sender.account)
         try:
             if tenant is not None:
                 await self._tell(
