@@ -98,3 +98,25 @@ def test_a_cap_on_moves_is_kept_and_nothing_gets_worse(instance: literal.Instanc
     if over(before) == 0:
         late = ways > instance.bound[:, None]
         assert late[rows, plan.site].sum() <= late[rows, topics.site].sum()
+
+
+@pytest.mark.parametrize(("seed", "topics", "fill"), [(1, 30, 0.6), (2, 30, 0.9), (3, 300, 0.7), (4, 300, 0.85)])
+def test_no_method_has_less_overload_and_late_topics_with_as_many_moves(seed: int, topics: int, fill: float) -> None:
+    instance = build(seed, topics=topics, sites=10, fill=fill, resources=False)
+    given_topics, ways, rows = instance.topics(), latencies(instance), np.arange(topics)
+    capacity = planners.current_capacity(given_topics, instance.sites)
+    late = ways > instance.bound[:, None]
+    start = all_pairs(given_topics, instance.clients, instance.sites)
+
+    def quality(site: np.ndarray) -> tuple[float, int]:
+        load = np.bincount(site, given_topics.rate, len(instance.sites))
+        return round(float(np.maximum(load - capacity, 0).sum()), 6), int(late[rows, site].sum())
+
+    for plan in (
+        planners.centroid(given_topics, instance.sites),
+        start,
+        hashed(given_topics, [f"topic-{i}" for i in range(topics)], instance.sites),
+    ):
+        found = refined(given_topics, instance.sites, ways, start, moves_at_most=plan.moves)
+        assert found.moves <= plan.moves
+        assert quality(found.site) <= quality(plan.site)
