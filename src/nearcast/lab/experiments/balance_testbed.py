@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["EXPERIMENTS", "BrokerTestbed", "brokers", "run_policy"]
 
 SITES, WINDOW_S = 5, 120.0  # brokers of the edge; how often they are read and balanced, in seconds of the workload
-ALPHA, GAMMA = 0.15, 0.5  # migrate above this variation; shuffle above this one
+ALPHA, GAMMA = 0.05, 0.5  # migrate above this variation; shuffle above this one
 HOT, SPREAD_KM = 0.6, 1.5  # this share of the people lives around the first site
 LIMIT = 60.0
 REPORTS = 4000.0  # bytes; what sites report by themselves between two looks
@@ -324,7 +324,7 @@ EXPERIMENTS = (
         about="5 edge brokers and one of the cloud (NATS servers joined by gateways), 400 subscribers, the emergency "
         "workload with channels of 10, 20 and 30 s; 60 % of the subscribers live around one site. Load is what the "
         "brokers count themselves, in and out, per second of the workload, which runs 60 (quick: 120) times as fast. A "
-        "client publishes the results of the channels in place of the data cluster. α = 0.15, γ = 0.5, looked at every "
+        "client publishes the results of the channels in place of the data cluster. α = 0.05, γ = 0.5, looked at every "
         "two minutes.",
         points=_points,
         seeds=(1, 3),

@@ -192,7 +192,8 @@ def _minimum(
         paper="003",
         figure=figure,
         title=f"Mean hops and traffic against {label}",
-        about="T = 10, s_p = 1, uniform locality; N = 100, L = 5, min_k = 2 unless varied. M is the least that fits.",
+        about="T = 10, s_p = 1, uniform locality; N = 100, L = 5, min_k = 2 unless varied. M is the least that "
+        "fits. `refined` chooses the degrees, from min_k on, and fills places that the others leave free.",
         points=lambda q: _varied(varied, quick if q else full),
         seeds=(4, 20),
         measure=measure_minimum,
