@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
+import re
 import tempfile
 import time
 from pathlib import Path
@@ -41,20 +43,25 @@ SITES, WINDOW_S = 5, 120.0  # brokers of the edge; how often they are read and b
 ALPHA, GAMMA = 0.05, 0.5  # migrate above this variation; shuffle above this one
 HOT, SPREAD_KM = 0.6, 1.5  # this share of the people lives around the first site
 LIMIT = 60.0
-REPORTS = 4000.0  # bytes; what sites report by themselves between two looks
+END, TAIL = re.compile(rb"MSG end\.(\d+) "), 15
 HELLO = b'CONNECT {"verbose":false,"pedantic":false,"echo":false}\r\n'
 POLICIES = ("none", "ldm", "sdm", "gsh")
 PLACEMENTS = ("RND", "RR", "NR")
 
 
 class Subscriber(asyncio.Protocol):
-    """A connection that subscribes and drops what it gets; `ready` once the broker has taken its subscriptions."""
+    """A connection that subscribes and drops what it gets; `ready` once the broker has taken its subscriptions.
+
+    `seen` is the last end of a window that came: what was published before it has come, too.
+    """
 
     def __init__(self, subjects: Iterable[int]) -> None:
-        self._hello = HELLO + b"".join(b"SUB chn.%d %d\r\n" % (key, n) for n, key in enumerate(subjects)) + b"PING\r\n"
+        keys = b"".join(b"SUB chn.%d %d\r\n" % (key, n) for n, key in enumerate(subjects, 1))
+        self._hello = HELLO + b"SUB end.* 0\r\n" + keys + b"PING\r\n"
         self.ready = asyncio.get_running_loop().create_future()
+        self.seen = -1
         self._transport: Any = None
-        self._tail = b""  # an answer may come in two parts
+        self._tail = b""  # what is looked for may come in two parts
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
@@ -62,9 +69,11 @@ class Subscriber(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         data = self._tail + data
-        self._tail = data[-6:]
+        self._tail = data[-TAIL:]
         if not self.ready.done() and b"PONG\r\n" in data:
             self.ready.set_result(None)
+        for end in END.finditer(data):
+            self.seen = max(self.seen, int(end[1]))
         if data.endswith(b"PING\r\n"):
             self._transport.write(b"PONG\r\n")
 
@@ -74,12 +83,6 @@ class Subscriber(asyncio.Protocol):
 
     def write(self, data: bytes) -> None:
         self._transport.write(data)
-
-    async def flushed(self) -> None:
-        """Until the broker has taken all that was written."""
-        self.ready = asyncio.get_running_loop().create_future()
-        self._transport.write(b"PING\r\n")
-        await asyncio.wait_for(self.ready, LIMIT)
 
     def close(self) -> None:
         self._transport.abort()
@@ -174,16 +177,15 @@ async def _bytes(sites: list[SiteSpec]) -> Floats:
     return np.array([float(answer["in_bytes"] + answer["out_bytes"]) for answer in answers])
 
 
-async def _settled_bytes(sites: list[SiteSpec]) -> Floats:
-    """The same once nothing but the sites' own reports is on its way."""
-    before = await _bytes(sites)
+async def _end(window: int, connections: list[Subscriber], cluster: Subscriber) -> None:
+    """Until everybody has got all of a window; told again, as a subscription may not be known everywhere yet."""
     async with asyncio.timeout(LIMIT):
-        while True:
+        for attempt in itertools.count():
+            if all(each.seen >= window for each in connections):
+                return
+            if attempt % 20 == 0:
+                cluster.write(b"PUB end.%d 0\r\n\r\n" % window)
             await asyncio.sleep(0.05)
-            after = await _bytes(sites)
-            if (after - before).max() < REPORTS:
-                return after
-            before = after
 
 
 async def run_policy(bed: BrokerTestbed, specs: list[SiteSpec], at: Ints, policy: str, speed: float) -> list[Row]:
@@ -196,10 +198,11 @@ async def run_policy(bed: BrokerTestbed, specs: list[SiteSpec], at: Ints, policy
     moves = 0
     try:
         for window in range(int(bed.duration_s / WINDOW_S)):
-            before = await _settled_bytes(edges)
+            before = await _bytes(edges)
             inside = (bed.time_s >= window * WINDOW_S) & (bed.time_s < (window + 1) * WINDOW_S)
             await _publish(bed, np.flatnonzero(inside), cluster, window * WINDOW_S, speed)
-            load = (await _settled_bytes(edges) - before) / WINDOW_S / 1000  # kB in a second of the workload
+            await _end(window, connections, cluster)
+            load = (await _bytes(edges) - before) / WINDOW_S / 1000  # kB in a second of the workload
             cov = balance.cov(load)
             rates = np.bincount(bed.key[inside], weights=bed.size[inside], minlength=bed.backend) / WINDOW_S
             computed = balance.loads(bed.problem(rates), at) / 1000
@@ -222,7 +225,7 @@ async def run_policy(bed: BrokerTestbed, specs: list[SiteSpec], at: Ints, policy
 
 
 async def _publish(bed: BrokerTestbed, events: Ints, cluster: Subscriber, begin: float, speed: float) -> None:
-    """The results of one window at their times, then until all of it must be through."""
+    """The results of one window at their times."""
     clock, started = time.perf_counter, time.perf_counter()
     for event in events[np.argsort(bed.time_s[events], kind="stable")].tolist():
         wait = (bed.time_s[event] - begin) / speed - (clock() - started)
@@ -231,7 +234,6 @@ async def _publish(bed: BrokerTestbed, events: Ints, cluster: Subscriber, begin:
         size = int(bed.size[event])
         cluster.write(b"PUB chn.%d %d\r\n%b\r\n" % (bed.key[event], size, bytes(size)))
     await asyncio.sleep(max(0.0, WINDOW_S / speed - (clock() - started)))
-    await cluster.flushed()
 
 
 def measure_testbed(task: Task) -> Iterable[Row]:
