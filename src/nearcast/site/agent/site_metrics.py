@@ -76,12 +76,8 @@ def _site(report: SiteReport, coordinated: bool) -> Iterable[Metric]:
     for peer, milliseconds in report.round_trips.items():
         peers.add_metric([peer], milliseconds / 1000)
     yield peers
-    closed = CounterMetricFamily(
-        "nearcast_site_over_limit_connections", "Connections closed because their user sent too much", labels=["user"]
-    )
-    for user, count in report.over_limit.items():
-        closed.add_metric([user], count)
-    yield closed
+    text = "Connections closed because their user sent too much"
+    yield CounterMetricFamily("nearcast_site_over_limit_connections", text, value=sum(report.over_limit.values()))
 
 
 def _broker(report: SiteReport, varz: Mapping[str, Any]) -> Iterable[Metric]:
