@@ -86,32 +86,32 @@ async def test_the_past_comes_from_a_store_that_answers(city):
 async def test_a_move_waits_for_an_old_store_that_may_have_what_no_other_has(city, monkeypatch):
     """With quorum 1 a store that stopped before the first comparison was given up, with what it alone had."""
     monkeypatch.setattr(repair_machine, "_ABSENT", 1.0)
-    spec = TopicSpec("log", (), ("osaka", "cloud"), 1)
-    async with city(spec, report_seconds=0.2) as c, coordinator(c, lease=5.0) as control:
-        osaka, cloud = c.sites["osaka"].store, c.sites["cloud"].store
-        async with nearcast.connect(c.url("tokyo")) as client:
-            await client.publish("log", {"n": 0})
-            await until(lambda: holds_topic(control.connection, "cloud", "log"))
-            await until(lambda: holds_topic(control.connection, "osaka", "log"))
-            await cloud.stop()
-            receipt = await client.publish("log", {"n": 1}, timeout=30)
+    spec = TopicSpec("log", (), ("osaka", "tokyo"), 1)
+    async with city(spec, report_seconds=0.2) as c, coordinator(c, lease=20.0) as control:
+        osaka, tokyo = c.sites["osaka"].store, c.sites["tokyo"].store  # the coordinator's state is in the cloud
+        async with nearcast.connect(c.url("cloud"), timeout=60) as client:
+            await client.publish("log", {"n": 0}, timeout=60)
+            await until(lambda: holds_topic(control.connection, "tokyo", "log"), limit=60)
+            await until(lambda: holds_topic(control.connection, "osaka", "log"), limit=60)
+            await tokyo.stop()
+            receipt = await client.publish("log", {"n": 1}, timeout=60)
             assert receipt.stores == ("osaka",)
             await osaka.stop()
-            await cloud.start()
-            moving = move(control, "tokyo", "cloud")
-            repair = c.sites["tokyo"].agent.client_services.store.repair
+            await tokyo.start()
+            moving = move(control, "cloud", "tokyo")
+            repair = c.sites["cloud"].agent.client_services.store.repair
             # Only the store that is away is left to be compared with, for longer than others are waited for.
-            await until(lambda: "log" in repair._machines and repair._machines["log"]._peers["cloud"].in_sync)
+            await until(lambda: "log" in repair._machines and repair._machines["log"]._peers["tokyo"].in_sync, limit=60)
             osaka_there, clock = repair._machines["log"]._peers["osaka"], asyncio.get_running_loop().time
-            await until(lambda: repair_machine._absent(osaka_there, clock()))
+            await until(lambda: repair_machine._absent(osaka_there, clock()), limit=60)
             await asyncio.sleep(2)  # the old code was done by now
             assert not moving.done()
             await osaka.start()
             assert await moving == Finish("done")
-            assert kept_by(control) == ("tokyo", "cloud")
+            assert kept_by(control) == ("cloud", "tokyo")
             await osaka.stop()
-            await cloud.stop()
-            await until(lambda: numbers_are(client, "tokyo", 2))
+            await tokyo.stop()
+            await until(lambda: numbers_are(client, "cloud", 2), limit=60)
 
 
 async def test_a_coordinator_that_dies_while_replicas_move_leaves_the_rest_to_the_next(city):
