@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from nats.aio.client import Client
+from nats.errors import BadSubscriptionError
 from nats.errors import Error as NatsError
 
 from nearcast.errors import InputError, NearcastError
@@ -108,8 +109,9 @@ class Connection(Client):
     async def unsubscribe_raw(self, subscription: Subscription) -> None:
         """End a subscription made with `subscribe_raw`."""
         self._handlers.pop(subscription._id, None)
-        if not self.is_closed:
-            await subscription.unsubscribe()
+        with contextlib.suppress(BadSubscriptionError):  # a connection that is closing has ended it already
+            if not self.is_closed:
+                await subscription.unsubscribe()
 
     async def drain_subscription(self, subscription: Subscription) -> None:
         """End a subscription made with `subscribe_raw`, after taking what the broker sent before it heard of it.
@@ -131,7 +133,9 @@ class Connection(Client):
         try:
             async with asyncio.timeout(_CLOSE_LIMIT):  # a TLS transport may wait forever for the other side
                 await super().close()
-        except (OSError, RuntimeError) as error:  # a TimeoutError is one, too; uvloop: the transport is closed
+        # A TimeoutError is an OSError, too. uvloop: the transport is closed. asyncio: a TLS transport whose connection
+        # was lost has no protocol any more, and nats-py writes what is pending.
+        except (OSError, RuntimeError, AttributeError) as error:
             _log.debug("nats: %s", error)
         except asyncio.CancelledError:
             # nats-py cancels a reconnection; if that waits for the end of the same transport, so does this no more.
