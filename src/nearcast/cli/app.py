@@ -45,8 +45,9 @@ COMMANDS = {
     "pub": LazyCommand("nearcast.cli.messages", "pub", "Publish a message."),
     "request": LazyCommand("nearcast.cli.messages", "request", "Send a request to a service, print its answer."),
     "sub": LazyCommand("nearcast.cli.messages", "sub", "Print the messages of a topic or channel as they come."),
-    "demo": _command("demo", "Three sites, fifty pedestrians and cars, warnings: a demonstration of 20 seconds."),
+    "demo": _command("demo", "A city on one machine: five edge sites, a cloud, a story in five acts."),
     "feed": _command("feed", "Feed the records of a file to a dataset."),
+    "trace": _command("trace", "One message's story: published, stored, processed, notified."),
     "web": _command("web", "Serve the console and REST."),
     "up": _command("up", "Run all sites of a configuration on this machine."),
 }

@@ -1,0 +1,56 @@
+"""`nearcast trace`: one message's story."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+import uvloop
+
+from nearcast.cli.coordinator_call import DEFAULT_URL, UrlOption
+from nearcast.cli.output import JsonOption, print_fields, print_json, print_rows
+
+
+def command(
+    message_id: Annotated[str, typer.Argument(metavar="ID", help="Of a publication, or of a notification of it.")],
+    topic: Annotated[str, typer.Option(help="Look only at topics within this pattern.")] = ">",
+    url: UrlOption = DEFAULT_URL,
+    as_json: JsonOption = False,
+) -> None:
+    """Tell what the stores know of a message of a durable topic: published, stored, processed, notified.
+
+    `nearcast pub --json` and `history --json` print ids. To whom it was delivered is not stored.
+
+    Example: nearcast trace car7~1a2b3:tokyo:1763340000000000:17
+    """
+    from nearcast.client.trace import find_story
+    from nearcast.nats.connection import open_connection
+    from nearcast.nats.identity.credentials import given_credentials
+
+    async def work() -> dict[str, Any]:
+        connection = await open_connection([url], name="trace", credentials=given_credentials())
+        try:
+            story = await find_story(connection, message_id, topic)
+        finally:
+            await connection.close()
+        stamp = story.stamp
+        return {
+            "id": stamp.id,
+            "topic": story.topic,
+            "publisher": stamp.publisher,
+            "home": stamp.home,
+            "published": datetime.fromtimestamp(stamp.published_us / 1e6, UTC).isoformat(timespec="milliseconds"),
+            "events": [{"what": e.what, "where": e.where, "after_ms": round(e.after_ms, 1)} for e in story.events],
+            "not_read": list(story.unread),
+        }
+
+    found = uvloop.run(work())
+    if as_json:
+        print_json(found)
+        return
+    events = found.pop("events")
+    print_fields(found, False)
+    typer.echo()
+    rows = [{"after": f"{e['after_ms']:.1f} ms", "what": e["what"], "store": e["where"]} for e in events]
+    print_rows(rows, False, "No store has it.")
