@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -32,7 +34,7 @@ NEEDS_AN_EXTRA = [
     ("coordinates fit --help", "numpy", "plan"),
     ("model simulate --help", "numpy", "plan"),
     ("coordinator run --site cloud", "numpy", "plan"),
-    ("demo --seconds 1", "numpy", "lab"),
+    ("demo --act 1", "numpy", "lab"),
     ("workload follow --out x", "numpy", "lab"),
     ("profile worker --out x.csv", "numpy", "lab"),
     ("profile broker", "numpy", "lab"),
@@ -88,6 +90,40 @@ def leaf_commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[str]:
             yield from leaf_commands(command, (*path, name))
         else:
             yield " ".join((*path, name))
+
+
+def loaded_commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Every command below a group, with how it is typed."""
+    for name in group.commands:
+        command = group.resolve_command(typer.Context(group), [name])[1]
+        if hasattr(command, "commands"):
+            yield from loaded_commands(command, (*path, name))
+        else:
+            yield " ".join((*path, name)), command
+
+
+# Commands that print what a program made, not a value; or run until Ctrl-C; or whose output is a file or one sentence.
+WITHOUT_JSON = (
+    "auth init", "auth tls", "auth add", "auth tenant", "auth revoke", "auth rotate", "auth export", "auth push",
+    "channel add", "channel rm", "channel explain", "channel test", "cluster run", "context add", "context use",
+    "coordinator run", "dataset add", "dataset load", "dataset alter", "dataset backfill", "dataset rm", "demo", "dev",
+    "feed", "init", "lab", "site run", "up", "web", "workload",
+)  # fmt: skip
+
+
+def test_every_command_has_an_example_that_it_accepts_and_json_where_it_prints_values() -> None:
+    root = typer.main.get_command(lazy_app(COMMANDS))
+    commands = dict(loaded_commands(root))
+    assert len(commands) > 90
+    for name, command in commands.items():
+        found = re.search(r"Example: nearcast ([^\n]+)", command.help or "")
+        assert found is not None, f"{name} has no example"
+        words = shlex.split(found[1].partition(", then")[0])
+        assert words[: len(name.split())] == name.split(), f"the example of {name} is of another command"
+        command.make_context(name, words[len(name.split()) :])
+        options = {option for parameter in command.params for option in parameter.opts}
+        listed = any(name == known or name.startswith(f"{known} ") for known in WITHOUT_JSON)
+        assert ("--json" in options) != listed, name
 
 
 def completed(line: str, shell: str = "bash") -> list[str]:

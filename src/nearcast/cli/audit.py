@@ -28,7 +28,10 @@ def list_entries(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List changes of topics, clients, plans, datasets and channels, the oldest first; or of users and keys."""
+    """List changes of topics, clients, plans, datasets and channels, the oldest first; or of users and keys.
+
+    Example: nearcast audit ls
+    """
     entries = AuthFolder.open(folder).notes() if folder is not None else call_leader(url, "audit", "ls")
     print_rows([_row(entry) for entry in entries], as_json, "Nothing was changed yet.")
 

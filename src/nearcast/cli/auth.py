@@ -47,7 +47,10 @@ def root() -> None:
 def init(
     folder: FolderOption = _AUTH, config: ConfigOption = Path("nearcast.toml"), tenant: TenantOption = "main"
 ) -> None:
-    """Make the keys of a deployment, with users for its sites, a coordinator, the data cluster and `admin`."""
+    """Make the keys of a deployment, with users for its sites, a coordinator, the data cluster and `admin`.
+
+    Example: nearcast auth init --config nearcast.toml
+    """
     sites = read_sites(config)
     made = make_deployment_keys(folder, sites, tenant)
     _audit(made, "keys made", f"for {', '.join(site.name for site in sites)}")
@@ -64,7 +67,10 @@ def tls(
     certificate: Annotated[Path | None, typer.Option(help="The site's certificate.")] = None,
     key: Annotated[Path | None, typer.Option(help="The site's private key.")] = None,
 ) -> None:
-    """Make or renew the certificates of all sites, or take yours. Running sites take them within seconds."""
+    """Make or renew the certificates of all sites, or take yours. Running sites take them within seconds.
+
+    Example: nearcast auth tls --config nearcast.toml
+    """
     from nearcast.auth.certificates import take_certificate
 
     opened = AuthFolder.open(folder)
@@ -102,7 +108,10 @@ def add(
     byte_rate_: BytesOption = "",
     out: Annotated[Path | None, typer.Option(help="Also write the credentials here.")] = None,
 ) -> None:
-    """Make a user; its credentials are written into the folder."""
+    """Make a user; its credentials are written into the folder.
+
+    Example: nearcast auth add device car7 --publish gps.car7 --subscribe gps.car7
+    """
     opened = AuthFolder.open(folder)
     grants = Grants(tuple(publish or ()), tuple(subscribe or ()), tuple(channel or ()), tuple(feed or ()))
     limits = AccessLimits(max_connections, max_subscriptions, max_payload, -1, -1, *_rates(rate, byte_rate_))
@@ -134,7 +143,10 @@ def add_tenant(
     byte_rate_: BytesOption = "",
     url: PushOption = "",
 ) -> None:
-    """Make a tenant with users for all sites, or change the limits of one."""
+    """Make a tenant with users for all sites, or change the limits of one.
+
+    Example: nearcast auth tenant acme --max-connections 1000
+    """
     opened = AuthFolder.open(folder)
     new = name not in opened.tenants
     given = max_connections, max_subscriptions, max_payload, max_stored_bytes, max_streams
@@ -149,13 +161,13 @@ def add_tenant(
 
 @app.command("ls")
 def list_users(folder: FolderOption = _AUTH, as_json: JsonOption = False) -> None:
-    """List all users."""
+    """List all users. Example: nearcast auth ls"""
     print_rows([_row(user) for user in AuthFolder.open(folder).users()], as_json, "There are no users.")
 
 
 @app.command()
 def show(name: Name, folder: FolderOption = _AUTH, tenant: TenantOption = "main", as_json: JsonOption = False) -> None:
-    """Show a user, and what it may publish and subscribe to."""
+    """Show a user, and what it may publish and subscribe to. Example: nearcast auth show car7"""
     for user in AuthFolder.open(folder).users():
         if (user.name, user.tenant) == (name, tenant):
             nats = user.claims.nats
@@ -167,7 +179,10 @@ def show(name: Name, folder: FolderOption = _AUTH, tenant: TenantOption = "main"
 
 @app.command()
 def revoke(name: Name, folder: FolderOption = _AUTH, tenant: TenantOption = "main", url: PushOption = "") -> None:
-    """Void a user's credentials; with --url its connections are closed at once."""
+    """Void a user's credentials; with --url its connections are closed at once.
+
+    Example: nearcast auth revoke car7 --url nats://127.0.0.1:4222
+    """
     opened = AuthFolder.open(folder)
     opened.revoke(name, tenant)
     _audit(opened, "user revoked", f"{name} of {tenant}")
@@ -182,7 +197,10 @@ def rotate(
     finish: Annotated[bool, typer.Option("--finish", help="Void all that was signed with earlier keys.")] = False,
     url: PushOption = "",
 ) -> None:
-    """Make a new signing key and new credentials; the old ones stay good until `--finish`."""
+    """Make a new signing key and new credentials; the old ones stay good until `--finish`.
+
+    Example: nearcast auth rotate --url nats://127.0.0.1:4222
+    """
     opened = AuthFolder.open(folder)
     if finish:
         opened.finish_rotation(tenant)
@@ -201,7 +219,10 @@ def export(
     folder: FolderOption = _AUTH,
     tenant: TenantOption = "main",
 ) -> None:
-    """Write what the machine of a site needs: no key that could sign anything."""
+    """Write what the machine of a site needs: no key that could sign anything.
+
+    Example: nearcast auth export tokyo tokyo-auth
+    """
     files = AuthFolder.open(folder).export(site, out, tenant)
     typer.echo(f"{len(files)} files for site {site} are in {out}.")
 
@@ -210,7 +231,10 @@ def export(
 def push(
     url: Annotated[str, typer.Option(envvar="NEARCAST_URL", help="A broker.")], folder: FolderOption = _AUTH
 ) -> None:
-    """Tell running brokers of changed tenants: revocations, keys, limits."""
+    """Tell running brokers of changed tenants: revocations, keys, limits.
+
+    Example: nearcast auth push --url nats://127.0.0.1:4222
+    """
     _push(AuthFolder.open(folder), url)
 
 

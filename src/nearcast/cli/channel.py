@@ -27,7 +27,7 @@ def root() -> None:
 
 @app.command("ls")
 def list_channels(config: ConfigOption = Path("nearcast.toml"), as_json: JsonOption = False) -> None:
-    """All channels."""
+    """All channels. Example: nearcast channel ls"""
     rows = [
         {
             "name": spec.name,
@@ -42,7 +42,7 @@ def list_channels(config: ConfigOption = Path("nearcast.toml"), as_json: JsonOpt
 
 @app.command()
 def info(name: NameArgument, config: ConfigOption = Path("nearcast.toml"), as_json: JsonOption = False) -> None:
-    """One channel with all its settings."""
+    """One channel with all its settings. Example: nearcast channel info by_kind"""
     print_fields(fields(admin(config).channel(name)), as_json)
 
 
@@ -57,7 +57,10 @@ def add(
     keep: Annotated[float, typer.Option(help="Seconds for which results can be replayed.")] = 3600.0,
     config: ConfigOption = Path("nearcast.toml"),
 ) -> None:
-    """Validate a query and add it as a channel."""
+    """Validate a query and add it as a channel.
+
+    Example: nearcast channel add by_kind --query by_kind.sql --param kind:string --continuous
+    """
     if (period is None) != continuous:
         raise InputError(f"channel {name}: give either --period SECONDS or --continuous")
     parameters = tuple(_parameter(name, text) for text in param or [])
@@ -67,7 +70,7 @@ def add(
 
 @app.command("rm")
 def remove(name: NameArgument, config: ConfigOption = Path("nearcast.toml")) -> None:
-    """Remove a channel with its results; its subscribers get no more."""
+    """Remove a channel with its results; its subscribers get no more. Example: nearcast channel rm by_kind"""
     admin(config).remove_channel(name)
     typer.echo(f"Channel {name} is removed.")
 
@@ -78,14 +81,20 @@ def subscriptions(
     url: UrlOption = DEFAULT_URL,
     as_json: JsonOption = False,
 ) -> None:
-    """The subscriptions of registered clients: equal values are one, with its clients and their sites."""
+    """The subscriptions of registered clients: equal values are one, with its clients and their sites.
+
+    Example: nearcast channel subscriptions by_kind
+    """
     rows = call_leader(url, "channel", "subscriptions", name=name)
     print_rows(rows, as_json, "No client that registered with the coordinator subscribes to a channel.")
 
 
 @app.command()
 def explain(name: NameArgument, config: ConfigOption = Path("nearcast.toml")) -> None:
-    """The statement that answers all subscriptions of a channel, and Spark's plan of it."""
+    """The statement that answers all subscriptions of a channel, and Spark's plan of it.
+
+    Example: nearcast channel explain by_kind
+    """
     typer.echo(admin(config).explain_channel(name))
 
 
@@ -96,7 +105,10 @@ def try_out(
     value: Annotated[list[str] | None, typer.Option(help="name=value of a parameter.")] = None,
     config: ConfigOption = Path("nearcast.toml"),
 ) -> None:
-    """The rows that one subscription would get from given records; a JSON object per line. Nothing is published."""
+    """The rows that one subscription would get from given records; a JSON object per line. Nothing is published.
+
+    Example: nearcast channel test by_kind --records reports=reports.jsonl --value kind=fire
+    """
     at = admin(config)
     types = {parameter.name: parameter.type for parameter in at.channel(name).parameters}
     values = {key: _typed(name, types.get(key, "string"), text) for key, text in _pairs(name, "--value", value)}
@@ -142,7 +154,10 @@ def faults(
     config: ConfigOption = Path("nearcast.toml"),
     as_json: JsonOption = False,
 ) -> None:
-    """Channels and subscriptions that are switched off or failed for a record, and why."""
+    """Channels and subscriptions that are switched off or failed for a record, and why.
+
+    Example: nearcast channel faults
+    """
     rows = [
         {"channel": at.partition(".")[0], "subscription": at.partition(".")[2], "reason": reason}
         for at, reason in admin(config).faults(name).items()

@@ -28,6 +28,8 @@ def chaos(
     """Break a deployment in every way, and check that nothing acknowledged is lost. Needs root.
 
     Exit code 1: a promise was broken.
+
+    Example: nearcast lab chaos --seed 7 --quick
     """
     from nearcast.lab.chaos.report import commit, verdict_lines, verdict_table, write_verdict
     from nearcast.lab.chaos.runner import ChaosPlan, run_chaos

@@ -21,14 +21,14 @@ def root() -> None:
 
 @app.command("ls")
 def list_clients(url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
-    """List the registered clients."""
+    """List the registered clients. Example: nearcast client ls"""
     empty = "No client is registered. Clients register with: nearcast.connect(coordinator=...)"
     print_rows(call_leader(url, "client", "ls"), as_json, empty)
 
 
 @app.command()
 def info(name: Name, url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
-    """Show one client: its home, coordinate and topics."""
+    """Show one client: its home, coordinate and topics. Example: nearcast client info car7"""
     print_fields(call_leader(url, "client", "info", name=name), as_json)
 
 
@@ -39,7 +39,10 @@ def move(
     url: UrlOption = DEFAULT_URL,
     as_json: JsonOption = False,
 ) -> None:
-    """Move a client to another home; it connects there before it leaves the old one."""
+    """Move a client to another home; it connects there before it leaves the old one.
+
+    Example: nearcast client move car7 --to osaka
+    """
     answer = call_leader(url, "client", "move", name=name, to=[to])
     print_fields(answer, as_json)
     if answer["error"]:

@@ -35,7 +35,7 @@ def run(
     metrics: MetricsOption = "",
     standby: Annotated[bool, typer.Option(help="Wait while another driver runs, and take over when it ends.")] = False,
 ) -> None:
-    """Keep datasets and execute channels until Ctrl-C."""
+    """Keep datasets and execute channels until Ctrl-C. Example: nearcast cluster run --config nearcast.toml"""
     from nearcast.cli.deployment_credentials import use_credentials
     from nearcast.cluster.driver import Driver
     from nearcast.cluster.driver_lease import DriverLease

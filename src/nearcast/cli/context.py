@@ -41,7 +41,10 @@ def add(
     url: Annotated[str, typer.Option(help="A broker of it.")],
     creds: Annotated[Path | None, typer.Option(help="Your credentials there.")] = None,
 ) -> None:
-    """Add a deployment, or change one. The first one is selected."""
+    """Add a deployment, or change one. The first one is selected.
+
+    Example: nearcast context add city --url nats://127.0.0.1:4222 --creds admin.creds
+    """
     file = _read()
     if creds is not None:
         read_credentials(creds)
@@ -52,7 +55,7 @@ def add(
 
 @app.command()
 def use(name: Annotated[str, typer.Argument(help="The deployment.")]) -> None:
-    """Select the deployment that commands talk to."""
+    """Select the deployment that commands talk to. Example: nearcast context use city"""
     file = _read()
     if name not in file.contexts:
         raise InputError(f"context is {name!r}; allowed: {', '.join(sorted(file.contexts)) or 'none was added yet'}")
@@ -62,7 +65,7 @@ def use(name: Annotated[str, typer.Argument(help="The deployment.")]) -> None:
 
 @app.command("ls")
 def list_contexts(as_json: JsonOption = False) -> None:
-    """List the deployments."""
+    """List the deployments. Example: nearcast context ls"""
     file = _read()
     rows = [
         {"context": name, "url": one.url, "credentials": one.credentials, "selected": name == file.selected}

@@ -52,6 +52,8 @@ def fit_command(
 
     |x_a - x_b| + height_a + height_b estimates the round trip of a and b. Pairs may be missing and may be
     measured one way or both ways; rows of a node with itself are skipped.
+
+    Example: nearcast coordinates fit --rtt rtt.csv --out coordinates.csv
     """
     table = read_table(rtt, LINKS, key=["source", "destination"])
     names, source, destination, rtt_ms = _links(table)

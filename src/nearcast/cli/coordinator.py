@@ -38,7 +38,10 @@ def run(
     ] = None,
     metrics: MetricsOption = "",
 ) -> None:
-    """Run a coordinator until Ctrl-C. Several may run: one leads, and another takes over when it stops."""
+    """Run a coordinator until Ctrl-C. Several may run: one leads, and another takes over when it stops.
+
+    Example: nearcast coordinator run --url nats://127.0.0.1:4222
+    """
     from nearcast.config.coordinator_settings import CoordinatorSettings
     from nearcast.config.validation import read_toml
     from nearcast.coordinator.goals import GOALS, make_goals
@@ -86,5 +89,8 @@ def run(
 
 @app.command()
 def status(url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
-    """Show the leader, the size of its registry, and the result of its last pass."""
+    """Show the leader, the size of its registry, and the result of its last pass.
+
+    Example: nearcast coordinator status
+    """
     print_fields(call_leader(url, "coordinator", "status"), as_json)

@@ -25,7 +25,7 @@ def root() -> None:
 
 @app.command("ls")
 def list_datasets(config: ConfigOption = Path("nearcast.toml"), as_json: JsonOption = False) -> None:
-    """All datasets."""
+    """All datasets. Example: nearcast dataset ls"""
     rows = [
         {"name": spec.name, "source": spec.source, "key": spec.key, "version": spec.version, "schema": spec.schema}
         for spec in admin(config).datasets().values()
@@ -35,7 +35,7 @@ def list_datasets(config: ConfigOption = Path("nearcast.toml"), as_json: JsonOpt
 
 @app.command()
 def info(name: NameArgument, config: ConfigOption = Path("nearcast.toml"), as_json: JsonOption = False) -> None:
-    """One dataset with all its settings."""
+    """One dataset with all its settings. Example: nearcast dataset info reports"""
     print_fields(fields(admin(config).dataset(name)), as_json)
 
 
@@ -61,7 +61,10 @@ def add(
     ] = None,
     config: ConfigOption = Path("nearcast.toml"),
 ) -> None:
-    """Add a dataset."""
+    """Add a dataset.
+
+    Example: nearcast dataset add reports --schema 'id STRING NOT NULL, kind STRING' --from fed.reports
+    """
     from nearcast.cluster.datasets.schema import read_schema
 
     ddl = read_schema(schema, f"dataset {name}")
@@ -75,7 +78,7 @@ def load(
     file: Annotated[Path, typer.Argument(help="CSV with a header, Parquet, or one JSON object per line.")],
     config: ConfigOption = Path("nearcast.toml"),
 ) -> None:
-    """Replace the content of a static dataset by a file."""
+    """Replace the content of a static dataset by a file. Example: nearcast dataset load shelters shelters.csv"""
     typer.echo(f"Dataset {name} has {admin(config).load_dataset(name, file)} rows.")
 
 
@@ -87,7 +90,7 @@ def alter(
     ],
     config: ConfigOption = Path("nearcast.toml"),
 ) -> None:
-    """Add columns to a dataset."""
+    """Add columns to a dataset. Example: nearcast dataset alter reports --add-column 'note STRING'"""
     typer.echo(f"Dataset {name} has the columns: {admin(config).alter_dataset(name, add_column).schema}")
 
 
@@ -99,13 +102,16 @@ def backfill(
     ],
     config: ConfigOption = Path("nearcast.toml"),
 ) -> None:
-    """Put past records into a dataset; no channel is notified of them."""
+    """Put past records into a dataset; no channel is notified of them.
+
+    Example: nearcast dataset backfill reports last-year.parquet
+    """
     typer.echo(f"Dataset {name} has {admin(config).backfill_dataset(name, file)} more records.")
 
 
 @app.command("rm")
 def remove(name: NameArgument, config: ConfigOption = Path("nearcast.toml")) -> None:
-    """Remove a dataset that no channel reads. Its files stay in the warehouse."""
+    """Remove a dataset that no channel reads. Its files stay in the warehouse. Example: nearcast dataset rm reports"""
     admin(config).remove_dataset(name)
     typer.echo(f"Dataset {name} is removed.")
 

@@ -42,7 +42,7 @@ def list_letters(
     url: UrlOption = DEFAULT_URL,
     as_json: JsonOption = False,
 ) -> None:
-    """List dead letters, the oldest publication first."""
+    """List dead letters, the oldest publication first. Example: nearcast dead-letters ls 'gps.*' --since 1h"""
     wanted = _filter(topic, None, reason, since, until)
     letters = _run(url, lambda dead_letters: dead_letters.find(wanted))
     print_rows([letter.to_dict() for letter in letters], as_json, "There are no dead letters.")
@@ -55,7 +55,7 @@ def show(
     url: UrlOption = DEFAULT_URL,
     as_json: JsonOption = False,
 ) -> None:
-    """Show one dead letter with its payload."""
+    """Show one dead letter with its payload. Example: nearcast dead-letters show gps.car7 ID"""
     letters = _run(url, lambda dead_letters: dead_letters.find(_filter(topic, [letter_id])))
     if not letters:
         raise InputError(f"topic {topic!r} has no dead letter with id {letter_id!r}")
@@ -74,7 +74,10 @@ def retry(
     url: UrlOption = DEFAULT_URL,
     as_json: JsonOption = False,
 ) -> None:
-    """Give dead letters to their processors again. One that fails again is a dead letter with one more attempt."""
+    """Give dead letters to their processors again. One that fails again is a dead letter with one more attempt.
+
+    Example: nearcast dead-letters retry 'gps.*' --reason ValueError
+    """
     wanted = _filter(topic, letter_ids, reason, since, until)
 
     async def work(dead_letters: DeadLetters) -> list[RetryOutcome]:
@@ -102,7 +105,10 @@ def drop(
     url: UrlOption = DEFAULT_URL,
     as_json: JsonOption = False,
 ) -> None:
-    """Drop dead letters: they are not listed any more. The publications stay in the history."""
+    """Drop dead letters: they are not listed any more. The publications stay in the history.
+
+    Example: nearcast dead-letters drop 'gps.*' --since 1h
+    """
     wanted = _filter(topic, letter_ids, reason, since, until)
 
     async def work(dead_letters: DeadLetters) -> int:

@@ -33,9 +33,13 @@ DEFAULT_OUT = Path("results")
 
 def add_commands(app: typer.Typer) -> None:
     """A command for each experiment of the catalog, and one for all."""
-    app.command("all", help="Every experiment of the five papers, and the page of results.")(run_all)
+    app.command("all", help=f"Every experiment of the five papers, and the page of results. {_example('all')}")(run_all)
     for name, listed in CATALOG.items():
-        app.command(name, help=listed.summary)(_command(name))
+        app.command(name, help=f"{listed.summary} {_example(name)}")(_command(name))
+
+
+def _example(name: str) -> str:
+    return f"Example: nearcast lab run {name} --quick --out results"
 
 
 def _command(name: str) -> Callable[..., None]:
@@ -70,7 +74,10 @@ def run_all(
     master: Master = None,
     processes: Processes = 0,
 ) -> None:
-    """One experiment after the other; one that fails or cannot be run here is named at the end."""
+    """One experiment after the other; one that fails or cannot be run here is named at the end.
+
+    Example: nearcast lab run all --quick --out results
+    """
     from nearcast.lab.experiments.catalog import load_all
     from nearcast.lab.experiments.page import write_page
 

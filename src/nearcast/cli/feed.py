@@ -21,7 +21,7 @@ def command(
     file: Annotated[Path, typer.Argument(help="A JSON object per line, CSV with a header, or Parquet.")],
     url: Annotated[str, typer.Option(envvar="NEARCAST_URL", help="The broker to feed through.")] = DEFAULT_URL,
 ) -> None:
-    """Feed the records of a file; the cloud's store acknowledges each."""
+    """Feed the records of a file; the cloud's store acknowledges each. Example: nearcast feed reports reports.jsonl"""
     typer.echo(f"Dataset {dataset} was fed {uvloop.run(_feed(dataset, file, url))} records.")
 
 

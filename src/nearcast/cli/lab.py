@@ -69,7 +69,7 @@ def up(
     seed: Annotated[int, typer.Option(help="Of what is random: loss and jitter.")] = 0,
     name: Name = DEFAULT_NAME,
 ) -> None:
-    """Start a wide area and leave it running."""
+    """Start a wide area and leave it running. Example: nearcast lab wan up --topology cities.csv"""
     # Tables need pyarrow and NumPy, which take half a second to load; the other commands do not.
     from nearcast.cli.topology_file import read_topology
 
@@ -86,7 +86,10 @@ def run(
     command: Annotated[list[str], typer.Argument(help="What to run, after --.")],
     name: Name = DEFAULT_NAME,
 ) -> None:
-    """Run a command at a node; its exit code is ours."""
+    """Run a command at a node; its exit code is ours.
+
+    Example: nearcast lab wan run --in tokyo -- ping -c 3 10.77.0.2
+    """
     arguments = wan.find(name).command(node, *command)
     if shutil.which(command[0]) is None:
         raise InputError(f"there is no command {command[0]!r}")
@@ -105,7 +108,10 @@ def change(
     one_way: Annotated[bool, typer.Option("--one-way", help="Only from the first node to the second.")] = False,
     name: Name = DEFAULT_NAME,
 ) -> None:
-    """Change the link between two nodes, both ways, from now on."""
+    """Change the link between two nodes, both ways, from now on.
+
+    Example: nearcast lab wan set tokyo seoul --delay 60ms
+    """
     fields: LinkFields = {}
     if delay is not None:
         fields["delay_ms"] = quantity("--delay", delay, MILLISECONDS)
@@ -129,7 +135,7 @@ def show(
     probes: Annotated[int, typer.Option(min=1, help="Echoes sent per pair; the median is shown.")] = 5,
     name: Name = DEFAULT_NAME,
 ) -> None:
-    """The links as they are set, and the round trip measured now, in ms."""
+    """The links as they are set, and the round trip measured now, in ms. Example: nearcast lab wan show tokyo"""
     area = wan.find(name)
     nodes = area.topology.nodes
     rows = {each: area.links(each) for each in nodes}
@@ -161,7 +167,10 @@ def show(
 
 @commands.command()
 def down(name: Name = DEFAULT_NAME) -> None:
-    """End what runs at the nodes, the emulator and the namespaces; clear what killed emulators left."""
+    """End what runs at the nodes, the emulator and the namespaces; clear what killed emulators left.
+
+    Example: nearcast lab wan down
+    """
     cleared = wan.clear_leftovers()
     if name in wan.running():
         wan.stop(name)

@@ -49,7 +49,10 @@ def simulate(
     seed: Annotated[int, typer.Option(min=0)] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object about what was done.")] = False,
 ) -> None:
-    """Simulate a worker that serves the topics of a run one message at a time, and write what it measures."""
+    """Simulate a worker that serves the topics of a run one message at a time, and write what it measures.
+
+    Example: nearcast model simulate --out runs.csv
+    """
     shortest, longest = processing_ms
     if not 0 < shortest <= longest < np.inf:
         raise InputError(f"--processing-ms is {shortest:g} {longest:g}; two rising positive numbers are needed")
@@ -76,7 +79,10 @@ def train(
     seed: Annotated[int, typer.Option(min=0)] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object with the accuracy.")] = False,
 ) -> None:
-    """Learn the 90th percentile latency of topics that share a worker from runs that measured it."""
+    """Learn the 90th percentile latency of topics that share a worker from runs that measured it.
+
+    Example: nearcast model train --samples runs.csv --out model.bin
+    """
     start = time.perf_counter()
     data = joined([read_samples(path) for path in samples])
     settings = Training(seed=seed)
@@ -117,7 +123,10 @@ def limits(
     margin: Annotated[float, typer.Option(help="Share of the bound that is kept free.")] = 0.1,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list.")] = False,
 ) -> None:
-    """Show r_max: the highest rate at which a topic alone on a worker meets its bound."""
+    """Show r_max: the highest rate at which a topic alone on a worker meets its bound.
+
+    Example: nearcast model limits --model model.bin
+    """
     wanted = processing_ms or [10.0, 20.0, 30.0, 40.0]
     if not 0 < bound_ms < np.inf or not 0 <= margin < 1 or not all(0 < p < np.inf for p in wanted):
         raise InputError("--bound-ms and --processing-ms must be above 0, --margin at least 0 and less than 1")

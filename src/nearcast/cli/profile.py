@@ -37,7 +37,10 @@ def worker(
     seed: Annotated[int, typer.Option(min=0)] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object about what was done.")] = False,
 ) -> None:
-    """Measure p90 against rate, processing time and co-located topics with a real worker. It can be resumed."""
+    """Measure p90 against rate, processing time and co-located topics with a real worker. It can be resumed.
+
+    Example: nearcast profile worker --out runs.csv --seconds 2
+    """
     from nearcast.cli.model import read_samples
     from nearcast.lab.profiling.worker_profile import draw, measure, one_site
     from nearcast.placement.colocation.calibration import overhead_ms
@@ -92,7 +95,10 @@ def broker(
     ] = 3.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Find R_out: the output rate above which p95 latency degrades. The load is made on this machine, too."""
+    """Find R_out: the output rate above which p95 latency degrades. The load is made on this machine, too.
+
+    Example: nearcast profile broker --seconds 2
+    """
     import uvloop
 
     from nearcast.lab.profiling.broker_profile import profile

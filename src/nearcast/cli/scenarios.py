@@ -41,7 +41,10 @@ def swarms(
     seed: Seed = 1,
     out: Out = Path("swarms"),
 ) -> None:
-    """Swarms of drones that change zone every 20 to 60 s; bound 40 ms."""
+    """Swarms of drones that change zone every 20 to 60 s; bound 40 ms.
+
+    Example: nearcast lab run swarms --seconds 60 --policies nearcast,hash
+    """
     from nearcast.lab.scenarios.swarms import SwarmParameters
     from nearcast.lab.scenarios.swarms import swarms as make_swarms
 
@@ -62,7 +65,10 @@ def game(
     seed: Seed = 1,
     out: Out = Path("game"),
 ) -> None:
-    """Avatars that change their group every 30 to 60 s, played from five cities; bound 100 ms."""
+    """Avatars that change their group every 30 to 60 s, played from five cities; bound 100 ms.
+
+    Example: nearcast lab run game --seconds 60
+    """
     from nearcast.lab.scenarios.game import AvatarParameters
     from nearcast.lab.scenarios.game import game as make_game
     from nearcast.lab.workloads.formats import read_cities

@@ -23,13 +23,13 @@ def root() -> None:
 
 @app.command("ls")
 def list_topics(url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
-    """List the registered topics."""
+    """List the registered topics. Example: nearcast topic ls"""
     print_rows(call_leader(url, "topic", "ls"), as_json, "No topic is registered. Add one with: nearcast topic add")
 
 
 @app.command()
 def info(name: Name, url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
-    """Show one topic: its workers, replicas and latency."""
+    """Show one topic: its workers, replicas and latency. Example: nearcast topic info gps.car7"""
     print_fields(call_leader(url, "topic", "info", name=name), as_json)
 
 
@@ -45,7 +45,10 @@ def add(
     url: UrlOption = DEFAULT_URL,
     as_json: JsonOption = False,
 ) -> None:
-    """Register a topic; its sites start it after their next report."""
+    """Register a topic; its sites start it after their next report.
+
+    Example: nearcast topic add 'gps.*' --managed-by tokyo --replica tokyo --quorum 1 --bound-ms 40
+    """
     spec = {
         "name": name, "managed_by": managed_by or [], "replicas": replica or [], "quorum": quorum, "bound_ms": bound_ms,
     }  # fmt: skip
@@ -55,7 +58,7 @@ def add(
 
 @app.command("rm")
 def remove(name: Name, url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
-    """Unregister a topic; its sites stop it. Stored messages are kept."""
+    """Unregister a topic; its sites stop it. Stored messages are kept. Example: nearcast topic rm 'gps.*'"""
     call_leader(url, "topic", "rm", name=name)
     print_fields({"topic": name, "outcome": "removed"}, as_json)
 
@@ -67,7 +70,10 @@ def move(
     url: UrlOption = DEFAULT_URL,
     as_json: JsonOption = False,
 ) -> None:
-    """Move a topic's processor to other sites without losing messages."""
+    """Move a topic's processor to other sites without losing messages.
+
+    Example: nearcast topic move 'gps.*' --to osaka
+    """
     answer = call_leader(url, "topic", "move", name=name, to=to)
     print_fields(answer, as_json)
     if answer["outcome"] != "done":

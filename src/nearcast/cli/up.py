@@ -8,5 +8,5 @@ from nearcast.cli.serve import ConfigOption, RunDirectoryOption, serve
 
 
 def command(config: ConfigOption = Path("nearcast.toml"), run_directory: RunDirectoryOption = None) -> None:
-    """Run all sites of a configuration on this machine."""
+    """Run all sites of a configuration on this machine. Example: nearcast up --config nearcast.toml"""
     serve(config, run_directory, None)

@@ -64,7 +64,10 @@ def follow(
     duration_s: Duration = FollowParameters.duration_s,
     seed: Seed = 1,
 ) -> None:
-    """Topics from who follows whom, clients around them: tables for `nearcast plan homes`."""
+    """Topics from who follows whom, clients around them: tables for `nearcast plan homes`.
+
+    Example: nearcast workload follow --out follow
+    """
     p = FollowParameters(
         topics, sites, sigma_km, field_km, storage, compute, period_s=period_s, duration_s=duration_s, seed=seed
     )
@@ -86,7 +89,10 @@ def taxi(
     memory: Annotated[str, typer.Option(help="Memory of a local Spark.")] = TaxiParameters.memory,
     seed: Seed = 1,
 ) -> None:
-    """Taxi trips to regions, by a Spark job: tables for `nearcast plan colocation`."""
+    """Taxi trips to regions, by a Spark job: tables for `nearcast plan colocation`.
+
+    Example: nearcast workload taxi --out taxi
+    """
     p = TaxiParameters(
         step_s=step_s, window_s=window_s, sample_trips=sample_trips, seed=seed, master=master, memory=memory
     )
@@ -106,7 +112,10 @@ def uav(
     duration_s: Duration = UavParameters.duration_s,
     seed: Seed = 1,
 ) -> None:
-    """Swarms of drones over the zones of a city: tables for `nearcast plan partition`."""
+    """Swarms of drones over the zones of a city: tables for `nearcast plan partition`.
+
+    Example: nearcast workload uav --out uav
+    """
     p = UavParameters(zones, swarms, drones, speed_m_s, rate, rate_scale=rate_scale, duration_s=duration_s, seed=seed)
     known = generate_towers(300, seed) if towers is None else formats.read_towers(towers)
     _finish(make_uav(known, p), out)
@@ -129,7 +138,10 @@ def game(
     duration_s: Duration = GameParameters.duration_s,
     seed: Seed = 1,
 ) -> None:
-    """Players in cities, groups that change: tables for `nearcast plan partition`."""
+    """Players in cities, groups that change: tables for `nearcast plan partition`.
+
+    Example: nearcast workload game --out game
+    """
     if (servers is None) != (pings is None):
         raise InputError("--servers and --pings belong together; give both or neither")
     p = GameParameters(
@@ -151,7 +163,10 @@ def content(
     duration_s: Duration = ContentParameters.duration_s,
     seed: Seed = 1,
 ) -> None:
-    """Requests for stored content on a network of sites: tables for `nearcast plan stores`."""
+    """Requests for stored content on a network of sites: tables for `nearcast plan stores`.
+
+    Example: nearcast workload content --out content
+    """
     p = ContentParameters(
         nodes, topics, popularity, locality, graph=graph, rate_scale=rate_scale, duration_s=duration_s, seed=seed
     )
@@ -171,7 +186,10 @@ def emergency(
     duration_s: Duration = EmergencyParameters.duration_s,
     seed: Seed = 1,
 ) -> None:
-    """Reports, users on the move and seven channels: tables for `nearcast plan balance`."""
+    """Reports, users on the move and seven channels: tables for `nearcast plan balance`.
+
+    Example: nearcast workload emergency --out emergency
+    """
     p = EmergencyParameters(users, sites, reports, login_s=login_s, duration_s=duration_s, seed=seed)
     scene = real_scene(
         p,
@@ -187,7 +205,10 @@ def show(
     what: Annotated[str, typer.Argument(metavar="FILE|NAME", help="A folder of a workload, or a workload's name.")],
     picture: Annotated[Path | None, typer.Option(help="The PNG; else next to the file, or NAME.png here.")] = None,
 ) -> None:
-    """Print what a workload is and draw it: positions, topics, rates over time."""
+    """Print what a workload is and draw it: positions, topics, rates over time.
+
+    Example: nearcast workload show emergency
+    """
     path = Path(what)
     if what in DEFAULTS and not path.exists():
         workload = DEFAULTS[what]()
@@ -212,7 +233,10 @@ def play(
     speed: Annotated[float, typer.Option(min=1e-6, help="Seconds of the schedule per second; inf: at once.")] = 1.0,
     until_s: Annotated[float, typer.Option(min=0.0, help="Play the events before this time.")] = math.inf,
 ) -> None:
-    """Play a workload's events against running sites; exit code 1 when not exactly what it predicts arrives."""
+    """Play a workload's events against running sites; exit code 1 when not exactly what it predicts arrives.
+
+    Example: nearcast workload play emergency --broker nats://127.0.0.1:4222
+    """
     from nearcast.lab.workloads.player import play as play_events
 
     schedule = Workload.load(folder).schedule.until(until_s)

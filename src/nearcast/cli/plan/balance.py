@@ -70,6 +70,8 @@ def balance(
     A site's load is each subscription held there, received once, and what it sends to each subscriber. The plan
     has the columns subscriber,site. Older tables may call the site's column broker. Subscribers without a site are
     placed first (--initial), which is no move.
+
+    Example: nearcast plan balance --brokers b.csv --subscriptions s.csv --rates r.csv --out plan.csv
     """
     thresholds = {"alpha": alpha, "beta": beta, "gamma": gamma, "theta": theta}
     for name, value in {**thresholds, "move-price": move_price}.items():

@@ -61,6 +61,8 @@ def colocation(
     """Assign topics to as few workers as possible, each within its latency bound, by a learned latency model.
 
     The plan has the columns topic,worker. An older plan may call the worker's column broker.
+
+    Example: nearcast plan colocation --topics topics.csv --model model.bin --out plan.csv
     """
     free = _margin(margin)
     if not 0 < bound_ms < np.inf:

@@ -56,6 +56,8 @@ def homes(
     """Assign every client a home site: low notification delay, no site above its storage and compute.
 
     The plan has the columns client,site.
+
+    Example: nearcast plan homes --sites s.csv --clients c.csv --topics t.csv --members m.csv --out homes.csv
     """
     for option, value in (("--cloud-delay-ms", cloud_delay_ms), ("--ms-per-km", ms_per_km)):
         if not np.isfinite(value) or value < 0:

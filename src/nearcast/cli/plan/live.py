@@ -23,7 +23,7 @@ _FIGURES = {
 
 
 def show(url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
-    """Show what is wrong now, what the coordinator would move, and why. Changes nothing."""
+    """Show what is wrong now, what the coordinator would move, and why. Changes nothing. Example: nearcast plan show"""
     print_plan(call_leader(url, "plan", "show"), as_json)
 
 
@@ -33,7 +33,10 @@ def apply(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan without executing it.")] = False,
     identity: Annotated[str, typer.Option("--id", help="Execute exactly the plan that was shown under this id.")] = "",
 ) -> None:
-    """Execute a plan that was shown, or make one for the present state and execute it."""
+    """Execute a plan that was shown, or make one for the present state and execute it.
+
+    Example: nearcast plan apply --dry-run
+    """
     if identity and not dry_run:
         print_plan(call_leader(url, "plan", "execute", timeout=600.0, id=identity), as_json)
         return
@@ -42,7 +45,7 @@ def apply(
 
 
 def history(url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
-    """List the last moves that were made, when, for which goal and why."""
+    """List the last moves that were made, when, for which goal and why. Example: nearcast plan history"""
     rows = call_leader(url, "move", "ls")
     if not as_json:
         for row in rows:

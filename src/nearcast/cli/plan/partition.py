@@ -59,6 +59,8 @@ def partition(
     A topic's latency is its farthest publisher's distance to the site plus that of its farthest subscriber;
     a distance is |x_a - x_b| + height_a + height_b, in as many dimensions as --sites has columns c0, c1, …. The plan
     has the columns topic,site. Older tables may call the site's column broker.
+
+    Example: nearcast plan partition --topics topics.csv --clients clients.csv --brokers brokers.csv --out plan.csv
     """
     topic_table = read_table(topics, TOPICS, key=["topic"])
     axes = coordinate_columns(sites)

@@ -69,6 +69,8 @@ def stores(
     """Choose nodes for stores and topics for each store, so that requests travel few hops.
 
     The plan has the columns topic,store.
+
+    Example: nearcast plan stores --edges edges.csv --demand demand.csv --capacity 100 --out stores.csv
     """
     if replicas is not None and min_replicas is not None:
         raise InputError("--min-replicas and --replicas exclude each other")
