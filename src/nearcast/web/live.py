@@ -36,6 +36,8 @@ class Snapshot:
 class Live:
     """`now` is the last snapshot. channels, datasets: of the catalog, read less often.
 
+    announcement: what an operator tells all who look at the console.
+
     latencies: of each topic, measured p90 in ms, the last two minutes.
     """
 
@@ -43,6 +45,7 @@ class Live:
         self._operations = operations
         self._changed = asyncio.Condition()
         self.now = Snapshot()
+        self.announcement = ""
         self.channels: list[dict[str, Any]] = []
         self.datasets: list[dict[str, Any]] = []
         self.latencies: dict[str, deque[float | None]] = {}

@@ -64,6 +64,12 @@ class Letters(Body):
     force: bool = False
 
 
+class Announcement(Body):
+    """What all who look at the console are told; nothing for an empty text."""
+
+    text: str = Field(max_length=300)
+
+
 def add_rest(app: FastAPI, operations: Operations, live: Live) -> None:
     """Add everything below /api/v1, and answers for what goes wrong."""
     errors: dict[int | str, dict[str, Any]] = {
@@ -177,6 +183,10 @@ def _add_dead_letters(router: APIRouter, operations: Operations) -> None:
 
 
 def _add_events(router: APIRouter, live: Live) -> None:
+    @router.put("/announcement", status_code=204)
+    async def announce(announcement: Announcement) -> None:
+        live.announcement = announcement.text
+
     @router.get("/events", response_class=StreamingResponse)
     async def events(
         limit: Annotated[int | None, Query(ge=1, le=1_000_000, description="End after so many.")] = None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
@@ -28,10 +29,14 @@ if TYPE_CHECKING:
 __all__ = ["serve"]
 
 
-async def serve(url: str, host: str, port: int, ready: Callable[[str], None]) -> None:
-    """Serve until SIGINT or SIGTERM. ready: told the address."""
+async def serve(
+    url: str, host: str, port: int, ready: Callable[[str], None], listener: socket.socket | None = None
+) -> None:
+    """Serve until SIGINT or SIGTERM. ready: told the address. listener: a listening socket instead of host and port."""
+    if listener is not None:
+        host = listener.getsockname()[0]
     check_host(host)
-    if port and (problem := port_problem(host, port)):
+    if listener is None and port and (problem := port_problem(host, port)):
         raise InputError(f"--port {port} of {host} {problem}")
     connection = await open_connection([url], name="nearcast-web", timeout=10, credentials=given_credentials())
     live = None
@@ -53,12 +58,13 @@ async def serve(url: str, host: str, port: int, ready: Callable[[str], None]) ->
             uvicorn.Config(app, host=host, port=port, log_level="warning", timeout_graceful_shutdown=2)
         )
         live = asyncio.create_task(state.run(), name="live state")
-        serving = asyncio.create_task(server.serve(), name="web server")
+        serving = asyncio.create_task(server.serve([listener] if listener else None), name="web server")
         while not server.started and not serving.done():  # noqa: ASYNC110 - uvicorn has no event for it
             await asyncio.sleep(0.02)
         if serving.done():
             raise NearcastError(f"the console could not be started: {serving.exception()}")
-        ready(f"http://{host}:{server.servers[0].sockets[0].getsockname()[1]}")
+        listening = listener or server.servers[0].sockets[0]
+        ready(f"http://{host}:{listening.getsockname()[1]}")
         await serving
     finally:
         await cancel_and_wait(live)

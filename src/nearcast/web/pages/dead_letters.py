@@ -57,7 +57,9 @@ def add(operations: Operations, live: Live) -> None:
                 problem = str(error)
             if table.is_deleted:  # the page was left meanwhile
                 return
-            table.rows, table.selected = rows, []
+            # What was selected while the stores were asked stays selected, as far as it is still there.
+            chosen = {row["id"] for row in table.selected}
+            table.rows, table.selected = rows, [row for row in rows if row["id"] in chosen]
             said.text = problem or said.text
 
         async def retry() -> None:

@@ -46,8 +46,12 @@ def frame(path: str, live: Live) -> Iterator[None]:
                 else:
                     link.classes("no-underline")
 
+    announcement = ui.label().classes("w-full max-w-screen-xl mx-auto font-bold").props('role="status"')
+
     def refresh() -> None:
         now = live.now
+        announcement.text = live.announcement
+        announcement.set_visibility(bool(live.announcement))
         if now.problem:
             state.text = f"No news: {now.problem}"
         else:
