@@ -135,13 +135,3 @@ async def test_a_broken_processor_module_is_named(tmp_path: Path) -> None:
     assert code == 1
     assert "module 'speeding' cannot be imported: ModuleNotFoundError: No module named 'no_such_module'" in err
     assert "Traceback" not in err
-
-
-async def test_the_demo_accounts_for_every_message_and_clears_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    code, out, err = await run("demo", "--seconds", "4", "--no-channel")
-    assert code == 0, out + err
-    assert "Every message is accounted for." in out
-    assert os.listdir(tmp_path) == []

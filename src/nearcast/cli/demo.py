@@ -3,85 +3,111 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
+import signal
 import tempfile
+import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from nearcast.cli.progress_bar import progress
 from nearcast.errors import NearcastError
-from nearcast.lab.demo import DemoResult, raise_if_incomplete, run_demo
-from nearcast.site.ports import free_ports
+
+if TYPE_CHECKING:
+    from nearcast.lab.demo.deployment import Say
+    from nearcast.lab.demo.run import DemoOptions, DemoResult
+
+_SHOWN = 3
 
 
 def command(
-    publishers: Annotated[int, typer.Option(min=10, max=1000, help="How many people and cars.")] = 50,
-    seconds: Annotated[float, typer.Option(min=1, max=3600, help="For how long.")] = 20.0,
-    seed: Annotated[int, typer.Option(help="Another seed, other ways to walk.")] = 1,
-    channel: Annotated[bool, typer.Option(help="Also show a channel of the data cluster (needs Java 17).")] = True,
+    duration: Annotated[float, typer.Option(min=5, max=3600, help="Seconds of the story.")] = 90.0,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the city up afterwards, until Ctrl-C.")] = False,
+    act: Annotated[int | None, typer.Option(help="Play only this act, 1 to 5.")] = None,
+    seed: Annotated[int, typer.Option(help="Another seed, another city.")] = 1,
+    cluster: Annotated[bool, typer.Option(help="Also show the data cluster (needs Java 17).")] = True,
+    distance: Annotated[bool, typer.Option(help="Emulate a wide area (needs root).")] = True,
+    logs: Annotated[Path | None, typer.Option(help="For the logs of all processes.")] = None,
 ) -> None:
-    """Start three sites on this machine, let people and cars warn each other, and account for every message."""
-    typer.echo(f"Three sites, {publishers} people and cars, {seconds:g} seconds of road traffic …")
-    with tempfile.TemporaryDirectory(prefix="nearcast-demo-") as folder, progress("traffic") as tick:
-        result = uvloop.run(run_demo(Path(folder), free_ports(30), publishers, seconds, seed, tick))
-    Console().print(_table(result))
-    raise_if_incomplete(result)
-    typer.echo("Every message is accounted for.")
-    if channel:
-        _show_channel(seconds, seed)
+    """A city on one machine: five edge sites, a cloud, a story in five acts, and an account of every message.
+
+    Example: nearcast demo --duration 60 --act 3
+    """
+    from nearcast.lab.demo.city import City, chosen_acts
+    from nearcast.lab.demo.run import DemoOptions
+
+    begun = time.monotonic()
+
+    def say(text: str) -> None:
+        typer.echo(f"[{time.monotonic() - begun:5.1f} s] {text}" if text else "")
+
+    folder = logs or Path(tempfile.gettempdir()) / "nearcast-demo-logs"
+    folder.mkdir(parents=True, exist_ok=True)
+    # Connections are lost on purpose here: what libraries say of that is no news, and goes where all logs go.
+    logging.basicConfig(
+        filename=folder / "demo.log", level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
+    )
+    acts = chosen_acts(act)
+    say(f"A city: five edge sites and a cloud on this machine, a story of {duration:g} s. Logs: {folder}")
+    options = DemoOptions(City(duration, seed), acts, folder, cluster, distance, keep)
+    result = asyncio.run(_run(options, say))
+    typer.echo(f"Logs of all processes: {folder}")
+    if result is None:
+        raise NearcastError("stopped before the end of the story")
+    account = result.account
+    if account.lost or account.duplicated or account.failed:
+        what = f"{account.lost} notifications were lost, {account.duplicated} came twice"
+        raise NearcastError(f"{what}, {account.failed} publications were refused; logs: {folder}")
+    typer.echo("Nothing was lost, nothing came twice.")
 
 
-def _show_channel(seconds: float, seed: int) -> None:
-    """The data cluster: a few hundred subscribers of one channel. Without Java, a word about that and no more."""
-    from nearcast.cluster.spark_session import JavaError, require_java
+async def _run(options: DemoOptions, say: Say) -> DemoResult | None:
+    """The result; nothing when it was interrupted before. Everything is ended in order."""
+    from nearcast.lab.demo.run import run_demo
 
-    try:
-        require_java()
-    except JavaError as error:
-        typer.echo(f"The data cluster is not shown: {error}")
-        return
-    from nearcast.lab.channel_demo import run_channel_demo
+    results: list[DemoResult] = []
 
-    subscribers = 300
-    typer.echo(f"A data cluster, {subscribers} subscribers of a channel, reports for {seconds:g} seconds …")
-    with tempfile.TemporaryDirectory(prefix="nearcast-demo-") as folder, progress("reports") as tick:
-        port = free_ports(20)
-        result = asyncio.run(run_channel_demo(Path(folder), port, subscribers, seconds, seed, tick))
-    table = Table("what", "count", title="Emergencies by kind and area, with the shelter of the area")
-    table.columns[1].justify = "right"
-    rows = [("subscribers", result.subscribers), ("rows in the data cluster (equal ones are shared)", result.distinct)]
-    rows += [("reports fed", result.reports), ("notifications due", result.expected)]
-    rows += [("notifications received", result.received), ("received twice", result.duplicated)]
-    for what, count in rows:
-        table.add_row(what, f"{count:,}")
-    latency = sorted(result.latencies_ms)
-    if latency:
-        shown = " / ".join(f"{latency[int(len(latency) * q)]:.0f}" for q in (0.5, 0.9, 0.99))
-        table.add_row("latency p50 / p90 / p99, report to notification, ms", shown)
-    Console().print(table)
-    if result.received != result.expected or result.duplicated:
-        raise NearcastError("some notifications are missing or came twice")
-    typer.echo("Every notification came once.")
+    def done(result: DemoResult) -> None:
+        results.append(result)
+        _print(result)
+
+    task = asyncio.ensure_future(run_demo(options, say, done))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    return results[0] if results else None
 
 
-def _table(result: DemoResult) -> Table:
-    table = Table("what", "count", title="Pedestrians and cars, warned when they come too close")
-    table.columns[1].justify = "right"
-    rows = [("published", result.published)]
-    rows += [(f"processed at {site}", count) for site, count in result.processed.items()]
-    rows += [
-        ("of these delegated (the publisher's home does not manage the topic)", result.delegated),
-        ("warnings made", result.notified),
-        ("warnings delivered (each to every subscriber of the road)", result.received),
-        ("lost", result.lost),
-        ("duplicated", result.duplicated),
-    ]
-    for what, count in rows:
-        table.add_row(what, f"{count:,}")
-    latency = " / ".join(f"{result.percentile(q):.1f}" for q in (50, 90, 99))
-    table.add_row("latency p50 / p90 / p99, publication to warning, ms", latency)
-    return table
+def _print(result: DemoResult) -> None:
+    account, console = result.account, Console()
+    paths = Table("path", title="What happened: latency from publication to receipt, ms")
+    for title in ("notifications", "p50", "p90", "p99"):
+        paths.add_column(title, justify="right")
+    for path in account.paths:
+        figures = (f"{value:.0f}" for value in (path.p50, path.p90, path.p99))
+        paths.add_row(path.path, f"{path.notifications:,}", *figures)
+    console.print(paths)
+    table = Table("what", "Nearcast", "plain placement")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    table.add_row("drones' messages above their bound of 40 ms", f"{account.above:.1%}", f"{account.plain_above:.1%}")
+    kinds = [move.kind for move in result.moves]
+    table.add_row("moves of topics", str(kinds.count("topic")), "0")
+    table.add_row("moves of clients", str(kinds.count("client")), "0")
+    table.add_row("longest time a drone heard nothing", f"{account.longest_gap_s:.1f} s", "")
+    table.add_row("lost", str(account.lost), str(account.plain_lost))
+    table.add_row("duplicated", str(account.duplicated), "")
+    console.print(table)
+    typer.echo(
+        "Plain placement: the same drones and messages at the same time; homes nearest at first, topics by hash."
+    )
+    if not result.emulated:
+        typer.echo("There was no distance between the sites, so both columns say little about placement.")
+    chosen = account.sentences[:: max(1, len(account.sentences) // _SHOWN)][:_SHOWN]
+    for text in chosen:
+        typer.echo(f"  “{text}”")

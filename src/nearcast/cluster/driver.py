@@ -215,7 +215,7 @@ class Driver:
 
 @contextlib.asynccontextmanager
 async def running_driver(spark: SparkSession, deployment: Deployment) -> AsyncIterator[Driver]:
-    """A driver in a thread, for asynchronous programs: the demo, a benchmark, a test."""
+    """A driver in a thread, for asynchronous programs: a benchmark, a test."""
     driver = await asyncio.to_thread(Driver, spark, deployment)
     stop = threading.Event()
 

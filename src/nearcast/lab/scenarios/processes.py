@@ -6,19 +6,23 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from nearcast.errors import NearcastError
-
-if TYPE_CHECKING:
-    from nearcast.lab.wan import Area
 
 __all__ = ["NodeProcess", "NodeProcesses", "node_processes"]
 
 _END_LIMIT = 10.0
 _NICENESS = "-20"  # latency is measured, not what else runs on this machine
+
+
+class _Places(Protocol):
+    """An area, or whatever else has nodes."""
+
+    def command(self, node: str, *command: str) -> list[str]:
+        """The command line that runs a command at a node."""
 
 
 class NodeProcess:
@@ -103,25 +107,40 @@ class NodeProcesses:
     priority: run before everything else on this machine, for what is measured by the clock; else as this process does.
     """
 
-    def __init__(self, area: Area, logs: Path, *, priority: bool = True) -> None:
+    def __init__(self, area: _Places, logs: Path, *, priority: bool = True) -> None:
         logs.mkdir(parents=True, exist_ok=True)
         self._area, self._logs = area, logs
         self._priority = priority
         self._running: list[NodeProcess] = []
 
     async def nearcast(
-        self, node: str, name: str, *arguments: str, environment: Mapping[str, str] | None = None
+        self,
+        node: str,
+        name: str,
+        *arguments: str,
+        environment: Mapping[str, str] | None = None,
+        descriptors: Sequence[int] = (),
     ) -> NodeProcess:
         """Run a command of `nearcast` at a node."""
         command = ("-c", "from nearcast.cli import main; main()", *arguments)
-        return await self.python(node, name, *command, environment=environment)
+        return await self.python(node, name, *command, environment=environment, descriptors=descriptors)
 
     async def python(
-        self, node: str, name: str, *arguments: str, environment: Mapping[str, str] | None = None
+        self,
+        node: str,
+        name: str,
+        *arguments: str,
+        environment: Mapping[str, str] | None = None,
+        descriptors: Sequence[int] = (),
+        niceness: int | None = None,
     ) -> NodeProcess:
-        """Run Python at a node, with these variables beside those of this process."""
+        """Run Python at a node, with these variables beside those of this process.
+
+        descriptors: open files and sockets it inherits. niceness: how much it yields to others, if not as all do.
+        """
         log = self._logs / f"{name}.log"
-        command = [*(("nice", "-n", _NICENESS) if self._priority else ()), sys.executable, *arguments]
+        nice = _NICENESS if self._priority else None if niceness is None else str(niceness)
+        command = [*(("nice", "-n", nice) if nice is not None else ()), sys.executable, *arguments]
         with log.open("wb") as errors:
             process = await asyncio.create_subprocess_exec(
                 *self._area.command(node, *command),
@@ -132,6 +151,7 @@ class NodeProcesses:
                 start_new_session=self._priority,
                 process_group=None if self._priority else 0,
                 env=os.environ | dict(environment or {}),
+                pass_fds=tuple(descriptors),
             )
         if self._priority:
             _prefer(process.pid)
@@ -151,7 +171,7 @@ def _prefer(pid: int) -> None:
 
 
 @contextlib.asynccontextmanager
-async def node_processes(area: Area, logs: Path, *, priority: bool = True) -> AsyncIterator[NodeProcesses]:
+async def node_processes(area: _Places, logs: Path, *, priority: bool = True) -> AsyncIterator[NodeProcesses]:
     """Processes that end with the block."""
     processes = NodeProcesses(area, logs, priority=priority)
     try:

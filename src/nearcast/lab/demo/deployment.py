@@ -1,0 +1,215 @@
+"""The processes of the city: sites, coordinators, console and data cluster, started, killed and started again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from nearcast.auth.auth_folder import AuthFolder
+from nearcast.auth.deployment_keys import add_tls, make_deployment_keys
+from nearcast.config.deployment_file import read_configuration, read_sites
+from nearcast.lab.chaos.deployment import toml_fields
+from nearcast.lab.chaos.services import NodeService
+from nearcast.lab.demo.city import CLOUD, COORDINATOR_SETTINGS, ZONES
+from nearcast.lab.scenarios.processes import NodeProcess, NodeProcesses, node_processes
+from nearcast.nats.connection import Connection, open_connection
+from nearcast.nats.coordinator_rpc import CoordinatorError, call_coordinator
+from nearcast.nats.identity.credentials import VARIABLE, given_credentials
+from nearcast.site.site import Site
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from nearcast.lab.demo.city import City
+    from nearcast.lab.demo.nodes import Nodes
+
+__all__ = ["CityDeployment", "Say", "deployed"]
+
+Say = Callable[[str], None]
+_START_LIMIT = 120.0
+_SPARK_LIMIT = 400.0
+_SPARK_NICENESS = 10  # it compiles for a minute; the city goes on meanwhile
+_COORDINATORS = (CLOUD, "campus")
+_CONSOLE_PORT = 8600
+
+
+class CityDeployment:
+    """What runs. folder: for all files but logs."""
+
+    def __init__(
+        self, city: City, nodes: Nodes, processes: NodeProcesses, folder: Path, say: Say, *, cluster: bool
+    ) -> None:
+        self.city, self.nodes, self.folder = city, nodes, folder
+        self._processes, self._say, self._cluster = processes, say, cluster
+        self._configuration = folder / "nearcast.toml"
+        self._services: dict[str, NodeService] = {}
+        self._first: dict[str, int] = {}  # the process that each site was started with last
+        self._listener: socket.socket | None = None
+        self.auth = AuthFolder(folder / "auth")
+        self.console = ""
+        self.data_cluster: asyncio.Task[None] | None = None
+
+    def url(self, site: str) -> str:
+        """Of a site's broker."""
+        host, port = self.nodes.address(site)
+        return f"nats://{host}:{port}"
+
+    async def start(self) -> None:
+        """Keys, sites, coordinators and the console. The data cluster starts in the background."""
+        self._open_console()
+        for site in (*ZONES, CLOUD):
+            (self.folder / "stores" / site).mkdir(parents=True)
+        self._configuration.write_text(self.city.configuration(self.nodes.address, cluster=self._cluster))
+        sites = read_sites(self._configuration)
+        self.auth = await asyncio.to_thread(make_deployment_keys, self.folder / "auth", sites)
+        await asyncio.to_thread(add_tls, self.auth, sites)
+        self._say(f"Keys and certificates for {len(sites)} sites are made.")
+        await asyncio.gather(*(self._start(site, site, partial(self._site, site)) for site in (*ZONES, CLOUD)))
+        deployment = read_configuration(self._configuration)
+        joined = {site: Site(deployment, site, self.folder).wait_for_gateways for site in (*ZONES, CLOUD)}
+        await asyncio.gather(*(self.nodes.call(site, partial(joined[site], (*ZONES, CLOUD))) for site in joined))
+        self._say(f"Sites are up: {', '.join(ZONES)} and the cloud, each with broker, store and worker.")
+        settings = self.folder / "coordinator.toml"
+        settings.write_text("\n".join(toml_fields(**COORDINATOR_SETTINGS)) + "\n")
+        await asyncio.gather(
+            *(
+                self._start(f"coordinator-{node}", node, partial(self._coordinator, node, settings))
+                for node in _COORDINATORS
+            ),
+            *([self._start("console", CLOUD, self._console)] if self.console else []),
+        )
+        self._say(f"Two coordinators are up{', and the console' if self.console else ''}.")
+        if self._cluster:
+            self.data_cluster = asyncio.create_task(self._start_cluster(), name="start the data cluster")
+
+    async def stop(self) -> None:
+        """Nothing is started again; who owns the processes ends them."""
+        await asyncio.gather(*(service.stop() for service in self._services.values()))
+        if self.data_cluster is not None:
+            self.data_cluster.cancel()
+            await asyncio.wait([self.data_cluster])
+        if self._listener is not None:
+            self._listener.close()
+
+    async def kill_site(self, site: str) -> int:
+        """Kill every process of a site at once; returns how many. It stays down until `start_site`."""
+        self._services[site].hold()
+        pids = self.nodes.processes(site, self._first[site])
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return len(pids)
+
+    async def start_site(self, site: str) -> None:
+        """Start it again, and wait until it is up."""
+        self._services[site].release()
+        await self._services[site].is_up(_START_LIMIT)
+
+    @contextlib.asynccontextmanager
+    async def operator(self) -> AsyncIterator[Connection]:
+        """A connection as the operator; only for code that runs at the cloud."""
+        credentials = given_credentials(self._user("admin"))
+        connection = await open_connection([self.url(CLOUD)], name="demo", timeout=20, credentials=credentials)
+        try:
+            yield connection
+        finally:
+            await connection.close()
+
+    async def wait_until_measured(self, limit: float) -> bool:
+        """Whether all sites registered and measured each other within so many seconds."""
+
+        async def ready() -> bool:
+            async with self.operator() as connection:
+                for _ in range(int(limit * 4)):
+                    with contextlib.suppress(CoordinatorError):
+                        status: dict[str, Any] = await call_coordinator(connection, "coordinator", "status", {}, dict)
+                        if status.get("sites") == len(ZONES) + 1 and status.get("ready", True):
+                            return True
+                    await asyncio.sleep(0.25)
+                return False
+
+        return await self.nodes.call(CLOUD, ready)
+
+    def _user(self, name: str) -> Path:
+        return self.auth.credentials_file(name, "main")
+
+    async def _start(self, name: str, node: str, begin: Callable[[int], Any]) -> None:
+        service = self._services[name] = NodeService(name, node, "Ready", begin)
+        service.start()
+        await service.is_up(_START_LIMIT)
+
+    async def _site(self, site: str, number: int) -> NodeProcess:
+        arguments = ("site", "run", "--config", str(self._configuration), "--name", site)
+        process = await self._processes.nearcast(site, f"{site}.{number}", *arguments)
+        self._first[site] = process.pid
+        return process
+
+    async def _coordinator(self, node: str, settings: Path, number: int) -> NodeProcess:
+        arguments = ("coordinator", "run", "--url", self.url(node), "--site", CLOUD, "--settings", str(settings))
+        credentials = {VARIABLE: str(self._user("coordinator"))}
+        name = f"coordinator-{node}.{number}"
+        return await self._processes.nearcast(node, name, *arguments, environment=credentials)
+
+    def _open_console(self) -> None:
+        """Its socket is opened here, outside of the wide area, where a browser can reach it; early visitors wait."""
+        if find_spec("nicegui") is None:
+            self._say('There is no console: pip install "nearcast[web]"')
+            return
+        self._listener = socket.socket()
+        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            self._listener.bind(("127.0.0.1", _CONSOLE_PORT))
+        except OSError:
+            self._listener.bind(("127.0.0.1", 0))
+        self._listener.listen()
+        self.console = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self._say(f"Console: {self.console}  (it answers once the sites are up)")
+
+    async def _console(self, number: int) -> NodeProcess:
+        assert self._listener is not None
+        descriptor = self._listener.fileno()
+        arguments = ("web", "--url", self.url(CLOUD), "--socket", str(descriptor))
+        credentials = {VARIABLE: str(self._user("admin"))}
+        return await self._processes.nearcast(
+            CLOUD, f"console.{number}", *arguments, environment=credentials, descriptors=[descriptor]
+        )
+
+    async def _start_cluster(self) -> None:
+        shelters = self.folder / "shelters.jsonl"
+        shelters.write_text("\n".join(map(json.dumps, self.city.shelters)))
+        process = await self._processes.python(
+            CLOUD, "data-cluster", "-m", "nearcast.lab.demo.data_cluster", str(self._configuration), str(shelters),
+            environment={VARIABLE: str(self._user("cluster"))}, niceness=_SPARK_NICENESS,
+        )  # fmt: skip
+        await process.said("Ready", _SPARK_LIMIT)
+
+
+@contextlib.asynccontextmanager
+async def deployed(
+    city: City, nodes: Nodes, folder: Path, logs: Path, say: Say, *, cluster: bool
+) -> AsyncIterator[CityDeployment]:
+    """The city's processes, up inside the block. Their logs are kept."""
+    async with node_processes(nodes, logs, priority=False) as processes:
+        deployment = CityDeployment(city, nodes, processes, folder, say, cluster=cluster)
+        try:
+            await deployment.start()
+            yield deployment
+        finally:
+            await deployment.stop()
+            _keep_logs(folder, logs)
+
+
+def _keep_logs(folder: Path, logs: Path) -> None:
+    """Copy what brokers, stores and workers wrote."""
+    for log in folder.glob(".nearcast/*/*.log"):
+        with contextlib.suppress(OSError):
+            shutil.copy(log, logs / f"{log.parent.name}-{log.name}")
