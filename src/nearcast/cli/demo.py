@@ -63,6 +63,8 @@ def command(
         what = f"{account.lost} notifications were lost, {account.duplicated} came twice"
         raise NearcastError(f"{what}, {account.failed} publications were refused; logs: {folder}")
     typer.echo("Nothing was lost, nothing came twice.")
+    if result.problem:
+        raise NearcastError(f"{result.problem}; logs: {folder}")
 
 
 async def _run(options: DemoOptions, say: Say) -> DemoResult | None:

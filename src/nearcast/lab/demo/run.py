@@ -42,11 +42,12 @@ class DemoOptions:
 
 @dataclass(frozen=True)
 class DemoResult:
-    """The account, the moves of the story, and whether there was distance between the sites."""
+    """The account, the moves of the story, whether there was distance between the sites, and what could not be shown."""
 
     account: CityAccount
     moves: tuple[ObservedMove, ...]
     emulated: bool
+    problem: str = ""
 
 
 async def run_demo(options: DemoOptions, say: Say, done: Callable[[DemoResult], None]) -> None:
@@ -67,7 +68,7 @@ async def run_demo(options: DemoOptions, say: Say, done: Callable[[DemoResult], 
         story = await stack.enter_async_context(told_story(deployment, say))
         await deployment.wait_until_measured(_MEASURE_LIMIT)
         account = await story.play(options.acts)
-        done(DemoResult(account, tuple(story.moves), nodes.emulated))
+        done(DemoResult(account, tuple(story.moves), nodes.emulated, story.problem))
         if options.keep:
             say(f"The city stays up: {deployment.console}. Stop with Ctrl-C.")
             await asyncio.Event().wait()

@@ -41,7 +41,7 @@ _LEAST_ENRICHED, _LEAST_SECONDS = (
 
 
 class Story:
-    """Plays acts. moves: what the coordinator did since the story began."""
+    """Plays acts. moves: what the coordinator did since the story began. problem: what could not be shown, and why."""
 
     def __init__(self, deployment: CityDeployment, say: Say) -> None:
         self._deployment, self._city, self._say = deployment, deployment.city, say
@@ -53,6 +53,7 @@ class Story:
         self._start = float("inf")
         self._channels: asyncio.Task[None] | None = None
         self.moves: list[ObservedMove] = []
+        self.problem = ""
 
     async def gather_people(self) -> None:
         """Connect everybody who is there when the story begins."""
@@ -170,8 +171,11 @@ class Story:
         while not self._channels.done() and time.monotonic() - begun < _CLUSTER_LIMIT:
             self._say(f"  Waiting for the data cluster ({time.time() - self._start:.0f} s).")
             await asyncio.wait([self._channels], timeout=_STATUS_SECONDS)
-        if self._channels.done():
-            self._channels.result()
+        if not self._channels.done():
+            self.problem = f"the data cluster was not up within {_CLUSTER_LIMIT:g} s"
+        elif (error := self._channels.exception()) is not None:
+            self.problem = f"the data cluster failed: {error}"
+        else:
             for _ in range(_LEAST_SECONDS):
                 if len(self.notes.enriched_ms) < _LEAST_ENRICHED:
                     await asyncio.sleep(1.0)
