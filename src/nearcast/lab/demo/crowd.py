@@ -223,7 +223,14 @@ class Crowd:
             subscription = ChannelSubscription(person, channel, params)
             callback = partial(self._notified, subscription)
             made.append(subscription)
-            await self._stack.enter_async_context(client.subscribe(channel=channel, params=params, callback=callback))
+
+            async def subscribe(
+                channel: str = channel, params: dict[str, Any] = params, callback: Any = callback
+            ) -> None:
+                wanted = client.subscribe(channel=channel, params=params, callback=callback)
+                await self._stack.enter_async_context(wanted)
+
+            await retry(subscribe, within=_CONNECT_LIMIT, on=(NearcastError,), pause=1.0)
         await self._drill(client, person, made[-1])
         for subscription in made:
             subscription.since = time.time()

@@ -42,7 +42,7 @@ class DemoOptions:
 
 @dataclass(frozen=True)
 class DemoResult:
-    """The account, the moves of the story, whether there was distance between the sites, and what could not be shown."""
+    """The account, the moves of the story, whether sites were apart from each other, and what could not be shown."""
 
     account: CityAccount
     moves: tuple[ObservedMove, ...]
