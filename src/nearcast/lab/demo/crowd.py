@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import logging
 import time
 from collections.abc import Coroutine
 from functools import partial
@@ -20,7 +21,7 @@ from nearcast.lab.demo.data_cluster import RADIUS_M
 from nearcast.lab.demo.notes import ChannelSubscription, FedReport, now_us
 from nearcast.lab.demo.wording import sentence
 from nearcast.lab.workloads.emergency_scene import TYPES
-from nearcast.nats.tasks import TaskSet, retry
+from nearcast.nats.tasks import TaskSet, cancel_and_wait, retry
 
 if TYPE_CHECKING:
     from nearcast.lab.demo.deployment import CityDeployment
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 __all__ = ["Crowd"]
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
+_CLOSE_LIMIT = 15.0
 _CONNECT_LIMIT = 180.0  # a busy machine is no reason to give up
 _WALK_SECONDS = 5.0
 _STAY_US = 60_000_000
@@ -46,7 +49,7 @@ class Crowd:
         self.node, self._deployment, self._notes, self._city = node, deployment, notes, deployment.city
         self._start, self._begun = 0.0, asyncio.Event()
         self._clients: dict[str, Client] = {}
-        self._tasks, self._stack = TaskSet(), contextlib.AsyncExitStack()
+        self._tasks, self._connected = TaskSet(), list[asyncio.Task[None]]()
         self._unacknowledged: set[asyncio.Future[Any]] = set()
         self._spans: list[tuple[ClientResults, int, str, int]] = []
         self._persons: list[int] = []
@@ -57,11 +60,14 @@ class Crowd:
     async def run(self) -> None:
         """Exist until `stop`."""
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        async with self._stack:
-            try:
-                await self._stop.wait()
-            finally:
-                await self._tasks.cancel()
+        try:
+            await self._stop.wait()
+        finally:
+            await self._tasks.cancel()
+            self._stop.set()
+            if self._connected:  # all at once; with brokers that are gone, closing takes its time
+                await asyncio.wait(self._connected, timeout=_CLOSE_LIMIT)
+            await cancel_and_wait(*self._connected)
 
     async def do(self, work: Coroutine[Any, Any, T]) -> T:
         """Do something on the loop of this crowd; call it from another loop, or from the same one."""
@@ -112,14 +118,30 @@ class Crowd:
             )  # fmt: skip
         else:
             client = connect([url(home), url(CLOUD)], credentials=credentials, timeout=_CONNECT_LIMIT)
-        self._clients[name] = await self._stack.enter_async_context(client)
+        ready = asyncio.get_running_loop().create_future()
+        self._connected.append(asyncio.create_task(self._hold(client, ready), name=name))
+        await ready
+        self._clients[name] = client
         return client
+
+    async def _hold(self, client: Client, ready: asyncio.Future[None]) -> None:
+        """Keep a client connected until the end."""
+        assert self._stop is not None
+        try:
+            async with client:
+                ready.set_result(None)
+                await self._stop.wait()
+        except NearcastError as error:
+            if ready.done():
+                _log.warning("client %s: %s", client.name, error)
+            else:
+                ready.set_exception(error)
 
     async def _listen(self, client: Client, number: int, topic: str, results: ClientResults) -> None:
         note = _note_alert if topic.startswith("alerts") else _note_drone
 
         async def subscribe() -> None:
-            await self._stack.enter_async_context(client.subscribe(topic, callback=partial(note, number, results)))
+            await client.subscribe(topic, callback=partial(note, number, results))
 
         await retry(subscribe, within=_CONNECT_LIMIT, on=(NearcastError,), pause=1.0)  # an agent may be busy
         self._spans.append((results, number, topic, now_us()))
@@ -227,8 +249,7 @@ class Crowd:
             async def subscribe(
                 channel: str = channel, params: dict[str, Any] = params, callback: Any = callback
             ) -> None:
-                wanted = client.subscribe(channel=channel, params=params, callback=callback)
-                await self._stack.enter_async_context(wanted)
+                await client.subscribe(channel=channel, params=params, callback=callback)
 
             await retry(subscribe, within=_CONNECT_LIMIT, on=(NearcastError,), pause=1.0)
         await self._drill(client, person, made[-1])
