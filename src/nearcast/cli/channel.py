@@ -126,7 +126,10 @@ def replay(
     publish: Annotated[bool, typer.Option("--publish", help="Send the results to the subscribers.")] = False,
     config: ConfigOption = Path("nearcast.toml"),
 ) -> None:
-    """The results of a channel over the records that its dataset has kept: printed, to a file, or to subscribers."""
+    """The results of a channel over the records that its dataset has kept: printed, to a file, or to subscribers.
+
+    Example: nearcast channel replay by_kind --since 1h --value kind=fire
+    """
     at, moment = admin(config), parse_time("since", since)
     if moment is None:
         raise InputError("--since is empty; give a time such as 2026-05-01T12:00, or a span such as 2h")
