@@ -6,6 +6,7 @@ import asyncio
 import logging
 import signal
 import sys
+from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING
 
@@ -19,11 +20,11 @@ from nearcast.nats import subjects
 from nearcast.nats.rpc import call
 from nearcast.nats.tasks import gather_or_cancel, retry
 from nearcast.protocol.worker import SiteLease, WorkerAssignment, WorkerCommand, WorkerStats
+from nearcast.site.processor_user import processor_user, require_access
 from nearcast.site.supervisor import SupervisedProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-    from pathlib import Path
 
     from nearcast.domain.site import SiteSpec
     from nearcast.nats.connection import Connection
@@ -54,6 +55,8 @@ class WorkerProcesses:
         limits: ProcessorLimits | None = None,
     ) -> None:
         self._credentials, self._limits = credentials, limits or ProcessorLimits()
+        if modules:
+            require_access(processor_user(self._limits.user), (Path(sys.executable), folder))
         self._site, self._connection, self._folder, self._lease = site, connection, folder, lease
         self._modules, self._search_path = list(modules), list(search_path)
         self._starting = asyncio.Lock()

@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from nearcast.processors import ProcessorError, ProcessorSpec
-from nearcast.site.process_groups import group_size, kill_group
-from nearcast.site.worker.cage import caged
+from nearcast.site.worker.cage import Cage
 from nearcast.site.worker.processor_main import ANNOUNCE, DONE, LENGTH, OUTCOME, READY, TICKET, Announcement, Setup
 
 if TYPE_CHECKING:
@@ -136,14 +135,18 @@ class ProcessorProcess:
         for pipe in (ticket_writer, outcome_reader):
             with contextlib.suppress(OSError):  # more than an unprivileged process may have: the default must do
                 fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        self._cage = cage = Cage(self._setup.limits)
         try:
             self._process = subprocess.Popen(  # noqa: ASYNC220 - it returns at once
                 [sys.executable, "-m", "nearcast.site.worker.processor_main",
                  msgspec.json.encode(self._setup).decode(), str(ticket_reader), str(outcome_writer)],
                 pass_fds=(ticket_reader, outcome_writer),
                 stderr=subprocess.PIPE,
-                **caged(self._setup.limits),
+                **cage.options,
             )  # fmt: skip
+        except (OSError, subprocess.SubprocessError) as error:
+            cage.close()
+            raise ProcessorError(f"the process of the processors cannot be started: {error}") from error
         finally:
             os.close(ticket_reader)
             os.close(outcome_writer)
@@ -180,9 +183,9 @@ class ProcessorProcess:
                 told = True
                 started()
             if clock() >= counted + _COUNT_EVERY and self._process is not None:
-                counted, most = clock(), self._setup.limits.processes
-                if group_size(self._process.pid) > most:
-                    self._kill(f"has more than {most} processes")
+                counted = clock()
+                if excess := self._cage.excess(self._process.pid):
+                    self._kill(excess)
             if not self._ready:
                 if clock() - launched > _START_LIMIT:
                     self._kill(f"the processors were not loaded within {_START_LIMIT:g} s")
@@ -193,14 +196,16 @@ class ProcessorProcess:
     def _kill(self, verdict: str) -> None:
         if not self._verdict and self._process is not None:
             self._verdict = verdict
-            kill_group(self._process.pid)
+            self._cage.kill(self._process.pid)
 
     def _collect(self) -> None:
         """It has ended: take what is left in its pipes, and its exit code."""
         process = self._process
         assert process is not None
-        kill_group(process.pid)  # what it forked is of no use without it
+        self._cage.kill(process.pid)  # what it forked is of no use without it
         code = process.wait()
+        self._verdict = self._verdict or self._cage.cause_of_death()
+        self._cage.close()
         self._killed_by_others = code < 0 and not self._verdict
         # A process that user code forked may hold the pipes open for ever: what is in them is all there is.
         for reader, receive in zip(self._readers, (self._take_outcomes, self._pass_on), strict=True):
@@ -269,8 +274,9 @@ class ProcessorProcess:
 
     def _stop(self) -> None:
         if self._process is not None:
-            kill_group(self._process.pid)
+            self._cage.kill(self._process.pid)
             self._process.wait()
+            self._cage.close()
         self._close_pipes()
         self._process = None
 

@@ -39,7 +39,8 @@ class Spool:
 
     slots: how many of the last messages stay readable. oldest_needed: gives the number of the oldest message that is
     still needed, should the arena be too small for all of them; without it all are. read_ahead, read_ahead_bytes: how
-    many of the slots are for messages that wait to be processed, and how large these may be, all told.
+    many of the slots are for messages that wait to be processed, and how large these may be, all told. reader_group:
+    of a process with other rights that may read the file.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Spool:
         oldest_needed: Callable[[], int] | None = None,
         read_ahead: int = 0,
         read_ahead_bytes: int = 0,
+        reader_group: int | None = None,
     ) -> None:
         """Open the spool at a path, or make it. One of another size is carried over."""
         if slots < 1:
@@ -58,8 +60,10 @@ class Spool:
         self.path, self.slots, self.arena = path, slots, arena
         self._oldest_needed, self._writes = oldest_needed, True
         self._read_ahead, self._read_ahead_bytes = read_ahead, read_ahead_bytes
+        self._reader_group = reader_group
         self.count = self.head = self.start = 0
         self.reload() if path.exists() else self._make(path)
+        self._let_read(path)  # one of before may have had another group
         if self.slots != slots:
             self._move(slots, self.arena)
 
@@ -154,12 +158,18 @@ class Spool:
         size = _INDEX_AT + self.slots * _SLOT.size + self.arena
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
+            self._let_read(descriptor)
             os.ftruncate(descriptor, size)
             self._map = mmap.mmap(descriptor, size)
         finally:
             os.close(descriptor)
         self._arena_at = _INDEX_AT + self.slots * _SLOT.size
         _HEADER.pack_into(self._map, 0, _MAGIC, self.slots, self.arena, self.count, self.head, 0, self.start)
+
+    def _let_read(self, file: int | Path) -> None:
+        if self._reader_group is not None:
+            os.chown(file, -1, self._reader_group)
+            os.chmod(file, 0o640)
 
     def _move(self, slots: int, arena: int) -> None:
         """Copy what is kept into a larger file, put it in place of this one, and leave a note in the old one."""

@@ -110,7 +110,13 @@ class HostedTopic:
     )  # fmt: skip
 
     def __init__(
-        self, number: int, name: str, family: TopicFamily, folder: Path, outstanding: Iterable[Ticket]
+        self,
+        number: int,
+        name: str,
+        family: TopicFamily,
+        folder: Path,
+        outstanding: Iterable[Ticket],
+        reader_group: int | None = None,
     ) -> None:
         self.number, self.name, self.family, self.machine = number, name, family, family.machine
         self.publisher = publisher_level(name)  # the only one, if it names one
@@ -133,14 +139,17 @@ class HostedTopic:
             oldest_needed=oldest_needed,
             read_ahead=READ_AHEAD,
             read_ahead_bytes=READ_AHEAD_BYTES,
+            reader_group=reader_group,
         )
 
 
 class TopicTable:
-    """Families by name, concrete topics by subject and by the number that the processor's process knows them by."""
+    """Families by name, concrete topics by subject and by the number that the processor's process knows them by.
 
-    def __init__(self, folder: Path, process: ProcessorProcess) -> None:
-        self._folder, self.process = folder, process
+    reader_group: of that process, when it has other rights than the worker."""
+
+    def __init__(self, folder: Path, process: ProcessorProcess, reader_group: int | None = None) -> None:
+        self._folder, self.process, self._reader_group = folder, process, reader_group
         self.families: dict[str, TopicFamily] = {}
         self.by_subject: dict[str, HostedTopic] = {}
         self.by_number: dict[int, HostedTopic] = {}
@@ -175,7 +184,9 @@ class TopicTable:
         most = family.spec.max_topics
         if most is not None and len(family.topics) >= most:
             raise NearcastError(f"{family.spec.name} has {most} topics at this worker, its `max_topics`; {name} is new")
-        topic = HostedTopic(next(self._numbers), name, family, self._folder, self.process.outstanding)
+        topic = HostedTopic(
+            next(self._numbers), name, family, self._folder, self.process.outstanding, self._reader_group
+        )
         family.topics.append(topic)
         self.by_number[topic.number] = topic
         self.by_subject[subjects.publications(name)] = self.by_subject[subjects.copies(name)] = topic

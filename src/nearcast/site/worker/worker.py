@@ -42,6 +42,7 @@ from nearcast.protocol.worker import (
     WorkerAssignment,
     WorkerStats,
 )
+from nearcast.site.processor_user import processor_user
 from nearcast.site.worker.durable_intake import DurableIntake
 from nearcast.site.worker.handover_executor import HandoverExecutor
 from nearcast.site.worker.lease_follower import LeaseFollower
@@ -94,7 +95,8 @@ class Worker:
         self._marks = MarkLog(assignment.site, assignment.worker, self._lease.is_valid)
         self._outcomes = Outcomes(assignment.site, connection, outbox, self._marks, self._stats)
         self._queue = ProcessingQueue(self._process, self._outcomes.overflowed)
-        self._table = TopicTable(self._folder, self._process)
+        user = processor_user(assignment.limits.user)
+        self._table = TopicTable(self._folder, self._process, user.pw_gid if user is not None else None)
         self._topics = self._table.by_subject
         self._intake = DurableIntake(self._queue, self._marks)
         groups = QueueGroups(connection, self._lease, published=self._published, redelivered=self._redelivered)
