@@ -11,14 +11,16 @@ import msgspec
 import pytest
 from tests.system.control import Control, coordinator
 
+import nearcast
 from nearcast.domain.topic import TopicSpec
 from nearcast.errors import InputError, NearcastError
 from nearcast.nats import subjects
 from nearcast.nats.connection import Connection, open_connection
 from nearcast.nats.kv import Bucket
 from nearcast.nats.lease import LEASE_KEY
-from nearcast.nats.rpc import call
-from nearcast.protocol.control import StopTopic
+from nearcast.nats.rpc import NoAnswerError, call
+from nearcast.nats.tasks import retry
+from nearcast.protocol.control import Rehome, StopTopic, TermClaim
 from nearcast.protocol.registration import SiteInfo
 from nearcast.testing import RunningSites, until
 
@@ -132,3 +134,31 @@ async def send_raw(connection: Connection, command: bytes) -> None:
     connection._pending.append(command)
     connection._pending_data_size += len(command)
     await connection.flush()
+
+
+async def test_a_client_keeps_no_made_up_term_and_follows_the_coordinator_that_leads(city) -> None:
+    async with (
+        city(names=("tokyo", "cloud"), report_seconds=0.3) as c,
+        coordinator(c, **PATIENT) as control,
+        attacker(c) as evil,
+        nearcast.connect(name="car", coordinator=c.url("cloud"), report_seconds=0.3) as car,
+    ):
+        command = subjects.client_command("car")
+
+        async def forge(term: int) -> None:
+            rehome = Rehome(term, "evil", "nats://127.0.0.1:1")
+            await retry(  # its interest may be new to the broker
+                lambda: call(evil, command, rehome, NoneType, timeout=60), within=60, on=NoAnswerError
+            )
+
+        with pytest.raises(InputError, match="term"):
+            await forge(1 << 62)
+        with pytest.raises(NearcastError, match="nobody leads with it"):
+            await forge(1 << 50)
+        other = "tokyo" if car.home == "cloud" else "cloud"
+        moved = await control.ask("client", "move", name="car", to=[other])
+        assert (moved["error"], car.home) == ("", other)
+        # A site that was asked about a term follows it no more than before.
+        with pytest.raises(NearcastError, match="nobody leads with it"):
+            await call(evil, subjects.term_claim("tokyo"), TermClaim(1 << 50), NoneType, timeout=60)
+        assert {site.agent.topic_host.term for site in c.sites.values()} == {control.coordinator.lease.term}

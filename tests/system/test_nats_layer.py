@@ -11,6 +11,7 @@ import pytest
 from nats.errors import TimeoutError as NatsTimeoutError
 
 from nearcast.errors import InputError
+from nearcast.nats import subjects
 from nearcast.nats.connection import open_connection
 from nearcast.nats.kv import Bucket, BucketNotFoundError, ConflictError
 from nearcast.nats.lease import LeaseKeeper, LeaseMachine
@@ -134,6 +135,28 @@ async def test_a_bucket_is_changed_by_compare_and_set_through_any_broker(city) -
             assert set(await bucket.read_all()) == {"a", "b.c"}
             await bucket.erase("a", third)
             assert set(await bucket.read_all()) == {"b.c"}
+        finally:
+            await connection.close()
+
+
+async def test_a_bucket_of_an_earlier_version_is_taken_over_with_all_its_keys(city) -> None:
+    async with city(names=("cloud",)) as c:
+        connection = await open_connection([c.url("cloud")], name="test")
+        try:
+            old = await connection.jetstream(domain="cloud").create_key_value(bucket="test", direct=True)
+            prefix = subjects.store_api("cloud")
+            for n in range(3):
+                await connection.request(f"{prefix}.$KV.test.site.s{n}", b"%d" % n, timeout=30)
+            bucket = await Bucket(connection, "cloud", "test").create()
+            assert {key: one.payload for key, one in (await bucket.read_all()).items()} == {
+                "site.s0": b"0", "site.s1": b"1", "site.s2": b"2",
+            }  # fmt: skip
+            assert (await old.status()).stream_info.config.subjects != ["$KV.test.>"]
+            other = await Bucket(connection, "cloud", "test").create()  # once is enough
+            await other.put("site.s0", b"9")
+            found = await bucket.get("site.s0")
+            assert found is not None
+            assert found.payload == b"9"
         finally:
             await connection.close()
 

@@ -34,7 +34,7 @@ async def moved_and_copied(c: RunningSites, control: Control) -> None:
         if not copy.site or copy._changes:
             return False
         manager = control.connection.jsm(prefix=subjects.store_api(copy.site))
-        found = await manager.get_last_msg(f"KV_{subjects.STATE_COPY_BUCKET}", "$KV.nearcast-copy.topic.gps")
+        found = await manager.get_last_msg(f"KV_{subjects.STATE_COPY_BUCKET}", "$KV.nearcast-copy.*.topic.gps")
         return b'"osaka"' in (found.data or b"")
 
     await until(copied)

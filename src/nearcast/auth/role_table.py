@@ -46,6 +46,7 @@ EXAMPLES: dict[str, str] = {
     subjects.coordinator("plan", "apply"): "applying plans",
     subjects.client_command("car7"): "commands to this client",
     subjects.client_command("other"): "commands to another client",
+    subjects.term_claim(_SITE): "asking whether a command's term leads",
     subjects.client_answer("car7", "t1"): "answering commands",
     subjects.site_command(_SITE, "start"): "commands to the own site",
     subjects.site_command("cloud", "start"): "commands to another site",

@@ -123,6 +123,7 @@ def _client(user: str, grants: Grants) -> Permissions:
             subjects.history("*", "find"),
             subjects.history("*", "ping"),
             subjects.site_coordinates("*"),
+            subjects.term_claim("*"),
             subjects.channels_service("*", "confirm"),
             subjects.channels_service("*", "dataset"),
             *(f"{subjects.channels_service('*', verb)}.{user}" for verb in ("subscribe", "renew", "leave")),
@@ -199,6 +200,7 @@ def _site(site: str) -> Permissions:
             subjects.replica(site, "*"),
             subjects.witness(site),
             subjects.site_coordinates(site),
+            subjects.term_claim(site),
             subjects.client_reports(site, "*"),
             subjects.ADVERTISEMENTS,
             *_SERVICES,
@@ -209,7 +211,8 @@ def _site(site: str) -> Permissions:
 def _store(site: str) -> Permissions:
     """The leaf node: it takes in what streams keep and requests to its API, and answers."""
     return Permissions(
-        publish=["_INBOX.>", "$JS.>", "$JSC.>", "$KV.>", "_R_.>", "_GR_.>", "$MQTT.>"],
+        # Not `$JS.>` nor `$KV.>`: a store acknowledges to whatever reply a publisher wrote.
+        publish=["_INBOX.>", "$JSC.>", "_R_.>", "_GR_.>", "$MQTT.>"],
         subscribe=[
             subjects.publications(">"),
             subjects.notifications(">"),

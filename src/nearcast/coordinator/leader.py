@@ -126,4 +126,4 @@ class Leader:
                 answer = ReportAnswer(
                     self._term.number(), registry.revision, known, lease_s, registry.identity, now, sites
                 )
-                self._connection.send(reply, b"", msgspec.msgpack.encode(answer))
+                self._connection.answer(reply, b"", msgspec.msgpack.encode(answer))

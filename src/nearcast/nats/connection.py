@@ -20,6 +20,7 @@ from nats.errors import BadSubscriptionError
 from nats.errors import Error as NatsError
 
 from nearcast.errors import InputError, NearcastError
+from nearcast.nats import subjects
 from nearcast.nats.boundary import drop
 from nearcast.nats.message_parser import MessageParser
 from nearcast.nats.tasks import cancel_and_wait, keep_cancellation
@@ -186,6 +187,15 @@ class Connection(Client):
         mark = b" %b." % inbox.encode()
         self._pending = [frame for frame in self._pending if mark not in frame]
         self._pending_data_size = sum(map(len, self._pending))
+
+    def answer(self, reply: str, headers: bytes, payload: bytes) -> None:
+        """Answer a request, if its sender waits for one and may be answered there."""
+        if not reply:  # nobody waits; a publication to no subject would end the connection
+            return
+        if not subjects.is_answerable(reply):
+            drop("request", reply, "its reply is not an inbox")
+            return
+        self.send(reply, headers, payload)
 
     @property
     def backlogged(self) -> bool:

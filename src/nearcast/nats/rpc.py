@@ -233,10 +233,8 @@ class Server:
         self._send(endpoint, reply, headers, body)
 
     def _send(self, endpoint: Endpoint, reply: str, headers: bytes, body: bytes) -> None:
-        if not reply:  # nobody waits; a publication to no subject would end the connection
-            return
         try:
-            self._connection.send(reply, headers, body)
+            self._connection.answer(reply, headers, body)
         except ConnectionLostError as error:
             _log.warning("%s: not answered: %s", endpoint.subject, error)
 

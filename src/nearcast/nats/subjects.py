@@ -32,6 +32,7 @@ __all__ = [
     "history",
     "history_scope",
     "history_scopes",
+    "is_answerable",
     "is_notification",
     "marks",
     "marks_of_family",
@@ -48,6 +49,7 @@ __all__ = [
     "site_registration",
     "store_api",
     "stream_name",
+    "term_claim",
     "tips",
     "topic_of",
     "topics_lookup",
@@ -56,6 +58,7 @@ __all__ = [
 ]
 
 _SPELT_OUT = re.compile(r"[^A-Za-z0-9-]")
+_ROUTED_REPLY = re.compile(r"_GR_\.[^.]+\.[^.]+\.")  # what a gateway writes before the reply of a request
 _LONGEST_NAME, _LONGEST_START = 240, 190  # a file name has at most 255 bytes, its suffix among them
 
 PROCESSORS = "processors"
@@ -245,6 +248,16 @@ def client_answer(client: str, token: str) -> str:
     return f"ans.{client}.{token}"
 
 
+def is_answerable(reply: str) -> bool:
+    """Whether a request with this reply may be answered: in an inbox, or where a client answers commands.
+
+    Brokers do not check what a user writes as its reply. Who answers to any subject lends its own rights to the
+    sender: an error as answer to `$JS.edge.API.STREAM.DELETE.gps` would be a valid command to remove a stream.
+    """
+    routed = _ROUTED_REPLY.match(reply)
+    return reply[routed.end() if routed else 0 :].startswith(("_INBOX.", "ans."))
+
+
 def client_request(verb: str, client: str) -> str:
     """Request of a client about itself to the coordinator: `register` or `leave`."""
     return f"api.client.{verb}.{client}"
@@ -268,6 +281,11 @@ def report(site: str) -> str:
 def site_coordinates(site: str) -> str:
     """Request: the coordinates of a site and of the other sites it knows, answered by its agent."""
     return f"api.coordinates.{site}"
+
+
+def term_claim(site: str) -> str:
+    """Request of a client: does the coordinator of a term lead? Answered by the agent of a site."""
+    return f"api.term.{site}"
 
 
 def coordinator(noun: str, verb: str) -> str:

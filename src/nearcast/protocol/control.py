@@ -25,6 +25,7 @@ __all__ = [
     "ReportAnswer",
     "StartTopic",
     "StopTopic",
+    "TermClaim",
     "TopicRecord",
     "Witness",
 ]
@@ -125,3 +126,9 @@ class Rehome(msgspec.Struct, frozen=True):
     term: Term
     home: Name
     url: Address
+
+
+class TermClaim(msgspec.Struct, frozen=True):
+    """Does the coordinator of this term lead? The answer is nothing, or an error that says who does."""
+
+    term: Term

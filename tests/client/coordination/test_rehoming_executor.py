@@ -11,7 +11,7 @@ from nearcast.protocol.control import Rehome
 
 
 async def test_a_command_that_comes_while_the_client_closes_moves_it_nowhere() -> None:
-    executor = RehomingExecutor(Sessions("car", [], 5.0), set())
+    executor = RehomingExecutor(Sessions("car", [], 5.0), set(), list)
     await executor.stop()
     with pytest.raises(NearcastError, match="client car is closing"):
         await executor.rehome(Rehome(1, "osaka", "nats://osaka"))

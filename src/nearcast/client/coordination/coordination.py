@@ -55,7 +55,7 @@ class Coordination:
         period: float,
     ) -> None:
         self._sessions, self._routes, self._coordinate, self._period = sessions, routes, coordinate, period
-        self.rehoming = RehomingExecutor(sessions, subscriptions)
+        self.rehoming = RehomingExecutor(sessions, subscriptions, lambda: self._neighbourhood.round_trips)
         self.registered: ClientRecord | None = None
         self._registration = subjects.client_request("register", sessions.name)
         self._deliveries: dict[Subscription, DeliveryStatistics] = {}

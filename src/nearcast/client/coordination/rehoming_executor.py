@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from types import NoneType
 from typing import TYPE_CHECKING
 
 from nats.errors import Error as NatsError
@@ -13,12 +14,12 @@ from nearcast.client.coordination import rehoming as rh
 from nearcast.errors import NearcastError
 from nearcast.nats import subjects
 from nearcast.nats.connection import ConnectionLostError, interest_settle
-from nearcast.nats.rpc import Endpoint, StaleTermError
+from nearcast.nats.rpc import Endpoint, NoAnswerError, StaleTermError, call
 from nearcast.nats.tasks import TaskSet
-from nearcast.protocol.control import Rehome
+from nearcast.protocol.control import Rehome, TermClaim
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from nearcast.client.session import Session, Sessions
     from nearcast.client.subscription import Subscription
@@ -28,14 +29,17 @@ __all__ = ["RehomingExecutor"]
 
 _log = logging.getLogger(__name__)
 _DRAIN_LIMIT = 30.0
+_CLAIM_LIMIT, _ASKED_SITES = 5.0, 3
 
 
 class RehomingExecutor:
     """Moves one client between sites. moves: how many were made. on_moved: called with the
-    old home once publications leave by the new session. subscriptions: those that are open."""
+    old home once publications leave by the new session. subscriptions: those that are open. near_sites: names them."""
 
-    def __init__(self, sessions: Sessions, subscriptions: set[Subscription]) -> None:
-        self._sessions, self._subscriptions = sessions, subscriptions
+    def __init__(
+        self, sessions: Sessions, subscriptions: set[Subscription], near_sites: Callable[[], Iterable[str]]
+    ) -> None:
+        self._sessions, self._subscriptions, self._near_sites = sessions, subscriptions, near_sites
         self._machine = rh.Rehoming("")
         self._tasks = TaskSet()
         self._stopped = False
@@ -70,6 +74,8 @@ class RehomingExecutor:
         """Move; returns as soon as publications leave by the new session. The old one is drained afterwards."""
         if self._stopped:
             raise NearcastError(f"client {self._sessions.name} is closing")
+        if command.term != self._machine.term:
+            await self._require_term(command.term)
         outcome: asyncio.Future[rh.MoveOutcome] = asyncio.get_running_loop().create_future()
         self._tasks.spawn(
             self._move(rh.Commanded(command.term, command.home, command.url), outcome), f"move to {command.home}"
@@ -79,6 +85,19 @@ class RehomingExecutor:
             raise StaleTermError(known.error, known.term)
         if known.error:
             raise NearcastError(known.error)
+
+    async def _require_term(self, term: int) -> None:
+        """A term in a command is a claim. The sites read the lease, which settles it: ask the home, else another."""
+        home = self._sessions.home
+        sites = [home, *(site for site in self._near_sites() if site != home)][:_ASKED_SITES]
+        for site in sites:
+            try:
+                connection = self._sessions.connection()
+                await call(connection, subjects.term_claim(site), TermClaim(term), NoneType, timeout=_CLAIM_LIMIT)
+                return
+            except NoAnswerError as error:
+                _log.debug("client %s: %s", self._sessions.name, error)
+        raise NearcastError(f"no site of {', '.join(sites)} could say whether term {term} leads; not moved")
 
     async def _move(self, event: rh.Event, known: asyncio.Future[rh.MoveOutcome]) -> None:
         """Do what the machine says until it says nothing more."""

@@ -9,6 +9,7 @@ from nearcast.nats import subjects
 from nearcast.nats.coordinator_rpc import CoordinatorError
 from nearcast.nats.rpc import Endpoint, Server
 from nearcast.nats.tasks import retry
+from nearcast.protocol.control import TermClaim
 from nearcast.protocol.registration import SiteStanding
 from nearcast.site.agent.assignments import configured_records
 from nearcast.site.agent.client_services import ClientServices
@@ -72,6 +73,7 @@ class Agent:
             worker_credentials,
             deployment.processor_limits,
         )
+        terms = TermCheck(connection, _state_stores(deployment))
         self.topic_host = TopicHost(
             site.name,
             connection,
@@ -80,7 +82,7 @@ class Agent:
             folder,
             self.coordinates.settle,
             self.client_services.apply_records,
-            TermCheck(connection, _state_stores(deployment)),
+            terms,
         )
         self._client_reports = ClientReports(
             site.name, connection, _SILENT_PERIODS * period, lambda: self._loop.report_soon()
@@ -94,7 +96,10 @@ class Agent:
             self.client_services.lags,
             over_limit,
         )
-        self._discovery = Server(connection, [Endpoint("discover", subjects.SITE_DISCOVERY, None, self._describe)])
+        claims = Endpoint("term", subjects.term_claim(site.name), TermClaim, terms.answer)
+        self._discovery = Server(
+            connection, [Endpoint("discover", subjects.SITE_DISCOVERY, None, self._describe), claims]
+        )
         self._sites = [peer.name for peer in deployment.sites]
         self._site = site
         self._serves_metrics = metrics

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nearcast.nats.connection import Connection
+    from nearcast.protocol.control import TermClaim
 
 __all__ = ["TermCheck"]
 
@@ -34,27 +35,33 @@ class TermCheck:
 
     def __init__(self, connection: Connection, stores: Sequence[str]) -> None:
         self._connection, self._stores = connection, stores
-        self._reading = asyncio.Lock()
+        self._reading, self._answering = asyncio.Lock(), asyncio.Lock()
         self._lease_seen = False
         self.term = 0
 
     async def require(self, term: int) -> None:
         """Follow this term; StaleTermError when another one leads, NearcastError when nobody can say that it leads."""
-        if term == self.term:
-            return
-        async with self._reading:
+        if term != self.term:
+            await self._check(term, self._reading)
+            self.term = term
+
+    async def answer(self, claim: TermClaim) -> None:
+        """For a client that was given a command: raises as `require` does, and changes nothing."""
+        if claim.term != self.term:  # those who ask wait for each other, and commands for nobody who asks
+            await self._check(claim.term, self._answering)
+
+    async def _check(self, term: int, turn: asyncio.Lock) -> None:
+        async with turn:
             stored = await self._stored_terms(term)
         if term in stored:
-            self.term = term
-        elif stored or self._lease_seen:
+            return
+        if stored or self._lease_seen:
             leads = max(stored, default=self.term)
             if term < leads:
                 raise StaleTermError(f"term {term} is over; term {leads} leads", leads)
             raise NearcastError(f"term {term} is in no store's lease, so nobody leads with it; refused")
-        elif term < self.term:
+        if term < self.term:
             raise StaleTermError(f"term {term} is over; term {self.term} leads", self.term)
-        else:
-            self.term = term
 
     async def _stored_terms(self, wanted: int) -> set[int]:
         """The terms of the leases that the stores have, up to the one that is wanted."""

@@ -221,7 +221,7 @@ class Worker:
             self._stats.unowned += 1
             return
         if topic.publisher and self._is_forged(topic, message_id, payload):
-            if reply:
+            if reply and subjects.is_answerable(reply):
                 self._send(reply, b"", Redelivered.KNOWN)
             return
         take = self._intake.retried if reason_of(headers) else self._intake.redelivered
@@ -231,7 +231,7 @@ class Worker:
             if topic.machine.sends_copies:
                 self._send(topic.copies, header_block(message_id), payload)
                 self._stats.copies_sent += 1
-        if reply:
+        if reply and subjects.is_answerable(reply):
             self._send(reply, b"", answer)
 
     def _process_handed_over(self, publication: Publication) -> None:
