@@ -15,7 +15,7 @@ from nearcast.cluster.datasets.static_table import StaticTable
 from nearcast.cluster.nats_source.blocking_connection import connection_to
 from nearcast.cluster.nats_source.driver_read import DriverReader
 from nearcast.cluster.nats_source.source import NatsSource
-from nearcast.cluster.spark_errors import error_line, failure_reason
+from nearcast.cluster.spark_errors import error_line, failure_reason, is_interruption
 from nearcast.domain.dataset import DatasetSpec
 from nearcast.errors import InputError, NearcastError
 from nearcast.nats import subjects
@@ -82,8 +82,8 @@ class DatasetQueries:
                 try:
                     self._add(spec)
                     self.specs[name] = spec
-                except NearcastError as error:  # this dataset does not run; the others do
-                    self._failed(name, str(error))
+                except Exception as error:  # this dataset does not run; the others do
+                    self._report(name, error)
 
     def start(self) -> None:
         """Start new queries, and those that stopped a while ago."""
@@ -149,9 +149,18 @@ class DatasetQueries:
         """A query that cannot even start is not tried again until its dataset changes."""
         try:
             self._start_query(spec)
-        except NearcastError as error:
+        except Exception as error:
             self._queries.pop(spec.name, None)
-            self._failed(spec.name, str(error))
+            self._report(spec.name, error)
+
+    def _report(self, name: str, error: Exception) -> None:
+        if isinstance(error, NearcastError):
+            self._failed(name, str(error))
+        elif is_interruption(error):  # Spark ends
+            raise error
+        else:
+            _log.error("dataset %s", name, exc_info=error)
+            self._failed(name, error_line(error))
 
     def _start_query(self, spec: DatasetSpec) -> None:
         from pyspark.errors import PySparkException

@@ -24,7 +24,7 @@ from nearcast.cluster.dataset_ingest import DatasetIngest
 from nearcast.cluster.dataset_queries import DatasetQueries
 from nearcast.cluster.datasets.views import DatasetViews
 from nearcast.cluster.datasets.warehouse import Warehouse
-from nearcast.cluster.driver_lease import DriverLease
+from nearcast.cluster.driver_lease import DriverLease, DriverReplacedError
 from nearcast.cluster.driver_progress import DriverProgress
 from nearcast.cluster.nats_source.blocking_connection import connection_to
 from nearcast.cluster.spark_errors import error_line, is_interruption
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["Driver", "running_driver"]
 
 _log = logging.getLogger(__name__)
-_STEP_SECONDS = 0.2
+_STEP_SECONDS, _FAILED_STEP_SECONDS = 0.2, 2.0
 _MAINTENANCE_SECONDS = 30.0
 _WORKLOAD_SECONDS = 3600.0
 
@@ -60,7 +60,7 @@ class Driver:
         self._catalog = Catalog(self._connection.connection, cloud.name)
         self._connection.call(self._catalog.prepare())
         self._connection.call(self._catalog.keep_reports())
-        self._followers = {name: self._catalog.follow(name) for name in (DATASETS, CHANNELS, SUBSCRIPTIONS)}
+        self._follow_anew()
         self._subscribers = Subscribers()
         self.progress = DriverProgress()
         self._matcher = Matcher(spark, limit=self._spec.channel_seconds)
@@ -71,7 +71,6 @@ class Driver:
         )
         self._channels = ChannelSet(spark, self.progress, self._schedule, self._matcher.remove)
         self._unconfirmed = 0  # the revision of the subscriptions that are loaded, while their sites do not know of it
-        self._outdated = False  # datasets or channels have changed since the last update of the channels
         self._maintained = self._analysed = time.monotonic()
         self._maintenance: threading.Thread | None = None
 
@@ -88,12 +87,22 @@ class Driver:
         self._lease.release()
 
     def run(self, stop: threading.Event) -> None:
-        """Work until told to stop. While the catalog cannot be read, everything runs on unchanged."""
-        while not stop.wait(_STEP_SECONDS):
+        """Work until told to stop, or replaced by another driver. Whatever goes wrong, the queries run on."""
+        pause = _STEP_SECONDS
+        while not stop.wait(pause):
+            pause = _STEP_SECONDS
             try:
                 self.step()
+            except DriverReplacedError:
+                raise
             except (BucketError, StreamError) as error:
                 _log.warning("the catalog cannot be read: %s", error)
+            except Exception as error:
+                if is_interruption(error):  # Spark has ended, and a driver without it is of no use
+                    raise
+                _log.exception("a step of the driver failed; the catalog is read anew: %s", error_line(error))
+                self._follow_anew()
+                pause = _FAILED_STEP_SECONDS
 
     def step(self) -> None:
         """Apply what changed in the catalog, restart queries that stopped, start maintenance when it is due."""
@@ -151,6 +160,11 @@ class Driver:
             coordinated=self._connection.call(self._catalog.knows_clients()),
         )
         write_tables(self._warehouse, tables)
+
+    def _follow_anew(self) -> None:
+        """Read the catalog from its beginning: a step that failed may have taken changes without applying them."""
+        self._followers = {name: self._catalog.follow(name) for name in (DATASETS, CHANNELS, SUBSCRIPTIONS)}
+        self._outdated = True  # datasets or channels have changed since the last update of the channels
 
     def _lease_term(self) -> int:
         return self._lease.term

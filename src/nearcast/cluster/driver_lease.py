@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import socket
 import threading
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from nearcast.cluster.nats_source.blocking_connection import connection_to
 from nearcast.errors import InputError, NearcastError
-from nearcast.nats.kv import Bucket
+from nearcast.nats.kv import Bucket, BucketError, BucketNotFoundError
 from nearcast.nats.lease import UNREADABLE, LeaseKeeper, LeaseMachine
 from nearcast.nats.tasks import cancel_and_wait
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DriverLease", "DriverReplacedError"]
 
+_log = logging.getLogger(__name__)
 _BUCKET, _KEY = "nearcast-driver", "driver"
 
 
@@ -41,9 +43,9 @@ class DriverLease:
     def __init__(self, cloud: SiteSpec, *, period: float = 7.0) -> None:
         self._connection = connection_to([cloud.url])
         self._name = f"{socket.gethostname()}, process {os.getpid()}, {os.urandom(2).hex()}"
-        bucket = Bucket(self._connection.connection, cloud.name, _BUCKET, timeout=10)
-        self._connection.call(bucket.create())
-        self._keeper = LeaseKeeper(bucket, LeaseMachine(self._name, period), _KEY)
+        self._bucket = Bucket(self._connection.connection, cloud.name, _BUCKET, timeout=10)
+        self._connection.call(self._bucket.create())
+        self._keeper = LeaseKeeper(self._bucket, LeaseMachine(self._name, period), _KEY)
         self._connection.call(self._keeper.look())
         self._renewal: asyncio.Task[None] | None = None
 
@@ -51,10 +53,14 @@ class DriverLease:
         """On standby: wait until no other driver renews the lease; False when told to stop."""
         machine = self._keeper.machine
         while not stop.wait(machine.period / 16):
-            with contextlib.suppress(NearcastError, TimeoutError):  # the store is away; so is the other driver's lease
+            try:
                 self._connection.call(self._keeper.look())
                 if machine.wish(time.monotonic()) is not None:
                     return True
+            except (NearcastError, TimeoutError) as error:  # the store is away; so is the other driver's lease
+                _log.debug("the driver's lease cannot be read: %s", error)
+            except Exception:
+                _log.exception("the driver's lease cannot be read")
         return False
 
     def take(self) -> None:
@@ -91,7 +97,18 @@ class DriverLease:
                 self._connection.call(self._release())
 
     async def _start_renewal(self) -> asyncio.Task[None]:
-        return asyncio.create_task(self._keeper.keep(lambda leads: None), name="driver lease")
+        return asyncio.create_task(self._keep(), name="driver lease")
+
+    async def _keep(self) -> None:
+        """Renew the lease, also in a bucket that the store has lost and that is made again."""
+        while True:
+            try:
+                await self._keeper.keep(lambda leads: None)
+            except BucketNotFoundError as error:
+                _log.warning("%s; it is made again", error)
+            await asyncio.sleep(self._keeper.machine.period / 8)
+            with contextlib.suppress(BucketError):  # the store is away: keeping it says so
+                await self._bucket.create()
 
     async def _release(self) -> None:
         await cancel_and_wait(self._renewal)

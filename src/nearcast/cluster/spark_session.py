@@ -52,6 +52,14 @@ _SHORT_BATCHES = {
     "spark.python.authenticate.socketTimeout": "60s",  # a busy machine starts a worker slowly
 }
 
+# A second wall behind the whitelist of channel queries. Whatever the user sets, these hold.
+_HARDENING = {
+    "spark.sql.variable.substitute": "false",  # ${env:HOME} in a text would be the driver's environment
+    "spark.sql.runSQLOnFiles": "false",  # FROM text.`/etc/passwd`
+    "spark.sql.catalogImplementation": "in-memory",  # no metastore, no functions of its own
+    "spark.sql.maxPlanStringLength": "100000",
+}
+
 # Hadoop starts a `chmod` process for every file that it writes, two in each micro-batch; vfork halves the cost.
 _JAVA = "-Djdk.lang.Process.launchMechanism=VFORK"
 
@@ -90,7 +98,7 @@ def spark_session(
 
     memory: of the one JVM of a local master.
     local_checkpoints: use the fast file handling that only a local disk allows; by default when the master is local.
-    settings: Spark settings of the user, which override these.
+    settings: Spark settings of the user, which override these, but for those that harden SQL.
     """
     local = master.startswith("local")
     if local and "SPARK_REMOTE" not in os.environ:
@@ -113,7 +121,7 @@ def spark_session(
     if local if local_checkpoints is None else local_checkpoints:
         options |= LOCAL_CHECKPOINTS
     builder = SparkSession.builder.appName(name).master(master)
-    for key, value in (options | dict(settings or {})).items():
+    for key, value in (options | dict(settings or {}) | _HARDENING).items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
 

@@ -33,6 +33,9 @@ from nearcast.cluster.channels.query_tree import parse_query
         "WITH RECURSIVE q AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM q) SELECT n FROM q, reports",
         "SELECT " + " + ".join(["id"] * 3000) + " FROM reports",
         "SELECT a.id FROM reports a" + " CROSS JOIN reports" * 13,
+        "WITH q0 AS (SELECT id FROM reports), "
+        + ", ".join(f"q{n} AS (SELECT * FROM q{n - 1} UNION ALL SELECT * FROM q{n - 1})" for n in range(1, 25))
+        + " SELECT id FROM q24",
     ],
 )
 def test_what_could_hurt_is_refused(query: str) -> None:

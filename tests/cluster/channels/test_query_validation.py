@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from tests.cluster.emergency import CHANNELS, DATASETS, metres
 
@@ -102,3 +103,12 @@ def test_points_within_a_radius_meet_in_exactly_one_cell(spark: SparkSession) ->
             near += 1
             assert rows[n].meets == 1, pairs[n]
     assert near > 300
+
+
+def test_spark_itself_gives_no_environment_and_no_files(spark: SparkSession) -> None:
+    """The wall behind the whitelist, which lets a text through."""
+    assert spark.sql("SELECT '${env:PATH} ${system:user.dir}' AS text").first()["text"] == (  # type: ignore[index]
+        "${env:PATH} ${system:user.dir}"
+    )
+    with pytest.raises(AnalysisException):
+        spark.sql("SELECT * FROM text.`/etc/hostname`")

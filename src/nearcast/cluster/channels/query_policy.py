@@ -120,6 +120,8 @@ def check_policy(text: str, tree: exp.Expr) -> None:
         raise PolicyError(f"the query has {joins} joins; {_MOST_JOINS} are allowed")
     if _depth(tree) > _MOST_DEPTH:
         raise PolicyError(f"the query is nested deeper than {_MOST_DEPTH} levels")
+    if (expanded := _expanded_size(tree, {})) > _MOST_NODES:  # a plan of Spark has no time limit
+        raise PolicyError(f"the query has {expanded} parts when WITH is written out; {_MOST_NODES} are allowed")
 
 
 def _check_node(node: exp.Expr) -> None:
@@ -147,3 +149,19 @@ def _depth(tree: exp.Expr) -> int:
         deepest += 1
         level = [child for node in level for child in node.iter_expressions()]
     return deepest
+
+
+def _expanded_size(node: exp.Expr, named: dict[str, int]) -> int:
+    """The parts of a query in which each name of a WITH stands for its query, as Spark plans it.
+
+    named: the size of what is named so far. Twenty names, each used twice by the next, are a million queries.
+    """
+    size = 1
+    if isinstance(node, exp.Table):
+        size += named.get(node.name.lower(), 0)
+    children = list(node.iter_expressions())
+    for definitions in (child for child in children if isinstance(child, exp.With)):
+        named = dict(named)
+        for definition in definitions.expressions:
+            named[definition.alias.lower()] = _expanded_size(definition.this, named)
+    return size + sum(_expanded_size(child, named) for child in children if not isinstance(child, exp.With))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from nearcast.cluster.channels.matching import NewRecords
 from nearcast.cluster.channels.results import ResultLog, group_results
 from nearcast.cluster.driver_progress import StageTimer
+from nearcast.cluster.spark_errors import error_line
 from nearcast.errors import NearcastError
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ class ScheduledChannel:
 
     def _run(self) -> None:
         period = self.channel.validated.spec.period or 1.0
-        unfinished = self.results.next_number(self._execution)
+        unfinished = self._unfinished()
         while True:
             if unfinished is not None and self._attempt(unfinished):  # stored, but not published completely
                 unfinished = None
@@ -104,7 +105,16 @@ class ScheduledChannel:
                 return
             number = int(time.time() / period)
             if unfinished is None and number > self._execution and not self._attempt(number):
-                unfinished = self.results.next_number(self._execution)
+                unfinished = self._unfinished()
+
+    def _unfinished(self) -> int | None:
+        """The execution whose results are stored but not published, if there is one."""
+        try:
+            return self.results.next_number(self._execution)
+        except Exception as error:  # the next execution finds it
+            _log.exception("channel %s: its results cannot be listed", self.channel.name)
+            self._failed(self.channel.name, error_line(error))
+            return None
 
     def _attempt(self, number: int) -> bool:
         try:
@@ -113,7 +123,7 @@ class ScheduledChannel:
         except Exception as error:  # the next execution also takes the records of this one
             if not isinstance(error, NearcastError):
                 _log.exception("channel %s, execution %d", self.channel.name, number)
-            self._failed(self.channel.name, str(error).splitlines()[0])
+            self._failed(self.channel.name, error_line(error))
             return False
 
     def _save(self) -> None:

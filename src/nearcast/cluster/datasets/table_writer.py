@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from nearcast.cluster.datasets.delta_table import RecordTable, TableFile, write_files
 from nearcast.cluster.datasets.watermarks import Watermarks
+from nearcast.cluster.spark_errors import error_line
 from nearcast.errors import NearcastError
 
 __all__ = ["Manifest", "PendingBatch", "TableWriter"]
@@ -127,7 +128,7 @@ class TableWriter:
             self._problem(str(error))
         except Exception as error:  # the thread goes on whatever happens
             _log.exception("a batch is not in the table yet")
-            self._problem(str(error).splitlines()[0])
+            self._problem(error_line(error))
 
     def _rows(self) -> int:
         return sum(batch.rows for batch in self._pending)
