@@ -14,25 +14,31 @@ from pathlib import Path
 from typing import Any
 
 import nearcast
+from nearcast.auth.deployment_keys import add_tls, make_deployment_keys
 from nearcast.domain.channel import ChannelSpec, Parameter
 from nearcast.domain.cluster import ClusterSpec
 from nearcast.domain.dataset import DatasetSpec
-from nearcast.domain.deployment import Deployment
+from nearcast.domain.deployment import AuthSpec, Deployment
 from nearcast.domain.site import SiteSpec, StoreSpec
 from nearcast.nats.catalog import Catalog
 from nearcast.nats.connection import open_connection
+from nearcast.nats.identity.credentials import Credentials
 from nearcast.site.ports import free_ports
 
 KINDS = ("fire", "flood", "quake")
 
 
-def two_sites(folder: Path) -> Deployment:
-    """An edge and the cloud, with a warehouse."""
+def two_sites(folder: Path, *, secured: bool = False) -> Deployment:
+    """An edge and the cloud, with a warehouse. secured: with credentials and TLS."""
     specs = []
     for name, kind in (("edge", "edge"), ("cloud", "cloud")):
         (folder / "stores" / name).mkdir(parents=True, exist_ok=True)
         specs.append(SiteSpec(name, kind, port=free_ports(), store=StoreSpec(folder / "stores" / name)))  # type: ignore[arg-type]
-    return Deployment(tuple(specs), cluster=ClusterSpec(str(folder / "warehouse"), batch_rows=500))
+    auth = None
+    if secured:
+        add_tls(make_deployment_keys(folder / "auth", specs), specs)
+        auth = AuthSpec(folder / "auth")
+    return Deployment(tuple(specs), cluster=ClusterSpec(str(folder / "warehouse"), batch_rows=500), auth=auth)
 
 
 async def until(condition: Callable[[], Any], what: str, limit: float = 150.0) -> None:
@@ -84,6 +90,8 @@ def write_configuration(deployment: Deployment, folder: Path, master: str = "loc
         assert site.store is not None
         lines += ["[[site]]", f'name = "{site.name}"', f'kind = "{site.kind}"', f"port = {site.port}"]
         lines += [f'store = {{ directory = "{site.store.directory}" }}']
+    if deployment.auth is not None:
+        lines += ["[auth]", f'folder = "{deployment.auth.folder}"']
     path = folder / "nearcast.toml"
     path.write_text("\n".join(lines))
     return path
@@ -115,9 +123,9 @@ class DriverProcess:
         return self._process.wait(60)
 
 
-async def add_report_channels(deployment: Deployment) -> None:
+async def add_report_channels(deployment: Deployment, credentials: Credentials | None = None) -> None:
     """A dataset of reports, a continuous and a scheduled channel over it."""
-    connection = await open_connection([deployment.cloud().url], name="catalog")
+    connection = await open_connection([deployment.cloud().url], name="catalog", credentials=credentials)
     catalog = Catalog(connection, "cloud")
     await catalog.prepare()
     await catalog.add_dataset(DatasetSpec("reports", "id STRING NOT NULL, kind STRING", "fed.reports"))

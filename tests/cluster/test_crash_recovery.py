@@ -1,4 +1,4 @@
-"""The driver is killed under load, and every result is delivered exactly once.
+"""The driver is killed under load, and every result is delivered exactly once; with credentials and TLS on every link.
 
 One kill by default, to keep the suite short; more with NEARCAST_KILLS=5.
 """
@@ -25,6 +25,9 @@ from tests.cluster.harness import (
 )
 
 import nearcast
+from nearcast.auth.auth_folder import AuthFolder
+from nearcast.auth.roles import Grants
+from nearcast.nats.identity.credentials import read_credentials
 from nearcast.nats.tasks import cancel_and_wait
 from nearcast.site.site import run_sites
 
@@ -34,12 +37,14 @@ KILLS = int(os.environ.get("NEARCAST_KILLS", "1"))
 
 @pytest.mark.timeout(300 + 200 * KILLS)  # each kill costs a start of Spark
 async def test_every_result_comes_exactly_once(tmp_path: Path) -> None:
-    deployment, rng = two_sites(tmp_path), random.Random(11)
+    deployment, rng = two_sites(tmp_path, secured=True), random.Random(11)
+    auth = AuthFolder.open(tmp_path / "auth")
+    car = auth.add_user("device", "car7", grants=Grants(channels=("of_kind", "by_period"), feeds=("reports",)))
     fed: list[dict[str, str]] = []
     async with run_sites(deployment, tmp_path / "run"):
-        await add_report_channels(deployment)
+        await add_report_channels(deployment, read_credentials(auth.credentials_file("admin", "main")))
         driver = DriverProcess(write_configuration(deployment, tmp_path))
-        async with nearcast.connect(deployment.sites[0].url) as client:
+        async with nearcast.connect(deployment.sites[0].url, credentials=car) as client:
             wanted = [(name, {"kind": kind}) for name in ("of_kind", "by_period") for kind in KINDS]
             inboxes: list[Inbox] = []
 
@@ -79,3 +84,10 @@ async def test_every_result_comes_exactly_once(tmp_path: Path) -> None:
         assert max(ids.values()) == 1, "a result was delivered twice"
         assert max(rows.values()) == 1, "a record was reported twice"
         assert {record["id"] for record in fed} <= rows.keys(), "a record was not reported"
+    assert refusals(tmp_path / "run") == []  # Spark's workers, too, connected as the data cluster's user
+
+
+def refusals(folder: Path) -> list[str]:
+    """What brokers and stores refused."""
+    logs = [file.read_text(errors="replace") for file in folder.glob("*/*.log")]
+    return [line for text in logs for line in text.splitlines() if "Violation" in line]
