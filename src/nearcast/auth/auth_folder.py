@@ -184,6 +184,7 @@ class AuthFolder:
             tags=tags,
             expires=expires,
             mqtt=mqtt,
+            queues_denied=allowed.queues_denied,
         )
         write_secret(file, credentials_file(token, key.seed, self._ca()))
         return file

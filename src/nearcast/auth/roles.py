@@ -70,10 +70,11 @@ _EVERYTHING = {
 
 @dataclass
 class Permissions:
-    """Patterns of subjects."""
+    """Patterns of subjects. queues_denied: `subject queue` pairs that are not covered by `subscribe`."""
 
     publish: list[str] = field(default_factory=list)
     subscribe: list[str] = field(default_factory=list)
+    queues_denied: tuple[str, ...] = ()
 
 
 def check_role(name: str) -> Role:
@@ -133,6 +134,8 @@ def _client(user: str, grants: Grants) -> Permissions:
             subjects.client_answer(user, "*"),
         ],
         subscribe=[subjects.client_command(user)],
+        # A member of the processors' group would take publications away from the workers.
+        queues_denied=(f"{subjects.publications('>')} {subjects.PROCESSORS}",),
     )
     found.publish += [subjects.publications(topic) for topic in grants.publish]
     found.publish += [subjects.feed(dataset) for dataset in grants.feeds]

@@ -15,7 +15,7 @@ from msgspec import Meta
 from nearcast.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from nearcast.nats.identity.keys import KeyPair
 
@@ -167,12 +167,19 @@ def user_token(
     tags: list[str],
     expires: int = 0,
     mqtt: bool = False,
+    queues_denied: Sequence[str] = (),
 ) -> str:
-    """A user. mqtt: the token itself is the password of an MQTT device, and good for nothing else."""
+    """A user. mqtt: the token itself is the password of an MQTT device, and good for nothing else.
+
+    queues_denied: `subject queue` pairs that it may not subscribe to, although it may to the subject alone.
+    """
+    listens = {"allow": subscribe} if subscribe else {"deny": [">"]}
+    if subscribe and queues_denied:
+        listens["deny"] = list(queues_denied)
     body: dict[str, Any] = {
         "issuer_account": account,
         "pub": {"allow": publish} if publish else {"deny": [">"]},
-        "sub": {"allow": subscribe} if subscribe else {"deny": [">"]},
+        "sub": listens,
         "subs": limits.subscriptions,
         "data": -1,
         "payload": limits.payload,
