@@ -237,6 +237,9 @@ class Connection(Client):
         if self.is_encrypted and writer is not None:
             # nats-py does not tell the stream that it is TLS now, and its end would be warned of.
             writer.transport.get_protocol()._over_ssl = True
+            # uvloop makes a TLS record of each chunk, and nats-py gives one per message.
+            transport: Any = self._transport
+            transport.writelines = lambda chunks: writer.write(b"".join(chunks))
 
     async def _read_loop(self) -> None:
         await super()._read_loop()
