@@ -103,6 +103,7 @@ def test_a_child_that_leaves_the_group_and_the_session_is_counted_and_killed(cag
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
         assert group_size(parent.pid) == 1
+        cage.entered(parent.pid)
         assert cage.confined
         assert cage.excess(parent.pid) == ""
         cage.kill(parent.pid)

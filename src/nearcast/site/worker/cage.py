@@ -5,7 +5,9 @@ It keeps user code from taking the machine by mistake. It is no sandbox: docs/da
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import logging
 import os
 import resource
 import signal
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Cage"]
 
+_log = logging.getLogger(__name__)
 # What Python needs to find itself and its modules, and to know the language and the time.
 _ENVIRONMENT = ("PATH", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
 _PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
@@ -53,6 +56,13 @@ class Cage:
     def confined(self) -> bool:
         """Whether nothing can leave it."""
         return self._cgroup is not None
+
+    def entered(self, pid: int) -> None:
+        """The process was started. One that could not join its cgroup has none."""
+        if self._cgroup is not None and pid not in self._cgroup.pids():
+            _log.info("processor process %d: no cgroup; its limits hold for each process alone", pid)
+            self._cgroup.remove()
+            self._cgroup = None
 
     def excess(self, pid: int) -> str:
         """What is too much of the processes that began with this one; nothing when nothing is."""
@@ -88,7 +98,8 @@ def _enter(limits: ProcessorLimits, user: pwd.struct_passwd | None, cgroup: Cgro
 
     def enter() -> None:
         if cgroup is not None:
-            cgroup.join()
+            with contextlib.suppress(OSError):  # see `entered`
+                cgroup.join()
         if user is not None:
             os.setgroups([])
             os.setgid(user.pw_gid)

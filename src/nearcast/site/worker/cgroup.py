@@ -67,7 +67,7 @@ class Cgroup:
         for folder in self.folders:
             with contextlib.suppress(OSError):
                 found |= {int(line) for line in (folder / "cgroup.procs").read_text().split()}
-        return found
+        return found - {0}  # which stands for one of another namespace, and for `kill` it is the own group
 
     def ran_out_of_memory(self) -> bool:
         """Whether the kernel killed a process of it for its memory."""

@@ -150,6 +150,7 @@ class ProcessorProcess:
         finally:
             os.close(ticket_reader)
             os.close(outcome_writer)
+        cage.entered(self._process.pid)
         self._ready, self._verdict, self._errors = False, "", b""
         self._received.clear()
         self._ended = asyncio.Event()  # of this process: the pipes of the one before may still be closing
