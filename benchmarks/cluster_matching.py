@@ -28,7 +28,7 @@ class Loaded:
     """A dataset whose frame is given."""
 
     def __init__(self, spec: DatasetSpec, spark: SparkSession, table: pa.Table) -> None:
-        self.spec, self.schema = spec, parse_ddl(dataset_ddl(spec), spec.name)
+        self.spec, self.version, self.schema = spec, 0, parse_ddl(dataset_ddl(spec), spec.name)
         self._frame = spark.createDataFrame(table)
 
     def frame(self) -> DataFrame:

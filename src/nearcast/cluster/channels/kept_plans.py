@@ -35,8 +35,9 @@ _SPREAD = 4_000
 _UNCHANGED_BATCHES = 2
 # Each task of a kept plan holds all subscriptions. On a cluster: not with more than this.
 _MOST_ON_CLUSTER = 300_000
-# In one process: not with more bytes than this share of its memory; a hash table takes about four times its rows.
-_SHARE_OF_MEMORY = 1 / 12
+# In one process: not with more bytes than this share of its memory. A hash table takes about four times its rows, and
+# while a base is folded there are two of them.
+_SHARE_OF_MEMORY = 1 / 30
 
 States = Mapping[ChannelShape, ShapeState]
 PlanKey = tuple[str, bool]
