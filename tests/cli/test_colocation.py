@@ -245,3 +245,30 @@ def test_a_margin_that_is_none_is_refused(
 ) -> None:
     assert run(monkeypatch, "plan", "colocation", "--topics", topics, "--model", model, "--margin", margin) == 2
     assert "--margin is" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        "", "only,5,20,1000\n", "a,5,20,1000\nb,5,20,1000\nc,5,20,1000\nd,5,20,1000\n",
+        "京都 🚲,5,20,1000\nñ,6,30,1000\n",
+        "fast,1e300,20,1000\n", "slow,5,1e300,1000\n", "rare,1e-300,20,1000\n", "short,5,1e-300,1000\n",
+        "patient,5,20,1e300\n", "hasty,5,20,1e-300\n", "both,1e300,1e300,1000\nsmall,5,20,1000\n", "none,5,nan,1000\n",
+    ],
+)  # fmt: skip
+def test_odd_topics_give_a_plan_or_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], model: Path, tmp_path: Path, rows: str
+) -> None:
+    topics = tmp_path / "topics.csv"
+    topics.write_text("topic,rate,processing_ms,bound_ms\n" + rows)
+    for method, k in (("ffd", 3), ("lfs", 3), ("hybrid", 3), ("refined", 3), ("exact", 3), ("matching", 2)):
+        words = ("--topics", topics, "--model", model, "--k", k, "--method", method, "--check", "--json")
+        code = run(monkeypatch, "plan", "colocation", *words)
+        printed = capsys.readouterr()
+        problems = [line for line in printed.err.splitlines() if not line.startswith("nearcast: warning: ")]
+        if code:
+            assert (code, len(problems)) == (2, 1), (method, printed.err)
+            assert problems[0].startswith("nearcast: "), method
+        else:
+            assert json.loads(printed.out)["workers"] >= 1, method
+            assert not problems, (method, problems)

@@ -28,10 +28,11 @@ if TYPE_CHECKING:
 __all__ = ["colocation"]
 
 Method = Literal["ffd", "lfs", "hybrid", "matching", "refined", "exact"]
+LARGEST = 1e15  # of a rate and of a processing time: their product stays finite
 TOPICS = (
     Column("topic", "text"),
-    Column("rate", positive=True),
-    Column("processing_ms", positive=True),
+    Column("rate", positive=True, maximum=LARGEST),
+    Column("processing_ms", positive=True, maximum=LARGEST),
     Column("bound_ms", optional=True, positive=True),
 )
 CURRENT = (Column("topic", "text"), Column("worker", "integer", alias="broker"))
