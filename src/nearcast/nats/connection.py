@@ -377,10 +377,15 @@ async def open_connection(
                 **options,
             )
             opening.clear()
-    except asyncio.CancelledError:
+    except asyncio.CancelledError as error:
         opening.clear()
         await connection.close()
-        raise
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        # Nobody cancelled this: nats-py has closed the connection over an error, while it tried the next address.
+        reason = _refusal(refusals[-1], credentials) if refusals else "the broker closed the connection"
+        raise ConnectionLostError(f"cannot connect to {', '.join(urls)}: {reason}") from error
     except (TimeoutError, OSError, NatsError) as error:
         opening.clear()
         await connection.close()

@@ -1,4 +1,4 @@
-"""Signing keys change while others work: old tokens are refused, and nobody else drops."""
+"""Keys and certificates change or expire while others work: clear errors, and no downtime for the rest."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from tests.system.secured.conftest import Secured
 
 import nearcast
 from nearcast import ConnectionLostError
+from nearcast.auth.certificates import make_certificate
 from nearcast.auth.push import push_accounts
 from nearcast.nats.connection import open_connection
 from nearcast.nats.identity.credentials import credentials_file, read_credentials
@@ -49,3 +50,43 @@ async def test_after_a_finished_rotation_new_tokens_stay_and_old_ones_are_refuse
             assert late.is_connected
             assert drops == []
     secured.lost.clear()  # sites and coordinator have connected again with their new tokens
+
+
+async def test_an_expired_certificate_is_named_and_whoever_is_connected_stays(secured: Secured) -> None:
+    folder = secured.auth.ca_file.parent
+    async with secured.connected("car7") as connected:
+        drops: list[str] = []
+
+        async def dropped() -> None:
+            drops.append("car7")
+
+        connected._disconnected_cb = dropped
+        make_certificate(folder, "edge", ["127.0.0.1"], days=-0.001)
+        try:
+            await until(lambda: expiry_is_named(secured), 60)
+            await connected.flush(timeout=60)
+            await secured.reported()
+            async with secured.connected("car7", "cloud") as elsewhere:
+                assert elsewhere.is_connected
+        finally:
+            make_certificate(folder, "edge", ["127.0.0.1"])
+
+        async def accepted() -> bool:
+            try:
+                await (await secured.open("car7")).close()
+            except ConnectionLostError:
+                return False
+            return True
+
+        await until(accepted, 60)
+        assert connected.is_connected
+        assert drops == []
+
+
+async def expiry_is_named(secured: Secured) -> bool:
+    """Whether a new connection to the edge is told that the certificate has expired."""
+    try:
+        await (await secured.open("car7")).close()
+    except ConnectionLostError as error:
+        return "certificate has expired" in str(error)
+    return False
