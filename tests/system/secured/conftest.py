@@ -1,4 +1,4 @@
-"""One secured deployment for all tests of this folder: sites edge and cloud, a coordinator, and a user of each role."""
+"""A secured deployment for the tests of each module here: sites edge and cloud, a coordinator, a user of each role."""
 
 from __future__ import annotations
 
@@ -84,13 +84,13 @@ def nothing_is_left_behind() -> None:
     """All tests share a deployment that opens and closes connections all the time: see the next fixture."""
 
 
-@pytest.fixture(scope="package", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def nothing_is_left_behind_by_all() -> Iterator[None]:
     with nothing_left_behind():
         yield
 
 
-@pytest_asyncio.fixture(scope="package", loop_scope="package")
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def secured(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Secured]:
     folder = tmp_path_factory.mktemp("secured")
     (folder / "secured_processor.py").write_text(PROCESSOR)

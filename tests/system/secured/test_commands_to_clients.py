@@ -13,7 +13,7 @@ from nearcast.nats.coordinator_rpc import call_coordinator
 from nearcast.protocol.control import Rehome
 from nearcast.testing import until
 
-pytestmark = [pytest.mark.asyncio(loop_scope="package"), pytest.mark.xdist_group("secured")]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.xdist_group("secured")]
 
 
 async def test_a_client_moves_at_the_word_of_the_coordinator_alone(secured: Secured) -> None:

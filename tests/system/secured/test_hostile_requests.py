@@ -15,7 +15,7 @@ from nearcast.nats.stamp import header_block, reason_of
 from nearcast.protocol.services import HistoryPage, HistoryRequest
 from nearcast.testing import until
 
-pytestmark = [pytest.mark.asyncio(loop_scope="package"), pytest.mark.xdist_group("secured")]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.xdist_group("secured")]
 
 
 async def test_conditions_of_a_megabyte_are_refused_and_the_agent_goes_on(secured: Secured) -> None:

@@ -10,7 +10,7 @@ from tests.system.secured.conftest import Secured
 from nearcast.nats import subjects
 from nearcast.testing import until
 
-pytestmark = [pytest.mark.asyncio(loop_scope="package"), pytest.mark.xdist_group("secured")]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.xdist_group("secured")]
 
 
 @pytest.mark.parametrize("user", ["car7", "service", "reader", "admin"])

@@ -13,7 +13,7 @@ from nearcast.nats.connection import open_connection
 from nearcast.nats.identity.credentials import credentials_file, read_credentials
 from nearcast.testing import until
 
-pytestmark = [pytest.mark.asyncio(loop_scope="package"), pytest.mark.xdist_group("secured")]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.xdist_group("secured")]
 
 
 async def test_after_a_finished_rotation_new_tokens_stay_and_old_ones_are_refused(secured: Secured) -> None:

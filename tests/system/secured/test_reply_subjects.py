@@ -12,7 +12,7 @@ from nearcast.nats.coordinator_rpc import call_coordinator
 from nearcast.nats.kv import Bucket
 from nearcast.testing import until
 
-pytestmark = [pytest.mark.asyncio(loop_scope="package"), pytest.mark.xdist_group("secured")]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.xdist_group("secured")]
 
 
 async def test_no_answer_is_a_command_to_a_store(secured: Secured) -> None:

@@ -24,7 +24,7 @@ from nearcast.nats import subjects
 from nearcast.nats.connection import Connection
 from nearcast.testing import until
 
-pytestmark = [pytest.mark.asyncio(loop_scope="package"), pytest.mark.xdist_group("secured")]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.xdist_group("secured")]
 PER_ROLE = 250
 IN_ALL = int(os.environ.get("NEARCAST_FUZZ", "0"))
 # What can be done to a stream through the API of JetStream.
