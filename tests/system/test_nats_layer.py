@@ -157,6 +157,9 @@ async def test_a_bucket_of_an_earlier_version_is_taken_over_with_all_its_keys(ci
             found = await bucket.get("site.s0")
             assert found is not None
             assert found.payload == b"9"
+            await connection.jsm(prefix=prefix).delete_stream("KV_test")  # the store has lost it
+            await bucket.create()
+            assert await bucket.put("site.s0", b"10", expected=0) == 1
         finally:
             await connection.close()
 

@@ -11,6 +11,7 @@ may ask for the configuration of its stream.
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from typing import TYPE_CHECKING
 
@@ -89,6 +90,7 @@ class Bucket:
         return self
 
     async def _ensure_stream(self) -> None:
+        self._level = ""
         try:
             info = await self._jsm.stream_info(bucket_stream(self.name))
         except NotFoundError:
@@ -198,7 +200,7 @@ class Bucket:
             subject = f"{self._prefix}.{bucket_subject(self.name, key, self._level)}"
             try:
                 return (await self._js.publish(subject, value, headers=headers or None)).seq
-            except (NoStreamResponseError, TimeoutError):
+            except (NoStreamResponseError, TimeoutError, asyncio.CancelledError):
                 self._level = ""  # the store may have lost the bucket, and have another one
                 raise
 
