@@ -37,7 +37,6 @@ __all__ = ["CityDeployment", "Say", "deployed"]
 Say = Callable[[str], None]
 _START_LIMIT = 120.0
 _SPARK_LIMIT = 400.0
-_SPARK_NICENESS = 10  # it compiles for a minute; the city goes on meanwhile
 _COORDINATORS = (CLOUD, "campus")
 _CONSOLE_PORT = 8600
 
@@ -188,7 +187,7 @@ class CityDeployment:
         shelters.write_text("\n".join(map(json.dumps, self.city.shelters)))
         process = await self._processes.python(
             CLOUD, "data-cluster", "-m", "nearcast.lab.demo.data_cluster", str(self._configuration), str(shelters),
-            environment={VARIABLE: str(self._user("cluster"))}, niceness=_SPARK_NICENESS,
+            environment={VARIABLE: str(self._user("cluster"))},
         )  # fmt: skip
         await process.said("Ready", _SPARK_LIMIT)
 

@@ -132,15 +132,13 @@ class NodeProcesses:
         *arguments: str,
         environment: Mapping[str, str] | None = None,
         descriptors: Sequence[int] = (),
-        niceness: int | None = None,
     ) -> NodeProcess:
         """Run Python at a node, with these variables beside those of this process.
 
-        descriptors: open files and sockets it inherits. niceness: how much it yields to others, if not as all do.
+        descriptors: open files and sockets it inherits.
         """
         log = self._logs / f"{name}.log"
-        nice = _NICENESS if self._priority else None if niceness is None else str(niceness)
-        command = [*(("nice", "-n", nice) if nice is not None else ()), sys.executable, *arguments]
+        command = [*(("nice", "-n", _NICENESS) if self._priority else ()), sys.executable, *arguments]
         with log.open("wb") as errors:
             process = await asyncio.create_subprocess_exec(
                 *self._area.command(node, *command),
