@@ -18,7 +18,13 @@ async def test_the_demo_accounts_for_every_message_and_clears_up(
         *NEARCAST, "demo", "--duration", "6", "--act", "5", "--no-cluster", "--no-distance",
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
-    out, err = (text.decode() for text in await asyncio.wait_for(process.communicate(), 240))
+    try:
+        async with asyncio.timeout(240):
+            out, err = (text.decode() for text in await process.communicate())
+    finally:
+        if process.returncode is None:
+            process.terminate()  # it ends what it started
+            await process.wait()
     assert process.returncode == 0, out + err
     assert "Console: http://127.0.0.1:" in out
     assert "Act 5: A latecomer" in out
