@@ -65,13 +65,22 @@ def test_sources_do_not_wait_for_each_other() -> None:
 def test_where_order_is_asked_for_a_new_owner_gives_the_stores_time() -> None:
     intake = Intake(ordered=True)
     assert intake.arrive(50, 51) == []
-    assert intake.arrive(47, 48, 49, now=3.0, late=True) == [47, 48, 49]
+    assert intake.arrive(49, 47, now=2.0, late=True) == []
+    assert intake.arrive(48, now=3.0, late=True) == []
     assert intake.order.expire(8.9) == []  # more may come
-    assert intake.order.expire(9.0) == [50, 51]
-    assert intake.arrive(53, now=9.0) == [47, 48, 49]
+    assert intake.order.expire(9.0) == [47, 48, 49, 50, 51]
+    assert intake.arrive(53, now=9.0) == []
     assert intake.order.expire(60.0) == []
-    assert intake.arrive(52, now=60.0) == [47, 48, 49, 52, 53]
+    assert intake.arrive(52, now=60.0) == [52, 53]
     assert Intake(ordered=True).arrive(1, 2) == [1, 2]
+
+
+def test_a_new_owner_to_whom_stores_give_for_long_waits_a_minute_at_most() -> None:
+    intake = Intake(ordered=True)
+    for now in range(60):
+        assert intake.arrive(100 - now, now=float(now), late=True) == []
+        assert intake.order.expire(float(now)) == []
+    assert intake.order.expire(60.0) == list(range(41, 101))
 
 
 @settings(max_examples=500)

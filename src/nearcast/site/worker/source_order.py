@@ -32,14 +32,16 @@ _HELD_LIMIT = 20_000
 class _Sequence(Generic[T]):
     """One source's publications to one topic. next: the number whose turn it is; 0 when it is not known.
 
-    here, elsewhere: the highest number that came here, and that another member took.
+    here, elsewhere: the highest number that came here, and that another member took. first, since: while `next` is
+    not known, when the first one came, and from when older ones are waited for.
     """
 
-    __slots__ = ("done", "elsewhere", "held", "here", "next")
+    __slots__ = ("done", "elsewhere", "first", "held", "here", "next", "since")
 
     def __init__(self, first: int) -> None:
         self.next = first
         self.here = self.elsewhere = 0
+        self.first = self.since = 0.0
         self.done: set[int] = set()  # beyond `next`, by another member
         self.held: dict[int, tuple[float, T]] = {}  # since when, by number
 
@@ -149,27 +151,31 @@ class SourceOrder(Generic[T]):
         """What has been held long enough, and what may follow it."""
         found: list[T] = []
         for sequence in list(self._holding):
-            limit = self._limit(sequence)
-            while sequence.held and next(iter(sequence.held.values()))[0] + limit <= now:  # the one that came first
+            while sequence.held and self._deadline(sequence) <= now:
                 sequence.next = min(sequence.held)
                 found += self._advance(sequence)
         return found
 
-    def _limit(self, sequence: _Sequence[T]) -> float:
+    def _deadline(self, sequence: _Sequence[T]) -> float:
+        """Until when what is held waits."""
         if not sequence.next:
-            return _UNKNOWN_LIMIT
+            return sequence.since + _UNKNOWN_LIMIT
+        came = next(iter(sequence.held.values()))[0]  # the one that came first
         if self._ordered:
-            return _ORDERED_LIMIT
-        return _IN_HAND_LIMIT if sequence.next <= sequence.elsewhere else _GAP_LIMIT
+            return came + _ORDERED_LIMIT
+        return came + (_IN_HAND_LIMIT if sequence.next <= sequence.elsewhere else _GAP_LIMIT)
 
     def _arrive_unknown(self, sequence: _Sequence[T], number: int, item: T, now: float, *, late: bool) -> Iterable[T]:
-        """The first publications of a source, at a worker that does not know which were processed before it came."""
-        if late and (not sequence.held or number < min(sequence.held)):
-            for held, (_, other) in sequence.held.items():  # there may be more of them
-                sequence.held[held] = (now, other)
-            return (item,)
+        """The first publications of a source, at a worker that does not know which were processed before it came.
+
+        Stores give what they have in the order they got it, each its part: all wait until no more come.
+        """
+        if not sequence.held:
+            sequence.first = sequence.since = now
+        if late:  # there may be more of them
+            sequence.since = min(now, sequence.first + _ORDERED_LIMIT - _UNKNOWN_LIMIT)
         self._hold(sequence, number, now, item)
-        return ()
+        return () if self.held < _HELD_LIMIT else self.expire(float("inf"))
 
     def _hold(self, sequence: _Sequence[T], number: int, now: float, item: T) -> None:
         if number not in sequence.held:
