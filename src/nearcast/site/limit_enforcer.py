@@ -16,7 +16,7 @@ from nearcast.nats.connection import Connection, open_connection
 from nearcast.nats.identity.tokens import read_token, tagged_limits, tagged_role
 from nearcast.nats.tasks import cancel_and_wait
 from nearcast.site.servers import fetch_monitoring
-from nearcast.site.usage_limits import Close, Sender, Sent, UsageLimits
+from nearcast.site.usage_limits import CloseConnection, Sender, Sent, UsageLimits
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -46,7 +46,7 @@ class _Client(msgspec.Struct):
     jwt: str = ""
 
 
-class _Received(msgspec.Struct):
+class _ReceivedCounts(msgspec.Struct):
     msgs: int = 0
     bytes: int = 0
 
@@ -56,7 +56,7 @@ class _Event(msgspec.Struct):
 
     server: _Server
     client: _Client
-    received: _Received = msgspec.field(default_factory=_Received)
+    received: _ReceivedCounts = msgspec.field(default_factory=_ReceivedCounts)
 
 
 class LimitEnforcer:
@@ -165,7 +165,7 @@ class LimitEnforcer:
         if event.server.id == self._server:
             self.limits.disconnected(event.client.cid, Sent(event.received.msgs, event.received.bytes))
 
-    def _close(self, close: Close) -> None:
+    def _close(self, close: CloseConnection) -> None:
         if not close.reason:  # it was told before
             self._kick(close.cid)
             return
@@ -174,7 +174,7 @@ class LimitEnforcer:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _tell_and_kick(self, close: Close) -> None:
+    async def _tell_and_kick(self, close: CloseConnection) -> None:
         tenant = self.tenants.get(close.sender.account)
         try:
             if tenant is not None:

@@ -16,7 +16,7 @@ from nearcast.nats.identity.tokens import UNLIMITED, AccessLimits
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Close", "Sender", "Sent", "Tenant", "TokenBucket", "UsageLimits"]
+__all__ = ["CloseConnection", "Sender", "Sent", "Tenant", "TokenBucket", "UsageLimits"]
 
 _SUSPENDED_S, _LONGEST_SUSPENSION_S = 10.0, 600.0  # twice as long each time, until an hour without
 _FORGOTTEN_AFTER_S = 3600.0
@@ -59,7 +59,7 @@ class Sent:
 
 
 @dataclass(frozen=True)
-class Close:
+class CloseConnection:
     """A connection is to be closed. reason: for its user; empty if the user was told before. seconds: for how long."""
 
     cid: int
@@ -139,7 +139,7 @@ class UsageLimits:
         """Nothing is known of who is connected: the broker may be a new process, whose numbers begin anew."""
         self._open.clear()
 
-    def connected(self, cid: int, sender: Sender, now: float, sent: Sent | None = None) -> list[Close]:
+    def connected(self, cid: int, sender: Sender, now: float, sent: Sent | None = None) -> list[CloseConnection]:
         """A connection opened. sent: before anybody looked, which does not count."""
         if sender.trusted:
             return []
@@ -159,7 +159,7 @@ class UsageLimits:
             self._unseen[(*one.sender.key, "messages")] += max(0, sent.messages - one.seen.messages)
             self._unseen[(*one.sender.key, "bytes")] += max(0, sent.bytes - one.seen.bytes)
 
-    def measured(self, counts: Mapping[int, Sent], asked: float, now: float) -> list[Close]:
+    def measured(self, counts: Mapping[int, Sent], asked: float, now: float) -> list[CloseConnection]:
         """What each connection has sent in all. asked: when; connections that are not there and older are gone."""
         for cid in [cid for cid, one in self._open.items() if cid not in counts and one.since < asked]:
             del self._open[cid]
@@ -185,7 +185,7 @@ class UsageLimits:
         ]
 
     def _suspend(self, key: tuple[str, str], now: float) -> None:
-        """Close what a user opens for a while; longer if that did not help the last time."""
+        """CloseConnection what a user opens for a while; longer if that did not help the last time."""
         until, before = self._suspended.get(key, (0.0, 0.0))
         again = now - until < _FORGOTTEN_AFTER_S
         seconds = min(_LONGEST_SUSPENSION_S, 2 * before) if again and before else _SUSPENDED_S
@@ -221,11 +221,11 @@ class UsageLimits:
                 found[account, user] += self._unseen.pop((account, user, kind))
         return found
 
-    def _close(self, cid: int, sender: Sender, reason: str = "", seconds: float = 0.0) -> Close:
+    def _close(self, cid: int, sender: Sender, reason: str = "", seconds: float = 0.0) -> CloseConnection:
         if reason and (sender.key in self.closed or len(self.closed) < _USERS_COUNTED):
             self.closed[sender.key] += 1
         self._open.pop(cid, None)
-        return Close(cid, sender, reason, seconds)
+        return CloseConnection(cid, sender, reason, seconds)
 
 
 def _is_limited(limits: AccessLimits) -> bool:

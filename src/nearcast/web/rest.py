@@ -64,7 +64,7 @@ class Letters(Body):
     force: bool = False
 
 
-class Announcement(Body):
+class StoryAnnouncement(Body):
     """What all who look at the console are told; nothing for an empty text."""
 
     text: str = Field(max_length=300)
@@ -184,7 +184,7 @@ def _add_dead_letters(router: APIRouter, operations: Operations) -> None:
 
 def _add_events(router: APIRouter, live: Live) -> None:
     @router.put("/announcement", status_code=204)
-    async def announce(announcement: Announcement) -> None:
+    async def announce(announcement: StoryAnnouncement) -> None:
         live.announcement = announcement.text
 
     @router.get("/events", response_class=StreamingResponse)

@@ -94,7 +94,7 @@ class Device:
         return 1000 * max(b - a for a, b in pairwise(times))
 
 
-class Crowd:
+class DeviceCrowd:
     """All devices, on the loop of their own node; the driver at the cloud calls them from its own thread."""
 
     def __init__(self, devices: Sequence[Device]) -> None:
@@ -154,7 +154,7 @@ async def _measure(topics: int, one_way_ms: float) -> list[Row]:
             deployment = Deployment(sites, specs, echo, report_seconds=2.0, insecure=True)
             urls = {site.name: site.url for site in sites}
             async with sites_at(area, deployment, folder / "run"):
-                crowd = Crowd([Device(n, max(0.05, topics / 512), urls) for n in range(topics)])
+                crowd = DeviceCrowd([Device(n, max(0.05, topics / 512), urls) for n in range(topics)])
                 led = threading.Event()
                 clients = asyncio.create_task(call_at(area, "crowd", lambda: crowd.run(led)))
                 try:
@@ -165,7 +165,7 @@ async def _measure(topics: int, one_way_ms: float) -> list[Row]:
                     await clients
 
 
-async def _drive(url: str, crowd: Crowd, led: threading.Event) -> list[Row]:
+async def _drive(url: str, crowd: DeviceCrowd, led: threading.Event) -> list[Row]:
     """At the cloud: lead, then move everything to and fro."""
     connection = await open_connection([url], name="coordinator", timeout=LIMIT / 4)
     settings = CoordinatorSettings(period=2.0, automatic=False, site_lost_after=LIMIT)
@@ -191,7 +191,7 @@ async def _drive(url: str, crowd: Crowd, led: threading.Event) -> list[Row]:
         await connection.close()
 
 
-async def _downtimes(coordinator: Coordinator, leader: Leader, crowd: Crowd) -> list[Row]:
+async def _downtimes(coordinator: Coordinator, leader: Leader, crowd: DeviceCrowd) -> list[Row]:
     """Fig. 7a: the longest gap of every client beyond the one that it has while nothing moves."""
 
     async def move(here: str, there: str) -> None:
@@ -238,7 +238,7 @@ async def _downtimes(coordinator: Coordinator, leader: Leader, crowd: Crowd) -> 
 
 
 async def _topic_times(
-    coordinator: Coordinator, leader: Leader, crowd: Crowd, executor_of: Callable[[int], Executor]
+    coordinator: Coordinator, leader: Leader, crowd: DeviceCrowd, executor_of: Callable[[int], Executor]
 ) -> list[Row]:
     """Fig. 7b: all topics to the other site, with each number of executors."""
     rows: list[Row] = []
