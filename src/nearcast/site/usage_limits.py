@@ -185,7 +185,7 @@ class UsageLimits:
         ]
 
     def _suspend(self, key: tuple[str, str], now: float) -> None:
-        """CloseConnection what a user opens for a while; longer if that did not help the last time."""
+        """Close what a user opens for a while; longer if that did not help the last time."""
         until, before = self._suspended.get(key, (0.0, 0.0))
         again = now - until < _FORGOTTEN_AFTER_S
         seconds = min(_LONGEST_SUSPENSION_S, 2 * before) if again and before else _SUSPENDED_S
