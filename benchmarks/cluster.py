@@ -1,6 +1,6 @@
 """The data cluster's speed: `python -m benchmarks.cluster [PART …]`.
 
-Parts: source, ingest, matching, subscriptions, latency, sharing, memory, memory:MINUTES.
+Parts: source, ingest, matching, subscriptions, keyed, workers, latency, sharing, memory, memory:MINUTES.
 
 Each figure stands beside a baseline measured in the same run. Real servers and a local Spark are started for it.
 """
@@ -15,6 +15,7 @@ import urllib.request
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from benchmarks.cluster_growth import keyed, workers
 from benchmarks.cluster_ingest import ingest
 from benchmarks.cluster_matching import matching
 from benchmarks.cluster_running import latency, memory
@@ -126,13 +127,15 @@ def sharing(spark: SparkSession) -> Iterator[Figure]:
     yield from asyncio.run(run())
 
 
-# `memory` and `latency` end the session that the others share; the next part starts another.
+# `memory`, `latency` and `workers` end the session that the others share; the next part starts another.
 PARTS = {
     "source": source,
     "ingest": ingest,
     "matching": matching,
     "subscriptions": subscriptions,
+    "keyed": keyed,
     "sharing": sharing,
+    "workers": workers,
     "memory": memory,
     "latency": latency,
 }

@@ -14,6 +14,7 @@ import msgspec
 import psutil
 from benchmarks.cluster_workload import (
     add_channel,
+    cluster_is_ready,
     cluster_process,
     metrics,
     reports,
@@ -24,6 +25,7 @@ from benchmarks.cluster_workload import (
 from benchmarks.measure import Figure
 
 import nearcast
+from nearcast.client.channels import ChannelMember
 from nearcast.nats import subjects
 from nearcast.nats.catalog import Catalog
 from nearcast.nats.connection import Connection, open_connection
@@ -54,10 +56,10 @@ async def latency_at(
     return sorted(inbox)
 
 
-async def change_subscriptions(connection: Connection, cloud: str, per_second: float) -> None:
-    """Subscriptions that no report matches come and go, of a site that has no agent."""
+async def change_subscriptions(connection: Connection, cloud: str, per_second: float, numbers: Iterator[int]) -> None:
+    """Subscriptions that no report matches come and go, of a site that has no agent. numbers: none comes twice."""
     catalog = Catalog(connection, cloud)
-    for n in itertools.count():
+    for n in numbers:
         await catalog.subscribe("of_kind_in_area", f"x{n}", "nowhere", {"kind": f"x{n}", "area": "none"})
         if n % 2:
             await catalog.unsubscribe("of_kind_in_area", f"x{n - 1}", "nowhere")
@@ -69,9 +71,9 @@ def latency(spark: SparkSession) -> Iterator[Figure]:
     rng = random.Random(2)
     inbox: list[float] = []
 
-    def took(message: nearcast.Message) -> None:
+    def took(subject: str, reply: str, payload: bytes, headers: bytes) -> None:
         now = time.time()
-        inbox.extend((now - row["sent"]) * 1000 for row in message.data["rows"])
+        inbox.extend((now - row["sent"]) * 1000 for row in msgspec.json.decode(payload)["rows"])
 
     async def run() -> list[Figure]:
         found = []
@@ -79,30 +81,37 @@ def latency(spark: SparkSession) -> Iterator[Figure]:
             await add_channel(deployment, folder, spark)
             spark.stop()  # the data cluster has its own session
             devices = await open_connection([deployment.sites[0].url], name="devices")
-            async with nearcast.connect(deployment.sites[0].url) as client:
+            people = await open_connection([deployment.sites[0].url], name="people")
+            await people.subscribe_raw(subjects.channel_results("of_kind_in_area", "*"), took)
+            # One connection stands for 10,000 clients: what their SDKs do besides would be measured, too.
+            member = ChannelMember("people", people, {})
+            try:
                 values = [{"kind": f"k{n % 100}", "area": f"a{n // 100}"} for n in range(10_000)]
-                for start in range(0, 10_000, 500):
-                    some = values[start : start + 500]
-                    waiting = [client.subscribe(channel="of_kind_in_area", params=v, callback=took) for v in some]
-                    await asyncio.gather(*waiting)
                 by_rate: dict[int, tuple[list[float], str]] = {}
                 with cluster_process(deployment, folder) as (_, port):
+                    await until(lambda: cluster_is_ready(folder))
+                    for start in range(0, 10_000, 500):
+                        some = values[start : start + 500]
+                        await asyncio.gather(*(member.join("of_kind_in_area", each) for each in some))
                     await latency_at(devices, 1000, 60, inbox, rng)  # warm up the JVM
                     for rate in (100, 1000, 5000):
                         before = metrics(port)
                         ms = await latency_at(devices, rate, 20, inbox, rng)
                         by_rate[rate] = ms, where_time_goes(before, metrics(port))
-                    changes = asyncio.create_task(change_subscriptions(devices, deployment.cloud().name, 10))
-                    changed = await latency_at(devices, 100, 20, inbox, rng)
-                    await cancel_and_wait(changes)
-                    unchanged = await latency_at(devices, 100, 20, inbox, rng)
-                await devices.close()
-                p90s = [ms[int(len(ms) * 0.9)] for ms in (changed, unchanged)]
+                    changed: list[float] = []
+                    unchanged: list[float] = []
+                    numbers, cloud = itertools.count(), deployment.cloud().name
+                    for _ in range(3):  # in turn, so that a busy moment of the machine does not hit one alone
+                        changes = asyncio.create_task(change_subscriptions(devices, cloud, 10, numbers))
+                        changed += await latency_at(devices, 100, 10, inbox, rng)
+                        await cancel_and_wait(changes)
+                        unchanged += await latency_at(devices, 100, 10, inbox, rng)
+                p90s = [sorted(ms)[int(len(ms) * 0.9)] for ms in (changed, unchanged)]
                 found.append(
                     Figure(
                         "p90 at 100 reports/s while ten subscriptions a second come or go",
                         f"{p90s[0]:.0f} ms",
-                        f"{p90s[1]:.0f} ms without changes, right after",
+                        f"{p90s[1]:.0f} ms without changes, three times in turn",
                         p90s[0] / p90s[1],
                         "≤ 1.2",
                     )
@@ -119,6 +128,10 @@ def latency(spark: SparkSession) -> Iterator[Figure]:
                             "≥ 1.0",
                         )
                     )
+            finally:
+                await member.close()
+                await people.close()
+                await devices.close()
         return found
 
     yield from asyncio.run(run())

@@ -90,7 +90,7 @@ def _changes(spark: SparkSession, count: int, target: str) -> Iterator[Figure]:
     bench = _Bench(spark)
     channel = bench.channel(KIND_AND_AREA)
     bench.matcher.load(channel, {f"{n:07d}": _pair(n) for n in range(count)})
-    bench.matcher.fold()
+    bench.matcher.fold(0.0)
     records = bench.batch(100)
     bench.warm(records)
     (plan,) = bench.matcher.kept.plans.values()
@@ -145,7 +145,7 @@ def _thresholds(spark: SparkSession) -> Iterator[Figure]:
     by_count = {}
     for count in (10_000, 20_000):
         bench.matcher.load(channel, {f"{n:06d}": {"least": 34.099 + n / 1e7} for n in range(count)})
-        bench.matcher.fold()
+        bench.matcher.fold(0.0)
         records = bench.batch(100)
         bench.warm(records)
         by_count[count] = _median(lambda records=records: bench.match(records))  # type: ignore[misc]

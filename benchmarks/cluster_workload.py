@@ -104,7 +104,7 @@ def cluster_process(deployment: Deployment, folder: Path) -> Iterator[tuple[int,
         lines += [f'store = {{ directory = "{site.store.directory}" }}']
     (folder / "nearcast.toml").write_text("\n".join(lines))
     command = [sys.executable, "-c", "from nearcast.cli import main; main()", "cluster", "run"]
-    command += ["--config", str(folder / "nearcast.toml"), "--metrics-port", str(port)]
+    command += ["--config", str(folder / "nearcast.toml"), "--metrics", f"127.0.0.1:{port}"]
     with (folder / "cluster.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
     try:
@@ -112,6 +112,14 @@ def cluster_process(deployment: Deployment, folder: Path) -> Iterator[tuple[int,
     finally:
         process.terminate()
         process.wait(60)
+
+
+def cluster_is_ready(folder: Path) -> bool:
+    """Whether the process says that it is up. Raises an error when it says anything else."""
+    said = (folder / "cluster.log").read_text(errors="replace")
+    if "Error" in said:
+        raise RuntimeError(f"the data cluster did not start:\n{said}")
+    return "Ready" in said
 
 
 def metrics(port: int) -> dict[str, float]:

@@ -1,28 +1,30 @@
 """Speed of the data plane: ratios against bare nats-py, measured in the same run, repetitions interleaved.
 
-.venv/bin/python -m benchmarks.data_plane [throughput|latency|processor|marks|quorum|history|memory|repair …]
+.venv/bin/python -m benchmarks.data_plane
+    [throughput|latency|processor|marks|quorum|history|memory|repair|catch_up|lost_site …]
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
-import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 import uvloop
+from benchmarks.data_plane_catch_up import catch_up
+from benchmarks.data_plane_lost_site import lost_site
+from benchmarks.data_plane_marks import marks
 from benchmarks.data_plane_repair import repair
-from benchmarks.measure import Figure, print_table
+from benchmarks.measure import Figure, interleaved, print_table, rate, ratio
 
 import nats
 import nearcast
@@ -35,8 +37,6 @@ from nearcast.site.servers import server_binary
 from nearcast.site.site import Site, run_sites
 from nearcast.site.worker.spool import Spool
 
-REPEAT = 5
-STALLED_SECONDS = 60.0
 SIZES = (128, 4096)
 PROCESSORS = """
 from nearcast import processor
@@ -56,24 +56,6 @@ async def main(url):
     await asyncio.Event().wait()
 uvloop.run(main(sys.argv[1]))
 """
-
-
-async def interleaved(runs: Mapping[str, Callable[[], Awaitable[float]]]) -> dict[str, list[float]]:
-    """Run each in turn, again and again, so that a busy moment of the machine does not hit one alone."""
-    found: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(REPEAT):
-        for name, run in runs.items():
-            found[name].append(await run())
-    return found
-
-
-def ratio(found: dict[str, list[float]], name: str, baseline: str) -> float:
-    """The median of the ratios within each repetition."""
-    return statistics.median(a / b for a, b in zip(found[name], found[baseline], strict=True))
-
-
-def rate(values: list[float]) -> str:
-    return f"{statistics.median(values):,.0f}/s"
 
 
 @contextlib.contextmanager
@@ -286,127 +268,6 @@ async def processor() -> list[Figure]:
     return figures
 
 
-SITE = """
-processors = ["bench_processors"]
-[[site]]
-name = "here"
-port = {port}
-[site.store]
-directory = "store"
-[[topic]]
-name = "echo.marked"
-managed_by = ["here"]
-replicas = ["here"]
-[[topic]]
-name = "echo.stored"
-managed_by = ["here"]
-"""
-
-
-@contextlib.contextmanager
-def site_process() -> Iterator[tuple[str, psutil.Process]]:
-    """A site in processes of its own, as `nearcast site run` starts it; both its topics are stored, one with marks."""
-    with tempfile.TemporaryDirectory(prefix="nearcast-bench-") as folder:
-        base, port = Path(folder), free_ports(10)
-        (base / "store").mkdir()
-        (base / "bench_processors.py").write_text(PROCESSORS.format(spool=1000))
-        (base / "nearcast.toml").write_text(SITE.format(port=port))
-        command = [sys.executable, "-c", "from nearcast.cli import main; main()", "site", "run"]
-        command += ["--config", str(base / "nearcast.toml"), "--name", "here"]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE)
-        assert process.stdout is not None
-        try:
-            while line := process.stdout.readline():
-                if line.startswith(b"Ready."):
-                    break
-            yield f"nats://127.0.0.1:{port}", psutil.Process(process.pid)
-        finally:
-            process.send_signal(signal.SIGINT)
-            process.wait()
-
-
-async def numbered_echoes(url: str, topic: str, numbers: Iterator[int], count: int, pause: float = 0.0) -> list[float]:
-    """Publish with ids of a client, at most 500 under way; seconds there and back of each, then of all.
-
-    What is lost or comes twice (a worker that is too slow for its site is replaced) would spoil the figures.
-    """
-    out, back = await nats.connect(url), await nats.connect(url)
-    took: dict[str, float] = {}
-
-    async def note(msg: Any) -> None:
-        origin = msg.headers["Nats-Msg-Id"]
-        if origin in took:
-            raise RuntimeError(f"{origin} came twice")
-        took[origin] = time.perf_counter() - float(msg.data.rstrip(b"x"))
-
-    async def fewer_under_way(sent: int, most: int) -> None:
-        came, since = len(took), time.perf_counter()
-        while sent - len(took) > most:
-            await asyncio.sleep(0.001)
-            if len(took) > came:
-                came, since = len(took), time.perf_counter()
-            elif time.perf_counter() - since > STALLED_SECONDS:
-                raise TimeoutError(f"{sent - len(took)} of {sent} messages of {topic} did not come back")
-
-    await back.subscribe(f"ntf.{topic}", cb=note)
-    await back.flush()
-    start = time.perf_counter()
-    for n in range(count):
-        if pause:
-            await asyncio.sleep(max(0.0, start + n * pause - time.perf_counter()))
-        await fewer_under_way(n, 499)
-        headers = {"Nats-Msg-Id": f"bench~00000:here:{time.time_ns() // 1000}:{next(numbers)}"}
-        await out.publish(f"pub.{topic}", b"%.9f" % time.perf_counter() + b"x" * 100, headers=headers)
-    await fewer_under_way(count, 0)
-    seconds = time.perf_counter() - start
-    await out.close()
-    await back.close()
-    return [*took.values(), seconds]
-
-
-async def marks() -> list[Figure]:
-    """A durable topic's processor with marks and catch-up, against one whose messages are only stored."""
-    numbers = {"echo.marked": itertools.count(1), "echo.stored": itertools.count(1)}
-    with site_process() as (url, site):
-        connection = await nats.connect(url)
-        js = connection.jsm(prefix="$JS.here.API")
-        await js.add_stream(name="stored", subjects=["pub.echo.stored", "ntf.echo.stored"], allow_direct=True)
-        await connection.close()
-
-        async def throughput(topic: str) -> float:
-            return 10_000 / (await numbered_echoes(url, topic, numbers[topic], 10_000))[-1]
-
-        async def worker_cpu(topic: str) -> float:
-            """Of the worker's process, for a message: what limits its throughput, however busy the machine."""
-            (worker,) = (one for one in site.children() if "nearcast.site.worker" in one.cmdline())
-            before = sum(worker.cpu_times()[:2])
-            await numbered_echoes(url, topic, numbers[topic], 10_000)
-            return (sum(worker.cpu_times()[:2]) - before) / 10_000
-
-        async def p50(topic: str) -> float:
-            return statistics.median((await numbered_echoes(url, topic, numbers[topic], 2_000, 0.001))[:-1])
-
-        figures = []
-        parts = (
-            ("throughput", throughput, "≥ 0.95"),
-            ("CPU of the worker", worker_cpu, "≤ 1.05"),
-            ("p50 at 1,000 msg/s", p50, "≤ 1.05"),
-        )
-        for what, run, target in parts:
-            for topic in numbers:
-                await run(topic)
-            found = await interleaved({topic: partial(run, topic) for topic in numbers})
-            mine, theirs = (
-                rate(values) if run is throughput else f"{1e3 * statistics.median(values):.3f} ms"
-                for values in found.values()
-            )
-            share = ratio(found, "echo.marked", "echo.stored")
-            figures.append(
-                Figure(f"durable processor with marks, {what}, over stored only", mine, theirs, share, target)
-            )
-    return figures
-
-
 async def quorum() -> list[Figure]:
     """Publications acknowledged by stores, many under way, against JetStream's own pipelined publish."""
     figures = []
@@ -506,6 +367,8 @@ PARTS: dict[str, Callable[[], Awaitable[list[Figure]]]] = {
     "history": history,
     "memory": memory,
     "repair": partial(repair, city),
+    "catch_up": partial(catch_up, city),
+    "lost_site": lost_site,
 }
 
 

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
     from multiprocessing.connection import Connection
 
 T = TypeVar("T")
+REPEAT = 5
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,27 @@ def in_fresh_process(call: Callable[..., T], *args: Any) -> tuple[T, float, floa
 def _measured(sender: Connection, call: Callable[..., object], args: tuple[Any, ...]) -> None:
     result, seconds = timed(lambda: call(*args))
     sender.send((result, seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024))
+
+
+async def interleaved(
+    runs: Mapping[str, Callable[[], Awaitable[float]]], repeat: int = REPEAT
+) -> dict[str, list[float]]:
+    """Run each in turn, again and again, so that a busy moment of the machine does not hit one alone."""
+    found: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(repeat):
+        for name, run in runs.items():
+            found[name].append(await run())
+    return found
+
+
+def ratio(found: dict[str, list[float]], name: str, baseline: str) -> float:
+    """The median of the ratios within each repetition."""
+    return statistics.median(a / b for a, b in zip(found[name], found[baseline], strict=True))
+
+
+def rate(values: list[float]) -> str:
+    """The median of some rates."""
+    return f"{statistics.median(values):,.0f}/s"
 
 
 def print_table(title: str, figures: Iterable[Figure]) -> None:

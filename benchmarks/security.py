@@ -15,8 +15,7 @@ from pathlib import Path
 
 import psutil
 import uvloop
-from benchmarks.data_plane import rate, ratio
-from benchmarks.measure import Figure, print_table
+from benchmarks.measure import Figure, print_table, rate, ratio
 
 import nearcast
 from nearcast.site.site import Site

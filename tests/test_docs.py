@@ -36,7 +36,7 @@ def test_the_glossary_has_each_word_once_in_order() -> None:
 
 
 @pytest.mark.parametrize(
-    "page", [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"], ids=lambda page: page.name
+    "page", [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md"], ids=lambda page: page.name
 )
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
@@ -45,3 +45,34 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
 
 def test_the_table_of_roles_is_that_of_the_code() -> None:
     assert role_table() in (ROOT / "docs/security.md").read_text(), "print it with nearcast.auth.role_table"
+
+
+PROMISES = re.findall(
+    r"^- .*?(?=^- |^$|^#)", (ROOT / "docs/guarantees.md").read_text().partition("## Chaos")[0], re.MULTILINE | re.DOTALL
+)
+REQUIREMENTS = re.findall(
+    r"^\| (?!what |---).*",
+    (ROOT / "docs/security.md").read_text().partition("## Requirements")[2].partition("\n## ")[0],
+    re.MULTILINE,
+)
+
+
+@pytest.mark.parametrize(
+    "promise",
+    [*PROMISES, *REQUIREMENTS],
+    ids=[re.sub(r"\W+", " ", promise)[:60] for promise in (*PROMISES, *REQUIREMENTS)],
+)
+def test_each_promise_names_tests_that_exist(promise: str) -> None:
+    named, file = 0, ""
+    for path, test in re.findall(r"`(tests/[\w/]+\.py)?(?:::(\w+))?`", promise):
+        file = path or file
+        if not file:
+            continue
+        named += 1
+        assert re.search(rf"^\s*(async )?(def|class)? ?{test}\b", (ROOT / file).read_text(), re.MULTILINE), (file, test)
+    assert named
+
+
+def test_there_are_many_promises() -> None:
+    assert len(PROMISES) > 50
+    assert len(REQUIREMENTS) > 40

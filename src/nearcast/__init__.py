@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from nearcast.message import Message, PayloadError
     from nearcast.nats.connection import ConnectionLostError, PayloadTooLargeError
     from nearcast.nats.coordinator_rpc import CoordinatorError
+    from nearcast.nats.refusals import RefusedError
     from nearcast.processors import ProcessorError, SpoolView, processor
 
 __all__ = [
@@ -45,6 +46,7 @@ __all__ = [
     "QuorumError",
     "QuotaError",
     "Receipt",
+    "RefusedError",
     "SlowConsumerError",
     "SpoolView",
     "Subscription",
@@ -70,6 +72,7 @@ _HOMES = {
     "nearcast.message": ("Message", "PayloadError"),
     "nearcast.nats.connection": ("ConnectionLostError", "PayloadTooLargeError"),
     "nearcast.nats.coordinator_rpc": ("CoordinatorError",),
+    "nearcast.nats.refusals": ("RefusedError",),
     "nearcast.processors": ("ProcessorError", "SpoolView", "processor"),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _HOMES.items() for name in names}

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+import msgspec
+
 from nearcast.codec import JSON
 from nearcast.errors import NearcastError
 from nearcast.nats.stamp import Stamp, attempt_of, parse_stamp, reason_of, stamp_of
@@ -32,36 +34,32 @@ class PayloadError(NearcastError, ValueError):
         self.message = message
 
 
-class Message(Generic[T_co]):
+class Message(msgspec.Struct, Generic[T_co], gc=False, eq=False):
     """A publication or a notification. `Message[Reading]`: one whose data was decoded and validated as that type.
 
     topic:   what it was published to
     payload: the bytes as they came
     """
 
-    __slots__ = ("_data", "_decode", "_headers", "_stamp", "payload", "topic")
-
-    def __init__(
-        self, topic: str, payload: bytes, headers: bytes = b"", decode: Callable[[bytes], Any] = JSON.decode
-    ) -> None:
-        self.topic = topic
-        self.payload = payload
-        self._headers = headers
-        self._decode = decode
-        self._stamp: Stamp | None = None
+    # gc=False: the garbage collector would look at all that wait in buffers again and again. No message is part of a
+    # cycle: it refers to what it was made of, to what a codec made of that, and to the codec.
+    topic: str
+    payload: bytes
+    _headers: bytes = b""
+    _decode: Callable[[bytes], Any] = JSON.decode
+    _data: Any = msgspec.UNSET
+    _stamp: Stamp | None = None
 
     @property
     def data(self) -> T_co:
         """The payload read by the codec, once; JSON by default."""
-        try:
-            return self._data
-        except AttributeError:
-            pass
-        try:
-            self._data: T_co = self._decode(self.payload)
-        except Exception as error:
-            raise PayloadError(self, error) from error
-        return self._data
+        if self._data is msgspec.UNSET:
+            try:
+                self._data = self._decode(self.payload)
+            except Exception as error:
+                raise PayloadError(self, error) from error
+        found: T_co = self._data
+        return found
 
     @property
     def stamp(self) -> Stamp:
@@ -89,7 +87,10 @@ class Message(Generic[T_co]):
     def published(self) -> datetime | None:
         """When it (or the publication it was made from) was published, by the publisher's clock."""
         us = self.stamp.published_us
-        return datetime.fromtimestamp(us / 1e6, UTC) if us else None
+        try:
+            return datetime.fromtimestamp(us / 1e6, UTC) if us else None
+        except (ValueError, OverflowError):  # a publisher writes what it likes, such as the year 30000
+            return None
 
     @property
     def late(self) -> bool:

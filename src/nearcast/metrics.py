@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 
 from nearcast.errors import InputError
 
-__all__ = ["LoopCollector", "MetricsServer", "listen_near"]
+__all__ = ["LoopCollector", "MetricsServer", "listen_near", "process_registry"]
 
 _COLLECT_LIMIT = 5.0
 _TRIED_PORTS = 10
@@ -36,15 +36,21 @@ class LoopCollector(Collector):
         return asyncio.run_coroutine_threadsafe(made(), self._loop).result(_COLLECT_LIMIT)
 
 
+def process_registry() -> CollectorRegistry:
+    """What each process serves besides its own metrics: memory, CPU time, open files, and the version."""
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
+    Info("nearcast_build", "The version of Nearcast.", registry=registry).info({"version": version("nearcast")})
+    return registry
+
+
 class MetricsServer:
     """Serves `/metrics` in a thread of its own until `stop`: the collector's, the process's and the version."""
 
     def __init__(self, collector: Collector, host: str, port: int) -> None:
-        registry = CollectorRegistry()
+        registry = process_registry()
         registry.register(collector)
-        ProcessCollector(registry=registry)
-        PlatformCollector(registry=registry)
-        Info("nearcast_build", "The version of Nearcast.", registry=registry).info({"version": version("nearcast")})
         try:
             self._server, self._thread = start_http_server(port, host, registry)
         except OSError as error:

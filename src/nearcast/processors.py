@@ -147,10 +147,10 @@ class SpoolReader(Protocol):
 
 
 class SpoolView(Sequence[Message]):
-    """The messages that came before the one in hand, oldest first: read-only, at most the spool's size.
+    """The messages that came before the current one, oldest first: read-only, at most the spool's size.
 
     A message is made when it is first looked at and kept until it leaves the spool, so that code which goes through
-    the whole spool for every message does not make (or parse) it all anew. With a `decode` of a processor's own,
+    the whole spool for every message does not make (or parse) it all again. With a `decode` of a processor's own,
     messages are decoded as they come, and those that it refuses are left out.
     """
 
@@ -243,6 +243,10 @@ class ProcessorCall:
             message_id, payload = self._spool.read(number)
             message = Message(self._topic, payload, header_block(message_id))
         outcome = self._call(message, self._view)
+        if type(outcome) is bytes:
+            return [outcome]
+        if type(outcome) is dict:
+            return [JSON.encode(outcome)]
         if inspect.iscoroutine(outcome) or inspect.isasyncgen(outcome):
             outcome = _await(outcome)
         if outcome is None:

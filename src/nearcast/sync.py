@@ -152,6 +152,15 @@ class SyncClient:
         """The site it is connected to."""
         return self._client.home
 
+    @property
+    def position(self) -> tuple[float, float] | None:
+        """Where it is, latitude and longitude in degrees, for the console's map."""
+        return self._client.position
+
+    @position.setter
+    def position(self, position: tuple[float, float] | None) -> None:
+        self._client.position = position
+
     def publish(self, topic: str, data: Any, *, quorum: int | None = None, timeout: float = 5.0) -> Receipt:
         """Publish; waits for the stores of a topic with a write quorum."""
         return self._thread.run(self._client.publish(topic, data, quorum=quorum, timeout=timeout))

@@ -12,7 +12,7 @@ import pytest
 from nearcast.auth.auth_folder import AuthFolder
 from nearcast.auth.certificates import check_certificate, make_authority, make_certificate
 from nearcast.auth.deployment_keys import add_tls, make_deployment_keys
-from nearcast.auth.roles import Grants
+from nearcast.auth.grants import Grants
 from nearcast.domain.deployment import AuthSpec, Deployment
 from nearcast.domain.site import SiteSpec
 from nearcast.errors import InputError
@@ -61,7 +61,9 @@ def test_a_rotation_keeps_users_and_their_rights(folder: AuthFolder) -> None:
     assert folder.rotate() == len(list(folder.path.glob("users/main/*.creds")))
     after = read_credentials(file)
     assert after.claims.issuer != before.claims.issuer
-    assert after.claims.nats["pub"] == before.claims.nats["pub"]
+    assert "deny" in before.claims.nats["sub"]
+    same = ("pub", "sub", "subs", "payload", "tags", "issuer_account")
+    assert [after.claims.nats[field] for field in same] == [before.claims.nats[field] for field in same]
     assert (after.seed, after.claims.subject, after.claims.expires) == (
         before.seed,
         before.claims.subject,
@@ -93,6 +95,14 @@ def test_a_revoked_user_is_listed_and_its_name_is_free(folder: AuthFolder) -> No
 def test_wrong_users_are_refused(folder: AuthFolder, role: str, name: str, grants: Grants, problem: str) -> None:
     with pytest.raises(InputError, match=problem.replace("(", r"\(")):
         folder.add_user(role, name, grants=grants)
+
+
+@pytest.mark.parametrize("name", ["operator", "system", "main-signing", "operator-signing", "../x", ""])
+def test_no_tenant_takes_the_keys_of_another(folder: AuthFolder, name: str) -> None:
+    keys = {file.name: file.read_text() for file in (folder.path / "keys").iterdir()}
+    with pytest.raises(InputError, match=f"tenant (name )?is {name!r}; allowed: "):
+        folder.add_tenant(name)
+    assert {file.name: file.read_text() for file in (folder.path / "keys").iterdir()} == keys
 
 
 def test_a_folder_with_keys_is_not_overwritten(folder: AuthFolder) -> None:

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 HEAVY = {*EXTRAS, "msgspec", "nats", "pydantic"}
 # Names of modules where a distribution is called otherwise.
-MODULE_OF = {"paho-mqtt": "paho", "scikit-learn": "sklearn"}
+MODULE_OF = {
+    "opentelemetry-exporter-otlp-proto-http": "opentelemetry", "opentelemetry-sdk": "opentelemetry",
+    "paho-mqtt": "paho", "scikit-learn": "sklearn",
+}  # fmt: skip
 # Commands whose packages are imported by the module itself, so that even --help needs them, or only when they run.
 NEEDS_AN_EXTRA = [
     ("plan homes --help", "numpy", "plan"),
@@ -171,12 +174,20 @@ def test_no_command_fails_with_a_traceback_without_extras(tmp_path: Path) -> Non
 
 def test_every_package_of_an_extra_is_known() -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    extras: dict[str, list[str]] = project["optional-dependencies"]
     provided: dict[str, set[str]] = {}
-    for extra, requirements in project["optional-dependencies"].items():
+
+    def add(extra: str, requirements: list[str]) -> None:
         for requirement in requirements:
             name = requirement.split(">")[0]
-            if not name.startswith("nearcast"):
+            if name.startswith("nearcast["):
+                for included in name.removeprefix("nearcast[").removesuffix("]").split(","):
+                    add(extra, extras[included])
+            else:
                 provided.setdefault(MODULE_OF.get(name, name), set()).add(extra)
+
+    for extra, requirements in extras.items():
+        add(extra, requirements)
     assert set(EXTRAS) == set(provided)
     for package, extra in EXTRAS.items():
         assert extra in provided[package]

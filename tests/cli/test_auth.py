@@ -65,7 +65,7 @@ def test_limits_are_given_with_units_shown_and_kept(run: Run) -> None:
     run("auth", "init")
     run("auth", "add", "device", "car7", "--publish", "gps.car7", "--rate", "6k/min", "--bytes", "1MB/s",
         "--max-connections", "2")  # fmt: skip
-    expected = "100 messages/s, 1000000 bytes/s, 2 connections"
+    expected = "100 messages/s, 1000000 bytes/s, 2 connections, 10000 subscriptions"
     assert json.loads(run("auth", "show", "car7", "--json"))["limits"] == expected
     run("auth", "rotate")
     assert json.loads(run("auth", "show", "car7", "--json"))["limits"] == expected

@@ -211,7 +211,7 @@ def test_a_plan_is_checked_by_simulation(
     words = ("--topics", topics, "--model", model, "--k", 3, "--margin", margin, "--check", "--json")
     assert run(monkeypatch, "plan", "colocation", *words) == 0
     metrics = json.loads(capsys.readouterr().out)
-    assert metrics["checked_runs"] == 3
+    assert metrics["checked_runs"] == (56 if margin == "auto" else 3)  # 500 simulated topics to choose a margin by
     assert 0 <= metrics["late_messages"] <= 0.1
     assert metrics["late_topics"] <= 1 / 9
     assert metrics["worst_p90_ms"] > 10

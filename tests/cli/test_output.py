@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+import threading
 
-from nearcast.cli.output import print_rows
+import pytest
+import typer
+
+from nearcast.cli.output import print_rows, waiting_notice
 
 
 def test_a_table_in_a_pipe_has_a_line_per_row_and_nothing_is_cut_off(capsys: pytest.CaptureFixture[str]) -> None:
@@ -13,3 +16,27 @@ def test_a_table_in_a_pipe_has_a_line_per_row_and_nothing_is_cut_off(capsys: pyt
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["site", "url", "members", "lost"]
     assert [line.split() for line in lines[1:]] == [[f"s{n}", "nats://" + "x" * 100, "a,", "b", "-"] for n in range(3)]
+
+
+def test_what_is_waited_for_is_said_after_a_while_and_not_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    said, now = list[str](), threading.Event()
+
+    def echo(text: str, err: bool) -> None:
+        assert err
+        said.append(text)
+        now.set()
+
+    monkeypatch.setattr(typer, "echo", echo)
+    with waiting_notice("Waiting for Godot.", after=0.01):
+        assert now.wait(60)
+    with waiting_notice("Not said.", after=3600):
+        pass
+    with waiting_notice("Not said either.", after=3600) as over:
+        over()
+        timers = [
+            one for one in threading.enumerate() if isinstance(one, threading.Timer) and "either" in str(one.args)
+        ]
+        for timer in timers:
+            timer.join(60)
+            assert not timer.is_alive()
+    assert said == ["Waiting for Godot."]

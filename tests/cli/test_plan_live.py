@@ -34,7 +34,7 @@ def test_every_kind_of_move_is_a_sentence(capsys: pytest.CaptureFixture[str]) ->
     assert lines[:5] == [
         "! Site west has not reported for 20 s.",
         "- Topic both is to run at east instead of west and east, because west is lost, and the other sites that run "
-        "it go on without it. (site capacity)",
+        "it continue without it. (site capacity)",
         "- Topic gone is to move from west to east, because west is lost, and east is the best live site with room for "
         "it. (site capacity)",
         "- Client car is to move from west to east, because its home west is lost, and east is the nearest live site. "

@@ -9,6 +9,7 @@ import pytest
 from nearcast.client import acknowledgements as module
 from nearcast.client.acknowledgements import Acknowledgements, QuorumError
 from nearcast.nats.connection import Connection, ConnectionLostError
+from nearcast.nats.refusals import RefusedError, RefusedSubjects
 
 
 class Silent:
@@ -24,6 +25,7 @@ class Silent:
         pass
 
     def __init__(self) -> None:
+        self.refusals = RefusedSubjects("nobody")
         self.sent: list[tuple[str, bytes]] = []
 
     def send(self, subject: str, headers: bytes, payload: bytes, reply: str) -> None:
@@ -80,3 +82,37 @@ async def test_what_a_hung_broker_did_not_take_is_not_sent_before_the_rest_is_se
     acknowledgements.disconnected()
     assert connection._pending == [b"PUB pub.plain  5\r\nplain\r\n"]
     assert connection.pending_data_size == len(connection._pending[0])
+
+
+async def test_what_could_not_be_sent_is_not_sent_later() -> None:
+    """Its publisher was told, and may have published it again."""
+
+    class Full(Silent):
+        def send(self, subject: str, headers: bytes, payload: bytes, reply: str) -> None:
+            raise ConnectionLostError("no broker answers, and 8388608 bytes already wait for one")
+
+    connection = Full()
+    acknowledgements = Acknowledgements(connection)  # type: ignore[arg-type]
+    with pytest.raises(ConnectionLostError):
+        await acknowledgements.send("gps", "pub.gps", "a:b:1:1", b"", b"{}", 1, 30.0)
+    connection.send = lambda *message: connection.sent.append(message)  # type: ignore[method-assign, assignment]
+    acknowledgements.reconnected()
+    assert connection.sent == []
+    await asyncio.wait_for(acknowledgements.drain(), 5)
+
+
+async def test_a_publication_that_the_broker_refuses_fails_at_once_and_is_not_sent_again() -> None:
+    connection, failed = Silent(), []
+    connection.refusals = RefusedSubjects("car")
+    acknowledgements = Acknowledgements(connection, lambda *one: failed.append(one))  # type: ignore[arg-type]
+    await acknowledgements.start()
+    refused = await acknowledgements.send("Gps", "pub.Gps", "a:b:1:1", b"", b"{}", 1, 30.0)
+    other = await acknowledgements.send("log", "pub.log", "a:b:1:1", b"", b"{}", 1, 30.0)
+    connection.refusals.note('permissions violation for publish to "pub.gps"')  # nats-py gives it in small letters
+    with pytest.raises(RefusedError, match="topic Gps: car may not publish it"):
+        await asyncio.wait_for(refused, 5)
+    assert failed == [("pub.Gps", "a:b:1:1")], "workers are not to wait for its number"
+    acknowledgements.reconnected()
+    assert [subject for subject, _ in connection.sent] == ["_INBOX.x.1", "_INBOX.x.2", "_INBOX.x.2"]
+    assert not other.done()
+    await acknowledgements.stop()

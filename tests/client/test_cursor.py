@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +12,8 @@ from nearcast import InputError
 from nearcast.client.cursor import Cursor, cursor_path
 from nearcast.message import Message
 from nearcast.nats.stamp import header_block
+from nearcast.nats.tasks import cancel_and_wait
+from nearcast.testing import until
 
 HERE = {"t": {"x": 0.0}}
 
@@ -75,3 +79,39 @@ def test_names_are_files_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert cursor_path(tmp_path / "c") == tmp_path / "c"
     with pytest.raises(InputError):
         cursor_path("../dashboard")
+
+
+async def test_a_disk_that_fails_does_not_end_the_saving(tmp_path: Path) -> None:
+    cursor = Cursor(tmp_path / "folder" / "c", "t")
+    (tmp_path / "folder").rmdir()
+    saving = asyncio.create_task(cursor.run(lambda: HERE, lambda: (0, 0)))
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(asyncio.shield(saving), 0.3)
+    (tmp_path / "folder").mkdir()
+    await until((tmp_path / "folder" / "c").exists)
+    await cancel_and_wait(saving)
+
+
+async def test_a_save_that_was_late_does_not_replace_the_last_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has waited for a thread while the subscription was closed."""
+    cursor, late = Cursor(tmp_path / "c", "t"), asyncio.Event()
+    to_thread = asyncio.to_thread
+
+    async def wait_for_a_thread(*work: Any) -> None:
+        late.set()
+        cursor.given(message(1))
+        cursor.given(None)
+        cursor.save(HERE, 1, 0)
+        await to_thread(*work)
+        late.clear()
+
+    monkeypatch.setattr(asyncio, "to_thread", wait_for_a_thread)
+    saving = asyncio.create_task(cursor.run(lambda: HERE, lambda: (1, 1)))
+    await late.wait()
+    await until(lambda: not late.is_set())
+    await cancel_and_wait(saving)
+    state = Cursor(tmp_path / "c", "t").state
+    assert state is not None
+    assert state.recent == [b"p~aaaaa:home:1:1"]

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearcast import InputError, field
-from nearcast.client.history import condition_tree, microseconds, rank_stores
+from nearcast.client.history import condition_tree, microseconds
+from nearcast.client.store_finder import rank_stores
 
 trips = st.dictionaries(st.sampled_from("abcdefgh"), st.floats(0.0001, 0.5), min_size=1)
 

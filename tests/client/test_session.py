@@ -8,6 +8,7 @@ import pytest
 
 from nearcast.client.session import Session, Sessions
 from nearcast.errors import NearcastError
+from nearcast.nats.refusals import RefusedSubjects
 
 
 class FakeConnection:
@@ -16,7 +17,7 @@ class FakeConnection:
     max_payload, is_connected = 1 << 20, False
 
     def __init__(self, server_name: str) -> None:
-        self.server_name = server_name
+        self.server_name, self.refusals = server_name, RefusedSubjects("car")
         self.closed = 0
         self.may_close = asyncio.Event()
 

@@ -98,10 +98,11 @@ def write_configuration(deployment: Deployment, folder: Path, master: str = "loc
 
 
 class DriverProcess:
-    """`nearcast cluster run` as a process group."""
+    """`nearcast cluster run` as a process group. longest_in_driver: a batch of more records is the executors'."""
 
-    def __init__(self, configuration: Path) -> None:
-        self._command = [sys.executable, "-c", "from nearcast.cli import main; main()"]
+    def __init__(self, configuration: Path, longest_in_driver: int = 4000) -> None:
+        lanes = f"from nearcast.cluster.nats_source import driver_read; driver_read._MOST = {longest_in_driver}"
+        self._command = [sys.executable, "-c", f"{lanes}; from nearcast.cli import main; main()"]
         self._command += ["cluster", "run", "--config", str(configuration)]
         self._log = configuration.parent / "driver.log"
         self._process: subprocess.Popen[bytes] | None = None

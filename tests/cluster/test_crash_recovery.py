@@ -1,6 +1,7 @@
 """The driver is killed under load, and every result is delivered exactly once; with credentials and TLS on every link.
 
-One kill by default, to keep the suite short; more with NEARCAST_KILLS=5.
+Once with all micro-batches in the driver, once with all of them in executors. One kill by default, to keep the suite
+short; more with NEARCAST_KILLS=5.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tests.cluster.harness import (
 
 import nearcast
 from nearcast.auth.auth_folder import AuthFolder
-from nearcast.auth.roles import Grants
+from nearcast.auth.grants import Grants
 from nearcast.nats.identity.credentials import read_credentials
 from nearcast.nats.tasks import cancel_and_wait
 from nearcast.site.site import run_sites
@@ -36,14 +37,15 @@ KILLS = int(os.environ.get("NEARCAST_KILLS", "1"))
 
 
 @pytest.mark.timeout(300 + 200 * KILLS)  # each kill costs a start of Spark
-async def test_every_result_comes_exactly_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("longest_in_driver", [4000, 0], ids=["driver", "executors"])
+async def test_every_result_comes_exactly_once(tmp_path: Path, longest_in_driver: int) -> None:
     deployment, rng = two_sites(tmp_path, secured=True), random.Random(11)
     auth = AuthFolder.open(tmp_path / "auth")
     car = auth.add_user("device", "car7", grants=Grants(channels=("of_kind", "by_period"), feeds=("reports",)))
     fed: list[dict[str, str]] = []
     async with run_sites(deployment, tmp_path / "run"):
         await add_report_channels(deployment, read_credentials(auth.credentials_file("admin", "main")))
-        driver = DriverProcess(write_configuration(deployment, tmp_path))
+        driver = DriverProcess(write_configuration(deployment, tmp_path), longest_in_driver)
         async with nearcast.connect(deployment.sites[0].url, credentials=car) as client:
             wanted = [(name, {"kind": kind}) for name in ("of_kind", "by_period") for kind in KINDS]
             inboxes: list[Inbox] = []
@@ -84,6 +86,7 @@ async def test_every_result_comes_exactly_once(tmp_path: Path) -> None:
         assert max(ids.values()) == 1, "a result was delivered twice"
         assert max(rows.values()) == 1, "a record was reported twice"
         assert {record["id"] for record in fed} <= rows.keys(), "a record was not reported"
+    assert executors_wrote(tmp_path / "warehouse") == (longest_in_driver == 0)
     assert refusals(tmp_path / "run") == []  # Spark's workers, too, connected as the data cluster's user
 
 
@@ -91,3 +94,8 @@ def refusals(folder: Path) -> list[str]:
     """What brokers and stores refused."""
     logs = [file.read_text(errors="replace") for file in folder.glob("*/*.log")]
     return [line for text in logs for line in text.splitlines() if "Violation" in line]
+
+
+def executors_wrote(warehouse: Path) -> bool:
+    """The names of files that executors wrote end with the first sequence of a task."""
+    return any(file.stem.count("-") == 2 for file in warehouse.glob("datasets/reports/data/*/*.parquet"))

@@ -33,27 +33,28 @@ pytestmark = pytest.mark.xdist_group("spark")
 
 
 @contextlib.contextmanager
-def spark_cluster(folder: Path) -> Iterator[str]:
-    """A master and a worker with two cores; yields the master's address."""
+def spark_cluster(folder: Path, workers: int = 1, cores: int = 2) -> Iterator[str]:
+    """A master and workers with some cores each; yields the master's address."""
     home = Path(pyspark.__file__).parent
-    port = free_ports()
+    port = free_ports(workers + 2)
     settings = {"SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_WORKER_DIR": str(folder / "work")}
     environment = {**os.environ, **settings, "PYSPARK_PYTHON": sys.executable}
     url = f"spark://127.0.0.1:{port}"
-    master = ["Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", str(port + 1)]
-    worker = ["Worker", "--host", "127.0.0.1", "--webui-port", str(port + 2), "--cores", "2", "--memory", "1g", url]
     with contextlib.ExitStack() as stack:
-        for kind, command in (("master", master), ("worker", worker)):
-            log = stack.enter_context((folder / f"{kind}.log").open("wb"))
-            command[0] = f"org.apache.spark.deploy.{kind}.{command[0]}"
-            process = subprocess.Popen(
-                [home / "bin" / "spark-class", *command], stdout=log, stderr=log, env=environment
-            )
+
+        def start(name: str, kind: str, ready: str, *options: str) -> None:
+            command = [f"{home}/bin/spark-class", f"org.apache.spark.deploy.{kind}", "--host", "127.0.0.1", *options]
+            log = stack.enter_context((folder / f"{name}.log").open("wb"))
+            process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
             stack.callback(process.wait)
             stack.callback(process.terminate)
-            wait_for(
-                folder / f"{kind}.log", "I have been elected leader" if kind == "master" else "Successfully registered"
-            )
+            wait_for(folder / f"{name}.log", ready)
+
+        web = "--webui-port", str(port + 1)
+        start("master", "master.Master", "I have been elected leader", "--port", str(port), *web)
+        for n in range(workers):
+            options = ["--webui-port", str(port + 2 + n), "--cores", str(cores), "--memory", "1g", url]
+            start(f"worker{n}", "worker.Worker", "Successfully registered", *options)
         yield url
 
 

@@ -69,3 +69,11 @@ def test_wrong_channels_are_refused(channel: ChannelSpec, words: str) -> None:
 def test_wrong_datasets_are_refused(dataset: DatasetSpec, words: str) -> None:
     with pytest.raises(InputError, match=words):
         check_dataset(dataset)
+
+
+def test_a_text_of_a_subscription_is_limited() -> None:
+    """Each subscription is kept by stores and the data cluster, with its values."""
+    channel = ChannelSpec("alerts", "SELECT", (Parameter("name", "string"),))
+    assert check_values(channel, {"name": "x" * 4096})
+    with pytest.raises(InputError, match="4097 characters; 4096 are allowed"):
+        check_values(channel, {"name": "x" * 4097})

@@ -23,3 +23,16 @@ def test_ranges_hold_what_a_set_holds(added: list[tuple[int, int]]) -> None:
     assert all(before[1] + 1 < after[0] for before, after in itertools.pairwise(pairs))
     assert NumberRanges(kept.flat()).flat() == kept.flat() == NumberRanges.of(expected).flat()
     assert len(kept) == len(pairs)
+
+
+@given(st.lists(ranges, max_size=8), st.lists(ranges, max_size=8))
+def test_ranges_without_others_are_the_difference_of_sets(
+    kept: list[tuple[int, int]], taken: list[tuple[int, int]]
+) -> None:
+    def numbers(pairs: list[tuple[int, int]]) -> set[int]:
+        return {number for first, last in pairs for number in range(first, last + 1)}
+
+    def of(pairs: list[tuple[int, int]]) -> NumberRanges:
+        return NumberRanges([number for pair in pairs for number in pair])
+
+    assert of(kept).without(of(taken)).flat() == NumberRanges.of(numbers(kept) - numbers(taken)).flat()

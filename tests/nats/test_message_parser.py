@@ -89,3 +89,11 @@ async def test_what_came_behind_an_error_that_ended_the_connection_is_dropped() 
 async def test_what_is_no_protocol_is_refused(line: bytes) -> None:
     with pytest.raises(ProtocolError):
         await MessageParser(_Client(), lambda *message: False).parse(line)  # type: ignore[arg-type]
+
+
+async def test_a_subject_may_have_white_space_other_than_a_space() -> None:
+    """A broker takes `pub.a<form feed>b`; nats-py, and we, ended the connection of every subscriber over it."""
+    client = _Client()
+    parser = MessageParser(client, lambda *message: False)  # type: ignore[arg-type]
+    await parser.parse(b"MSG pub.a\x0cb\x0bc 1 _INBOX.\x0c 1\r\nx\r\nHMSG a\x0c 1 12 13\r\nNATS/1.0\r\n\r\nx\r\n")
+    assert [told[2:4] for told in client.told] == [(b"pub.a\x0cb\x0bc", b"_INBOX.\x0c"), (b"a\x0c", b"")]

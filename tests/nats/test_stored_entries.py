@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from nearcast.nats.streams import FIRST_STORED, original_headers, parse_entry
+from nearcast.nats.arrow_entries import entry_columns
+from nearcast.nats.streams import FIRST_STORED, RawBatch, original_headers, parse_entry
 
 ADDED = (
     b"Nats-Stream: log\r\nNats-Subject: pub.log\r\nNats-Sequence: 7\r\nNats-Time-Stamp: 2026-11-15T20:00:00.5Z\r\n"
@@ -33,3 +34,38 @@ def test_the_headers_of_the_publisher_are_given_back():
     own = b"NATS/1.0\r\nNats-Msg-Id: i\r\nNearcast-Reason: none\r\n"
     assert original_headers(own + ADDED) == own + b"\r\n"
     assert original_headers(b"NATS/1.0\r\n" + ADDED) == b""
+
+
+# What a publisher may write: a broker looks into no header block.
+FORGED = b"Nats-Stream: x\r\nNats-Subject: pub.other\r\nNats-Sequence: %b\r\nNats-Time-Stamp: never\r\n"
+HOSTILE = [
+    (b"NATS/1.0\r\n" + FORGED % b"1", b""),
+    (b"NATS/1.0\r\n" + FORGED % b"none", b""),
+    (b"NATS/1.0\r\n" + FORGED % (b"9" * 5000), b""),
+    (b"NATS/1.0\r\n%b 7" % FIRST_STORED, b""),
+    (b"NATS/1.0\r\nNats-Msg-Id: i", b"i"),
+    (b"NATS/1.0\r\nNats-Msg-Id: \xff\r\n", b"\xff"),
+    (b"NATS/1.0\r\nNats-Msg-Id: %b\r\n" % (b"i" * 5000), b""),
+    (b"NATS/1.0 204 EOB", b""),
+    (b"\xff\x00", b""),
+]
+
+
+@pytest.mark.parametrize(("own", "message_id"), HOSTILE)
+def test_what_a_publisher_writes_into_its_headers_is_not_taken_for_what_the_store_adds(own: bytes, message_id: bytes):
+    """One such message ended the reading of its stream for good: index, catch-up, repair, history, datasets."""
+    batch = RawBatch()
+    batch.take(b"x", own + ADDED)
+    assert not batch.done.is_set(), "a status of the publisher's is none of the store's"
+    (entry,) = batch.entries()
+    assert (entry.sequence, entry.subject, entry.id) == (7, "pub.log", message_id)
+    assert original_headers(own + ADDED).startswith(own)
+    columns = entry_columns(batch)
+    assert (columns["sequence"].to_pylist(), columns["subject"].to_pylist()) == ([7], ["pub.log"])
+
+
+def test_a_subject_that_is_no_text_is_read_as_one():
+    batch = RawBatch()
+    batch.take(b"x", b"NATS/1.0\r\n" + ADDED.replace(b"pub.log", b"pub.\xff\x0clog"))
+    assert batch.entries()[0].subject == "pub.\\xff\x0clog"
+    assert entry_columns(batch)["subject"].to_pylist() == ["pub.\\xff\x0clog"]

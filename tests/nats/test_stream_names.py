@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearcast.nats.subjects import stream_name
+from nearcast.nats.subjects import feed, feed_stream, may_keep, publications, stream_name
 
 CHARACTERS = st.characters(codec="utf-8", exclude_categories=("Cs",))
 
@@ -33,3 +33,20 @@ def test_every_name_fits_a_file_system(topic: str) -> None:
     assert re.fullmatch("[A-Za-z0-9_-]+", name)
     assert len(f"{name}.spool") <= 255
     assert name != stream_name(topic + "x")
+
+
+@given(st.text(CHARACTERS, min_size=1, max_size=40).filter(lambda topic: not set(topic) & set(".*>")))
+def test_a_name_tells_which_topics_the_stream_may_keep(level: str) -> None:
+    topic = f"gps.{level}"
+    for family in (topic, "gps.*", f"*.{level}", "gps.>", ">"):
+        assert may_keep(stream_name(family), publications(topic)), family
+    for other in (f"gps.{level}x", f"mov.{level}", "mov.*", f"gps.{level}.*", "gps"):
+        assert not may_keep(stream_name(other), publications(topic)), other
+
+
+def test_the_name_of_a_long_topic_and_those_of_datasets() -> None:
+    long = f"gps.{'é' * 190}"
+    assert may_keep(stream_name(long), publications(long))
+    assert may_keep(feed_stream("reports"), feed("reports"))
+    assert not may_keep(feed_stream("other"), feed("reports"))
+    assert not may_keep(stream_name("gps"), feed("reports"))

@@ -104,3 +104,17 @@ def test_connections_of_a_broker_that_was_restarted_are_not_counted_twice() -> N
     assert not limits.connected(7, single, 0.0)
     limits.forget_connections()
     assert not limits.connected(1, single, 1.0)
+
+
+def test_an_mqtt_device_uses_a_client_id_of_its_own() -> None:
+    """With that of another device it would close its connection and take or remove its session."""
+    limits = UsageLimits()
+    for cid, own in enumerate(("car7", "car7/1", "JB0OEJ9PJfrJGdrK7tnGYx", "")):
+        assert not limits.connected(cid, Sender("A", "car7", mqtt_client=own), 0.0)
+    [closed] = limits.connected(8, Sender("A", "car7", mqtt_client="car8"), 0.0)
+    assert (closed.cid, closed.seconds) == (8, 10.0)
+    assert closed.reason == "its MQTT client id is 'car8'; allowed: car7, car7/…, or none"
+    [again] = limits.connected(9, Sender("A", "car7", mqtt_client="car8"), 1.0)
+    assert again.reason == ""
+    assert limits.closed == {("A", "car7"): 1}
+    assert limits.connected(10, Sender("A", "car", mqtt_client="car7"), 1.0), "the beginning of a name is not the name"

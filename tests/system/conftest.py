@@ -62,21 +62,59 @@ def left_behind() -> list[str]:
     return [what for what in children if "resource_tracker" not in what] + listening
 
 
+def open_descriptors() -> list[str]:
+    """
+    What this process has open, but for connections with its child processes: those with a Spark that tests share
+    are opened and closed as garbage is collected, at any time.
+    """
+    me = psutil.Process()
+    ports_of_children = set()
+    for child in me.children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it ended just now
+            ports_of_children |= {c.laddr.port for c in child.net_connections() if c.laddr}
+    with_children = {c.fd for c in me.net_connections() if c.raddr and c.raddr.port in ports_of_children}
+    found = []
+    for descriptor in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # the one that listed the folder
+            if int(descriptor) not in with_children:
+                found.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+    return found
+
+
 @contextlib.contextmanager
 def nothing_left_behind() -> Iterator[None]:
     """No process, no socket and no pipe outlives the block; what was killed has a moment to go."""
-    descriptors = len(os.listdir("/proc/self/fd"))
+    descriptors = open_descriptors()
     before = set(left_behind())  # a Spark that all tests of this process share
     yield
+
+    def remains() -> bool:
+        return bool(set(left_behind()) - before) or len(open_descriptors()) > len(descriptors) + 2
+
     deadline = time.monotonic() + 5
-    while time.monotonic() < deadline and set(left_behind()) - before:
+    while time.monotonic() < deadline and remains():
         time.sleep(0.05)
     assert not set(left_behind()) - before
-    assert len(os.listdir("/proc/self/fd")) <= descriptors + 2, "descriptors left behind"
+    assert len(open_descriptors()) <= len(descriptors) + 2, (
+        f"descriptors left behind: {sorted(set(open_descriptors()) - set(descriptors))}"
+    )
+
+
+def _shares_sites(node: pytest.Item | pytest.Module) -> bool:
+    """Whether tests share the loop of their module, and with it sites that open and close connections all the time."""
+    marker = node.get_closest_marker("asyncio")
+    return marker is not None and marker.kwargs.get("loop_scope") == "module"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_is_left_behind_by_all(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Where tests share sites, nothing outlives the last one."""
+    with nothing_left_behind() if _shares_sites(request.node) else contextlib.nullcontext():
+        yield
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left_behind() -> Iterator[None]:
+def nothing_is_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     """No process, no socket and no pipe outlives its test; directories are all in `tmp_path`."""
-    with nothing_left_behind():
+    with contextlib.nullcontext() if _shares_sites(request.node) else nothing_left_behind():
         yield

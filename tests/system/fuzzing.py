@@ -5,16 +5,29 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import random
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
+import psutil
 from msgspec import inspect
 
 import nearcast.protocol
 from nearcast.site.servers import fetch_monitoring
-from nearcast.testing import RunningSites
+from nearcast.testing import RunningSites, until
 
-__all__ = ["concrete", "payload", "structs", "subscribed_subjects"]
+__all__ = [
+    "MemoryGrowth",
+    "all_caught_up",
+    "concrete",
+    "connections",
+    "headers",
+    "odd_concrete",
+    "payload",
+    "processes",
+    "structs",
+    "subscribed_subjects",
+]
 
 NAMES = ("tokyo", "cloud", "gps", "worker-0", "car7", "x" * 70, "../x", "", "a.b", "*", ">")
 
@@ -75,6 +88,26 @@ def payload(kinds: list[Any], rng: random.Random) -> bytes:
     return bytes(made)
 
 
+def headers(rng: random.Random) -> bytes:
+    """A header block, mostly none: what stores and brokers write, ids that are none, and any bytes."""
+    if rng.random() < 0.7:
+        return b""
+    number = b"%d" % rng.choice([0, 1, 7, 2**53, 2**64, 10**30])
+    lines = [
+        b"Nats-Msg-Id: car7~a:tokyo:%b:%b" % (number, number),
+        b"Nats-Msg-Id: " + rng.randbytes(rng.choice([0, 5, 3000])).replace(b"\r\n", b""),
+        b"Nats-Stream: x\r\nNats-Subject: pub.x\r\nNats-Sequence: %b\r\nNats-Time-Stamp: never" % number,
+        b"Nearcast-First-Stored: " + number,
+        b"Nearcast-Late: " + number,
+        b"Nearcast-Reason: \xff",
+        b"Nats-Rollup: all",
+        b"Nats-Service-Error: odd",
+    ]
+    status = rng.choice([b"NATS/1.0", b"NATS/1.0", b"NATS/1.0", b"NATS/1.0 503", b"NATS/1.0 204 EOB", rng.randbytes(9)])
+    block = b"\r\n".join([status, *rng.sample(lines, rng.randrange(4))])
+    return block + rng.choice([b"\r\n\r\n", b"\r\n\r\n", b"\r\n\r\n", b"\r\n", b""])
+
+
 async def subscribed_subjects(c: RunningSites) -> set[str]:
     """All that is subscribed to at a broker, as it says."""
     found: set[str] = set()
@@ -84,6 +117,70 @@ async def subscribed_subjects(c: RunningSites) -> set[str]:
     return found
 
 
+async def connections(c: RunningSites) -> set[tuple[str, str, int]]:
+    """All that brokers have, of whomever: site, kind or name, and the number that a new connection would not have.
+
+    Those without a name are round trips that are being measured.
+    """
+    found: set[tuple[str, str, int]] = set()
+    for name, site in c.sites.items():
+        clients = (await fetch_monitoring(site.spec, "connz?limit=65536"))["connections"]
+        stores = (await fetch_monitoring(site.spec, "leafz"))["leafs"]
+        found |= {(name, one["name"], one["cid"]) for one in clients if one.get("name")}
+        found |= {(name, f"leaf {one['account']}", one["id"]) for one in stores}
+    return found
+
+
+def processes(c: RunningSites) -> list[psutil.Process]:
+    """This one (agents, coordinator), brokers, stores, and workers that host a topic; idle ones come and go."""
+    pids = {psutil.Process().pid}
+    for site in c.sites.values():
+        servers = [site.broker, site.store, *(site.workers[name] for name in site.workers if name == "worker-0")]
+        pids |= {one.pid for one in servers if one is not None and one.pid is not None}
+    return [psutil.Process(pid) for pid in sorted(pids)]
+
+
+async def all_caught_up(c: RunningSites) -> None:
+    """Each worker has taken what was sent to it: on a busy machine it would seem to hang behind many messages."""
+
+    async def answered() -> bool:
+        return all([len(await site.worker_stats()) >= len(site.workers) for site in c.sites.values()])
+
+    await until(answered, 120)
+
+
+class MemoryGrowth:
+    """Of processes, in steps: what the first part of the messages takes is warming up, later ones must add little."""
+
+    def __init__(self, watched: Iterable[psutil.Process]) -> None:
+        self._steps = {process: [process.memory_info().rss] for process in watched}
+
+    def note(self) -> None:
+        """A part of the messages was sent."""
+        for process, steps in self._steps.items():
+            steps.append(process.memory_info().rss)
+
+    def of_last_part(self) -> dict[str, float]:
+        """MiB that each process gained since the last but one note."""
+        for process, steps in self._steps.items():
+            print(f"{_described(process)}: {', '.join(f'{size / 2**20:.0f}' for size in steps)} MiB")
+        return {_described(process): (steps[-1] - steps[-2]) / 2**20 for process, steps in self._steps.items()}
+
+
+def _described(process: psutil.Process) -> str:
+    return f"{process.name()} {process.pid}"
+
+
 def concrete(pattern: str, rng: random.Random) -> str:
     """A subject that a pattern covers."""
-    return ".".join(rng.choice(["x", "gps", "mov.a"]) if part in "*>" else part for part in pattern.split("."))
+    return _filled(pattern, ["x", "gps", "mov.a"], rng)
+
+
+def odd_concrete(pattern: str, rng: random.Random) -> str:
+    """The same, with levels that no client library makes and brokers take."""
+    odd = ["\x0c", "\x00", "\u5f41" * 50, "x" * 3000, "@car7", "a/b", "$x"]
+    return _filled(pattern, ["x", "gps", "mov.a", rng.choice(odd)], rng)
+
+
+def _filled(pattern: str, levels: list[str], rng: random.Random) -> str:
+    return ".".join(rng.choice(levels) if part in "*>" else part for part in pattern.split("."))

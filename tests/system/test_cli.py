@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import shutil
 import signal
 import sys
+import urllib.request
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -16,6 +18,7 @@ import pytest
 
 import nearcast
 from nearcast.site.ports import free_ports
+from nearcast.testing import until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NEARCAST = [sys.executable, "-c", "from nearcast.cli import main; main()"]
@@ -85,6 +88,38 @@ async def test_up_runs_the_example_and_stops_cleanly(tmp_path: Path) -> None:
         assert f"port {port} (clients) of 127.0.0.1 is in use by another program" in err
         assert "Traceback" not in err
     assert not [child for child in children if child.is_running()]
+
+
+async def test_up_with_a_console(tmp_path: Path) -> None:
+    """A coordinator and the console beside the sites; nothing is left when `up` is killed."""
+    config, port = example(tmp_path)
+    process = await asyncio.create_subprocess_exec(
+        *NEARCAST, "up", "--config", str(config), "--console", "--port", "0",
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
+    )  # fmt: skip
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(90):
+            while not (line := (await process.stdout.readline()).decode()).startswith("Console: http://127.0.0.1:"):
+                assert line
+            assert (await process.stdout.readline()).startswith(b"Ready.")
+        console = line.split()[1]
+
+        def sites() -> list[str]:
+            with urllib.request.urlopen(f"{console}/api/v1/sites", timeout=30) as answer:
+                return [site["site"] for site in json.loads(answer.read())]
+
+        async def registered() -> bool:
+            return await asyncio.to_thread(sites) == ["cloud", "osaka", "tokyo"]
+
+        await until(registered, 60)
+        assert await drive(f"nats://127.0.0.1:{port}") == [82.5, 90.0]
+    finally:
+        children = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+        await process.wait()
+    _, alive = await asyncio.to_thread(psutil.wait_procs, children, 30)
+    assert not alive
 
 
 async def test_each_site_may_run_on_its_own(tmp_path: Path) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 from tests.system.control import coordinator
 from tests.system.test_cli import run, serving
+from tests.system.test_metrics import read as read_metrics
 
 from nearcast.domain.topic import TopicSpec
+from nearcast.site.ports import free_ports
 
 
 async def test_commands_against_a_running_coordinator(city):
@@ -55,12 +58,16 @@ async def test_coordinator_run_leads_and_refuses_unknown_settings(city, tmp_path
     settings = tmp_path / "settings.toml"
     settings.write_text("lease = 1.0\nautomatic = false\n")
     async with city(TopicSpec("gps", ("tokyo",)), report_seconds=0.2) as c:
-        async with serving("coordinator", "run", "--url", c.url("cloud"), "--settings", str(settings)):
+        metrics = f"127.0.0.1:{free_ports(1)}"
+        options = ("--settings", str(settings), "--metrics", metrics)
+        async with serving("coordinator", "run", "--url", c.url("cloud"), *options):
             for _ in range(50):
                 code, out, _ = await run("coordinator", "status", "--url", c.url("osaka"), "--json")
                 if code == 0:
                     break
             assert json.loads(out)["term"] == 1
+            families = await asyncio.to_thread(read_metrics, f"http://{metrics}/metrics")
+            assert {"nearcast_build_info", "nearcast_coordinator_leading"} <= families.keys()
         settings.write_text("leese = 1.0\n")
         code, _, err = await run("coordinator", "run", "--url", c.url("cloud"), "--settings", str(settings))
         assert code == 2
@@ -84,4 +91,4 @@ async def test_profiling_a_worker_goes_on_where_it_stopped(tmp_path):
     out.write_text("a,b\n1,2\n")
     code, _, err = await run("profile", "worker", "--runs", "3", *options)
     assert code == 2
-    assert "are needed to go on with it" in err
+    assert "are needed to continue with it" in err

@@ -162,3 +162,22 @@ async def test_a_client_keeps_no_made_up_term_and_follows_the_coordinator_that_l
         with pytest.raises(NearcastError, match="nobody leads with it"):
             await call(evil, subjects.term_claim("tokyo"), TermClaim(1 << 50), NoneType, timeout=60)
         assert {site.agent.topic_host.term for site in c.sites.values()} == {control.coordinator.lease.term}
+
+
+async def test_what_cannot_be_sent_to_a_worker_is_given_up_and_holds_up_nobody(city) -> None:
+    """With the reply that a store needs, the line of these is longer than a broker takes: they were tried for ever."""
+    topic = TopicSpec("gps.*", ("tokyo",), ("cloud",), 1)
+    async with city(topic, names=("tokyo", "cloud")) as c, attacker(c) as evil:
+        for n in range(20):
+            await send_raw(evil, b'PUB pub.gps.%b%02d 8\r\n{"n": 1}\r\n' % (b"x" * 4050, n))
+        catch_up = c.sites["cloud"].agent.client_services.catch_up
+        assert catch_up is not None
+
+        def finished() -> bool:
+            followed = catch_up._followed.get("gps.*")
+            return followed is not None and followed.machine.read_publications >= 20 and not followed.machine.waiting
+
+        await until(finished, 90)
+        async with nearcast.connect(c.url("tokyo"), name="car") as car, car.subscribe("gps.car") as notified:
+            await car.publish("gps.car", {"n": 1})
+            assert (await asyncio.wait_for(anext(notified), 30)).data

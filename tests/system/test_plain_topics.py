@@ -6,11 +6,11 @@ import asyncio
 import os
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
-from tests.system.conftest import PROCESSORS, nothing_left_behind
+from tests.system.conftest import PROCESSORS
 
 import nearcast
 from nearcast.domain.topic import TopicSpec
@@ -18,17 +18,6 @@ from nearcast.testing import RunningSites, interest_settled, sites, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 NUMBER = 500
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left_behind() -> None:
-    """All tests share running sites: see the next fixture."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def nothing_is_left_behind_by_all() -> Iterator[None]:
-    with nothing_left_behind():
-        yield
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -6,22 +6,21 @@ import asyncio
 import contextlib
 import ssl
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
 import pytest
 import pytest_asyncio
-from tests.system.conftest import nothing_left_behind
 
 import nearcast
 from nearcast import ConnectionLostError, QuotaError
 from nearcast.auth.auth_folder import AuthFolder
 from nearcast.auth.certificates import make_authority, make_certificate
+from nearcast.auth.grants import Grants
 from nearcast.auth.push import push_accounts
 from nearcast.auth.role_table import EXAMPLES, example_grants, is_allowed, role_users
-from nearcast.auth.roles import Grants
-from nearcast.client.history import HistoryError
+from nearcast.client.store_finder import HistoryError
 from nearcast.domain.topic import TopicSpec
 from nearcast.errors import InputError, NearcastError
 from nearcast.nats import subjects
@@ -43,17 +42,6 @@ def echo(message, spool):
 """
 GPS = TopicSpec("gps.*", ("edge",), ("edge", "cloud"), quorum=2)
 OWN = Grants(("gps.car7",), ("gps.car7",))
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left_behind() -> None:
-    """All tests share running sites, which open and close connections all the time: see the next fixture."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def nothing_is_left_behind_by_all() -> Iterator[None]:
-    with nothing_left_behind():
-        yield
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -114,8 +102,8 @@ async def test_brokers_agree_with_the_table_of_roles(city: RunningSites) -> None
                     if not is_allowed(role, action, subject)
                 }
                 with contextlib.suppress(AssertionError):
-                    await until(lambda: set(connection.refused) == expected, 5)  # noqa: B023
-                assert set(connection.refused) == expected, role
+                    await until(lambda: set(connection.refusals.counts) == expected, 5)  # noqa: B023
+                assert set(connection.refusals.counts) == expected, role
 
 
 async def test_a_device_cannot_command_forge_register_or_listen(city: RunningSites) -> None:
@@ -143,8 +131,8 @@ async def test_a_device_cannot_command_forge_register_or_listen(city: RunningSit
             await connection.subscribe_raw(subject, lambda *parts: None)
         expected = {f"publish {s}".lower() for s in attacks} | {f"subscription {s}".lower() for s in listens}
         with contextlib.suppress(AssertionError):
-            await until(lambda: set(connection.refused) == expected, 5)
-        assert set(connection.refused) == expected
+            await until(lambda: set(connection.refusals.counts) == expected, 5)
+        assert set(connection.refusals.counts) == expected
 
 
 async def test_nobody_publishes_under_the_id_of_another_where_the_topic_names_its_publisher(city: RunningSites) -> None:
@@ -161,12 +149,14 @@ async def test_nobody_publishes_under_the_id_of_another_where_the_topic_names_it
             client.dead_letters("gps.*") as letters,
         ):
             raw.send(subjects.publications("gps.@car8"), forged, b'{"n":0}')
-            await until(lambda: set(raw.refused) == {"publish pub.gps.@car8"})
+            await until(lambda: set(raw.refusals.counts) == {"publish pub.gps.@car8"})
             raw.send(subjects.publications("gps.@bus1"), forged, b'{"n":1}')
             raw.send(subjects.publications("chat.@bus1"), forged, b'{"n":1}')
             await raw.flush()
             letter = await asyncio.wait_for(anext(letters), 60)
             assert (letter.topic, letter.reason) == ("gps.@bus1", "its topic is of publisher bus1")
+            with pytest.raises(nearcast.RefusedError, match=r"topic gps\.@car8: bus1 may not publish it"):
+                await client.publish("gps.@car8", {"n": 2}, quorum=1, timeout=3600)
             await client.publish("gps.@bus1", {"n": 2})
             await client.publish("chat.@bus1", {"n": 2})
             for subscription in (warnings, chat):
@@ -323,8 +313,8 @@ async def test_changes_are_audited_with_their_user(city: RunningSites) -> None:
             entries = await call_coordinator(admin, "audit", "ls", {}, list[dict])
             found = [(one["who"], one["action"], one["what"], one["outcome"].split(":")[0]) for one in entries]
             assert found == [("admin", "topic add", "news", "done"), ("admin", "topic add", "news", "refused")]
-            assert not connection.refused
-            assert not [text for text in admin.refused if text.startswith("publish api")]
+            assert not connection.refusals.counts
+            assert not [text for text in admin.refusals.counts if text.startswith("publish api")]
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
@@ -382,7 +372,7 @@ async def test_tenants_do_not_hear_each_other_and_have_limits(city: RunningSites
         for subject in ("pub.>", "ntf.>", "tip.>"):
             await listener.subscribe_raw(subject, lambda subject, *rest: heard.append(subject))
         await listener.flush()
-        assert not listener.refused  # it may listen, in its own account
+        assert not listener.refusals.counts  # it may listen, in its own account
         late = read_credentials(city.auth.credentials_file("late", "rival"))
         with pytest.raises(ConnectionLostError, match=r"the broker refuses more: .*maximum account active connections"):
             await open_connection([city.url("edge")], name="late", credentials=late)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
-from tests.system.conftest import nothing_left_behind
 from tests.system.control import QUICK
 
 import nearcast
@@ -36,17 +35,6 @@ def echo(message, spool):
 """
 GPS = TopicSpec("gps.*", ("edge",), ("edge", "cloud"), quorum=2)
 TENANTS = ("main", "rival")
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left_behind() -> None:
-    """All tests share running sites: see the next fixture."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def nothing_is_left_behind_by_all() -> Iterator[None]:
-    with nothing_left_behind():
-        yield
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import nearcast
-from nearcast.client.history import StoreFinder
+from nearcast.client.store_finder import StoreFinder
 from nearcast.domain.deployment import Deployment
 from nearcast.domain.site import SiteSpec, StoreSpec
 from nearcast.domain.topic import TopicSpec

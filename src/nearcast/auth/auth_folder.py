@@ -17,7 +17,8 @@ from typing import Any
 
 import msgspec
 
-from nearcast.auth.roles import NO_GRANTS, Grants, Role, check_role, permissions
+from nearcast.auth.grants import NO_GRANTS, Grants
+from nearcast.auth.roles import Role, check_role, denied_queues, permissions
 from nearcast.domain.names import check_name
 from nearcast.errors import InputError
 from nearcast.nats.identity.credentials import credentials_file, read_credentials, write_secret
@@ -40,6 +41,7 @@ __all__ = ["SYSTEM", "AuthFolder", "User", "site_user"]
 SYSTEM = "system"
 """The account of the brokers themselves."""
 _PUSHER = "push"
+_OPERATOR, _SIGNING = "operator", "-signing"  # names of keys
 _OF_SITE: tuple[Role, ...] = ("site", "store", "worker")
 
 
@@ -69,16 +71,19 @@ class AuthFolder:
         self.path = path
 
     @classmethod
-    def create(cls, path: Path, tenants: tuple[str, ...] = ("main",), name: str = "nearcast") -> AuthFolder:
+    def create(cls, path: Path, tenants: tuple[str, ...] = ("main",)) -> AuthFolder:
         """Make the keys and tokens of a new deployment; the folder must be empty or new."""
         if path.exists() and any(path.iterdir()):
             raise InputError(f"{path} is not empty; the keys of a deployment go into a new folder")
         path.mkdir(parents=True, exist_ok=True)
         path.chmod(0o700)
         folder = cls(path)
-        operator, signing = folder._make_key("operator", "operator"), folder._make_key("operator-signing", "operator")
+        operator, signing = (
+            folder._make_key(_OPERATOR, "operator"),
+            folder._make_key(f"{_OPERATOR}{_SIGNING}", "operator"),
+        )
         system = folder._make_key(SYSTEM, "account")
-        write_secret(folder.operator_file, operator_token(operator, name, [signing.public], system.public))
+        write_secret(folder.operator_file, operator_token(operator, "nearcast", [signing.public], system.public))
         write_secret(path / "gateway.password", secrets.token_urlsafe(24))
         write_secret(path / ".gitignore", "*\n")
         folder._add_account(SYSTEM)
@@ -140,8 +145,10 @@ class AuthFolder:
     def add_tenant(self, tenant: str, limits: AccessLimits = UNLIMITED) -> None:
         """Make a tenant: nobody of another one sees anything of it. Or change the limits of one."""
         check_name(tenant, "tenant")
-        if tenant == SYSTEM:
-            raise InputError(f"tenant is {tenant!r}; allowed: another name, this one is of the brokers themselves")
+        if tenant in (SYSTEM, _OPERATOR) or tenant.endswith(_SIGNING):  # its keys would be those of somebody else
+            raise InputError(
+                f"tenant is {tenant!r}; allowed: not {SYSTEM}, not {_OPERATOR}, and no name that ends in {_SIGNING}"
+            )
         self._add_account(tenant, limits)
 
     def add_user(
@@ -174,7 +181,7 @@ class AuthFolder:
         tags = [f"role:{known}", *([f"site:{site}"] if site else [])]
         key = new_key("user")
         token = user_token(
-            self._key(f"{tenant}-signing"),
+            self._key(f"{tenant}{_SIGNING}"),
             self.account_claims(tenant).subject,
             key.public,
             name,
@@ -184,6 +191,7 @@ class AuthFolder:
             tags=tags,
             expires=expires,
             mqtt=mqtt,
+            leaf_node=known == "store",
             queues_denied=allowed.queues_denied,
         )
         write_secret(file, credentials_file(token, key.seed, self._ca()))
@@ -217,7 +225,7 @@ class AuthFolder:
 
         Old tokens stay good until `finish_rotation`, so that files can be exchanged meanwhile. Returns how many users.
         """
-        claims, key = self.account_claims(tenant), self._make_key(f"{tenant}-signing", "account")
+        claims, key = self.account_claims(tenant), self._make_key(f"{tenant}{_SIGNING}", "account")
         keys = [*claims.nats["signing_keys"], key.public]
         self._write_account(tenant, keys, claims.nats.get("revocations", {}), account_limits(claims))
         files = sorted((self.path / "users" / tenant).glob("*.creds"))
@@ -227,7 +235,7 @@ class AuthFolder:
 
     def finish_rotation(self, tenant: str = "main") -> None:
         """Tokens that were signed with earlier keys are void from now on."""
-        claims, key = self.account_claims(tenant), self._key(f"{tenant}-signing")
+        claims, key = self.account_claims(tenant), self._key(f"{tenant}{_SIGNING}")
         self._write_account(tenant, [key.public], claims.nats.get("revocations", {}), account_limits(claims))
 
     def export(self, site: str, target: Path, tenant: str = "main") -> list[Path]:
@@ -270,14 +278,14 @@ class AuthFolder:
             return
         if not (self.path / "keys" / f"{account}.seed").is_file():
             self._make_key(account, "account")
-        signing = self._make_key(f"{account}-signing", "account")
+        signing = self._make_key(f"{account}{_SIGNING}", "account")
         self._write_account(account, [signing.public], {}, limits)
 
     def _write_account(
         self, account: str, signing_keys: list[str], revocations: dict[str, int], limits: AccessLimits
     ) -> None:
         token = account_token(
-            self._key("operator-signing"),
+            self._key(f"{_OPERATOR}{_SIGNING}"),
             self._key(account).public,
             account,
             signing_keys,
@@ -300,7 +308,7 @@ class AuthFolder:
     def _write_system_user(self, name: str, publish: list[str], subscribe: list[str]) -> None:
         key = new_key("user")
         token = user_token(
-            self._key(f"{SYSTEM}-signing"), self.account_claims(SYSTEM).subject, key.public, name,
+            self._key(f"{SYSTEM}{_SIGNING}"), self.account_claims(SYSTEM).subject, key.public, name,
             publish=publish, subscribe=[*subscribe, f"_INBOX.{name}.>"], limits=UNLIMITED, tags=["role:system"],
         )  # fmt: skip
         write_secret(self.path / "users" / SYSTEM / f"{name}.creds", credentials_file(token, key.seed, self._ca()))
@@ -321,6 +329,8 @@ class AuthFolder:
             tags=[tag for tag in tags if tag.startswith(("role:", "site:"))],
             expires=claims.expires,
             mqtt=bool(claims.nats.get("bearer_token")),
+            leaf_node=tagged_role(tags) == "store",
+            queues_denied=denied_queues(tagged_role(tags)),
         )
         write_secret(file, credentials_file(token, old.seed, self._ca()))
 

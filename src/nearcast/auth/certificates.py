@@ -29,7 +29,7 @@ _BACKDATED = datetime.timedelta(minutes=5)  # clocks of other machines may be be
 _AUTHORITY_DAYS = 3650
 
 
-def make_authority(folder: Path, days: int = _AUTHORITY_DAYS) -> None:
+def make_authority(folder: Path) -> None:
     """Make `ca.pem` and `ca.key`, unless there are some."""
     if (folder / "ca.pem").exists():
         return
@@ -40,7 +40,7 @@ def make_authority(folder: Path, days: int = _AUTHORITY_DAYS) -> None:
         data_encipherment=False, key_agreement=False, encipher_only=False, decipher_only=False,
     )  # fmt: skip
     builder = (
-        _builder(name, name, key.public_key(), days)
+        _builder(name, name, key.public_key(), _AUTHORITY_DAYS)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)

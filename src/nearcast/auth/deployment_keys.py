@@ -18,7 +18,7 @@ __all__ = ["add_site", "add_tenant", "add_tls", "make_deployment_keys"]
 
 
 def make_deployment_keys(path: Path, sites: Iterable[SiteSpec], tenant: str = "main") -> AuthFolder:
-    """A new folder with users for each site, its store and workers, for coordinators, the data cluster and `admin`."""
+    """A new folder with users for each site, its store and workers, coordinators, data cluster, console and `admin`."""
     folder = AuthFolder.create(path, (tenant,))
     for site in sites:
         add_site(folder, site.name, tenant)
@@ -47,6 +47,7 @@ def _add_tenant_users(folder: AuthFolder, tenant: str) -> None:
     folder.add_user("coordinator", "coordinator", tenant)
     folder.add_user("cluster", "cluster", tenant)
     folder.add_user("operator", "admin", tenant)
+    folder.add_user("console", "console", tenant)
 
 
 def add_tls(folder: AuthFolder, sites: Iterable[SiteSpec], days: float = 365) -> list[str]:

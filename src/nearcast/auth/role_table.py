@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from nearcast.auth.roles import ROLES, Grants, Role, inbox, permissions
+from nearcast.auth.grants import Grants
+from nearcast.auth.roles import ROLES, Role, inbox, permissions
 from nearcast.domain.topic import overlaps
 from nearcast.nats import subjects
 
@@ -44,6 +45,7 @@ EXAMPLES: dict[str, str] = {
     subjects.coordinator("topic", "ls"): "asking the coordinator",
     subjects.coordinator("topic", "rm"): "changing topics",
     subjects.coordinator("plan", "apply"): "applying plans",
+    subjects.data_cluster("query"): "asking the data cluster",
     subjects.client_command("car7"): "commands to this client",
     subjects.client_command("other"): "commands to another client",
     subjects.term_claim(_SITE): "asking whether a command's term leads",

@@ -9,17 +9,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from nearcast.domain.names import check_identifier, check_name
-from nearcast.domain.topic import check_pattern, publisher_level
+from nearcast.auth.grants import NO_GRANTS, Grants
+from nearcast.domain.names import check_name
 from nearcast.errors import InputError
 from nearcast.nats import subjects
 from nearcast.nats.audit import AUDIT_BUCKET
 from nearcast.nats.catalog import SUBSCRIPTIONS
 from nearcast.nats.kv import CATCH_UP, bucket_stream, bucket_subject
 
-__all__ = ["NO_GRANTS", "ROLES", "Grants", "Permissions", "Role", "check_role", "inbox", "permissions"]
+__all__ = ["ROLES", "Permissions", "Role", "check_role", "denied_queues", "inbox", "permissions"]
 
-Role = Literal["device", "service", "reader", "operator", "site", "store", "worker", "coordinator", "cluster"]
+Role = Literal[
+    "device", "service", "reader", "operator", "site", "store", "worker", "coordinator", "cluster", "console"
+]
 ROLES: tuple[Role, ...] = get_args(Role)
 _OPEN: tuple[Role, ...] = ("service", "reader", "operator")  # without grants they have those of all topics
 _SERVICES = ("$SRV.PING", "$SRV.PING.>", "$SRV.INFO", "$SRV.INFO.>", "$SRV.STATS", "$SRV.STATS.>")
@@ -30,37 +32,14 @@ _READ_VERBS = {
     "topic": ("ls", "info", "figures"),
     "plan": ("show",),
     "move": ("ls",),
-    "coordinator": ("status",),
+    "coordinator": ("status", "settings"),
     "audit": ("ls",),
 }
+_CLUSTER_VERBS = ("state", "quarantine", "query")
+_CHECK_VERBS = ("check-dataset", "check-channel", "explain-channel")
 _CHANGE_VERBS = {"client": ("move",), "topic": ("add", "rm", "move"), "plan": ("apply", "execute")}
 
 
-@dataclass(frozen=True)
-class Grants:
-    """What a user was given by name: patterns of topics, channels, and datasets that it may feed."""
-
-    publish: tuple[str, ...] = ()
-    subscribe: tuple[str, ...] = ()
-    channels: tuple[str, ...] = ()
-    feeds: tuple[str, ...] = ()
-
-    def check(self, user: str) -> Grants:
-        """Itself, if every pattern is one, and none is of another publisher (`gps.@car7`)."""
-        for pattern in (*self.publish, *self.subscribe):
-            check_pattern(pattern)
-        for pattern in self.publish:
-            if publisher_level(pattern) not in ("", user):
-                raise InputError(
-                    f"{user} is to publish to {pattern!r}, which is another publisher's; allowed: a level @{user}"
-                )
-        for name in (*self.channels, *self.feeds):
-            if name != "*":
-                check_identifier(name, "channel or dataset")
-        return self
-
-
-NO_GRANTS = Grants()
 _EVERYTHING = {
     "service": Grants((">",), (">",), ("*",), ("*",)),
     "reader": Grants((), (">",), ("*",), ()),
@@ -90,6 +69,12 @@ def inbox(user: str) -> str:
     return f"_INBOX.{user}"
 
 
+def denied_queues(role: str) -> tuple[str, ...]:
+    """`subject queue` pairs that a role may not subscribe to, although it may to the subject alone."""
+    # A member of the processors' group would take publications away from the workers.
+    return (f"{subjects.publications('>')} {subjects.PROCESSORS}",) if role in ("device", *_OPEN) else ()
+
+
 def permissions(role: Role, user: str, grants: Grants = NO_GRANTS, site: str = "") -> Permissions:
     """What a user of a role may do. site: the one that a site, store or worker belongs to."""
     check_name(user, "user")
@@ -99,8 +84,9 @@ def permissions(role: Role, user: str, grants: Grants = NO_GRANTS, site: str = "
         case "device" | "service" | "reader" | "operator":
             given = _EVERYTHING[role] if role in _OPEN and grants == Grants() else grants.check(user)
             found = _client(user, given)
+            found.queues_denied = denied_queues(role)
             if role == "reader":
-                found.publish += _verbs(_READ_VERBS)
+                found.publish += _reads()
             if role == "operator":
                 _add_operator(found)
         case "site":
@@ -113,6 +99,8 @@ def permissions(role: Role, user: str, grants: Grants = NO_GRANTS, site: str = "
             found = _coordinator()
         case "cluster":
             found = _cluster()
+        case "console":
+            found = _console()
     found.subscribe.append(f"{inbox(user)}.>")
     return found
 
@@ -125,20 +113,20 @@ def _client(user: str, grants: Grants) -> Permissions:
             subjects.history("*", "ping"),
             subjects.site_coordinates("*"),
             subjects.term_claim("*"),
-            subjects.channels_service("*", "confirm"),
-            subjects.channels_service("*", "dataset"),
-            *(f"{subjects.channels_service('*', verb)}.{user}" for verb in ("subscribe", "renew", "leave")),
             subjects.client_request("register", user),
             subjects.client_request("leave", user),
             subjects.client_reports("*", user),
             subjects.client_answer(user, "*"),
         ],
         subscribe=[subjects.client_command(user)],
-        # A member of the processors' group would take publications away from the workers.
-        queues_denied=(f"{subjects.publications('>')} {subjects.PROCESSORS}",),
     )
     found.publish += [subjects.publications(topic) for topic in grants.publish]
     found.publish += [subjects.feed(dataset) for dataset in grants.feeds]
+    if grants.feeds:
+        found.publish.append(subjects.channels_service("*", "dataset"))
+    if grants.channels:  # whoever may not hear results has no use for subscriptions, which the data cluster evaluates
+        found.publish.append(subjects.channels_service("*", "confirm"))
+        found.publish += [f"{subjects.channels_service('*', verb)}.{user}" for verb in ("subscribe", "renew", "leave")]
     scopes = [scope for topic in grants.subscribe for scope in subjects.history_scopes(topic)]
     scopes += [subjects.history_scope(channel, results=True) for channel in grants.channels]
     found.publish += [f"{subjects.history('*', verb)}.{scope}" for scope in scopes for verb in ("read", "tail")]
@@ -153,12 +141,17 @@ def _verbs(verbs: dict[str, tuple[str, ...]]) -> list[str]:
     return [subjects.coordinator(noun, verb) for noun, names in verbs.items() for verb in names]
 
 
+def _reads() -> list[str]:
+    """Requests that change nothing."""
+    return _verbs(_READ_VERBS) + [subjects.data_cluster(verb) for verb in _CLUSTER_VERBS]
+
+
 def _add_operator(found: Permissions) -> None:
     """Operators change topics and plans through the coordinator, and catalogs and dead letters in the stores."""
-    found.publish += _verbs(_READ_VERBS) + _verbs(_CHANGE_VERBS)
+    found.publish += _reads() + _verbs(_CHANGE_VERBS) + [subjects.data_cluster(verb) for verb in _CHECK_VERBS]
     found.publish += [subjects.SITE_DISCOVERY, f"{subjects.store_api('*')}.>", "$SRV.>"]
     found.publish += [subjects.redelivery(">"), subjects.settlements(">")]
-    found.subscribe += [subjects.REPORTS]
+    found.subscribe += [subjects.REPORTS, subjects.client_reports("*", "*")]
 
 
 def _site(site: str) -> Permissions:
@@ -201,6 +194,7 @@ def _site(site: str) -> Permissions:
             subjects.history(site, ">"),
             subjects.channels_service(site, ">"),
             subjects.replica(site, "*"),
+            subjects.progress(site),
             subjects.witness(site),
             subjects.site_coordinates(site),
             subjects.term_claim(site),
@@ -248,6 +242,7 @@ def _worker(site: str) -> Permissions:
             subjects.marks(">"),
             subjects.handover("*", "*", ">"),
             subjects.worker_command("*", "*", "spool"),
+            subjects.progress(site),
         ],
         subscribe=[
             subjects.publications(">"),
@@ -298,6 +293,15 @@ def _coordinator() -> Permissions:
 def _cluster() -> Permissions:
     """The data cluster reads all stores, and keeps catalogs, results and its own reports in the cloud's."""
     return Permissions(
-        publish=[f"{subjects.store_api('*')}.>", "$JS.API.>", subjects.channel_results("*", "*")],
-        subscribe=[subjects.REPORTS],
+        publish=["_INBOX.>", f"{subjects.store_api('*')}.>", "$JS.API.>", subjects.channel_results("*", "*")],
+        subscribe=[subjects.REPORTS, subjects.data_cluster("*")],
+    )
+
+
+def _console() -> Permissions:
+    """The console itself only reads; what its users change they change as themselves."""
+    any_store = subjects.store_api("*")
+    reads = [f"{any_store}.{part}" for part in ("INFO", "STREAM.INFO.>", "STREAM.NAMES", "DIRECT.GET.>")]
+    return Permissions(
+        publish=[*_reads(), subjects.topics_lookup("*"), *reads], subscribe=[subjects.client_reports("*", "*")]
     )

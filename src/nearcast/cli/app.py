@@ -58,6 +58,7 @@ EXTRAS = {
     **dict.fromkeys(("deltalake", "pandas", "pyspark", "sqlglot"), "cluster"),
     **dict.fromkeys(("matplotlib", "paho"), "lab"),
     **dict.fromkeys(("fastapi", "nicegui", "uvicorn"), "web"),
+    "opentelemetry": "otel",
 }
 COMMAND_EXTRAS = {
     **dict.fromkeys(("channel", "cluster", "dataset", "feed"), "cluster"),
@@ -72,7 +73,10 @@ COMPLETION_VARIABLE = "_NEARCAST_COMPLETE"
 
 
 def main() -> None:
-    """Run the command line. Exit code 2: the input was refused or an extra is missing; 1: any other failure."""
+    """Run the command line.
+
+    Exit code 2: the input was refused or an extra is missing; 1: any other failure; 130: Ctrl-C before it was done.
+    """
     try:
         _run(sys.argv[1:])
     except ModuleNotFoundError as error:
@@ -81,6 +85,8 @@ def main() -> None:
             raise
         extra = COMMAND_EXTRAS.get(sys.argv[1], EXTRAS[package])
         _exit(2, f'{package} is not installed; install it with: pip install "nearcast[{extra}]"')
+    except KeyboardInterrupt:  # while a command is imported; Typer does the same once it runs
+        sys.exit(130)
     except InputError as error:
         _exit(2, str(error))
     except NearcastError as error:

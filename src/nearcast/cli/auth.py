@@ -15,14 +15,16 @@ import typer
 from nearcast.auth.auth_folder import AuthFolder, User
 from nearcast.auth.deployment_keys import add_site, add_tls, make_deployment_keys
 from nearcast.auth.deployment_keys import add_tenant as add_tenant_keys
+from nearcast.auth.grants import Grants
 from nearcast.auth.push import push_accounts
-from nearcast.auth.roles import ROLES, Grants
-from nearcast.cli.output import JsonOption, print_fields, print_rows
+from nearcast.auth.roles import ROLES
+from nearcast.cli.console_login import log_in
+from nearcast.cli.output import JsonOption, print_fields, print_rows, waiting_notice
 from nearcast.cli.rates import byte_rate, message_rate
 from nearcast.cli.serve import ConfigOption
 from nearcast.config.deployment_file import read_sites
 from nearcast.errors import InputError
-from nearcast.nats.identity.credentials import read_credentials, write_secret
+from nearcast.nats.identity.credentials import given_credentials, read_credentials, write_secret
 from nearcast.nats.identity.tokens import AccessLimits, user_limits
 
 app = typer.Typer()
@@ -36,6 +38,7 @@ Name = Annotated[str, typer.Argument(help="The user's name.")]
 _AUTH = Path("auth")
 _SPAN = re.compile(r"(\d+)([smhd])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_DEVICE_SUBSCRIPTIONS = 10_000  # each takes memory of the broker
 
 
 @app.callback()
@@ -47,7 +50,7 @@ def root() -> None:
 def init(
     folder: FolderOption = _AUTH, config: ConfigOption = Path("nearcast.toml"), tenant: TenantOption = "main"
 ) -> None:
-    """Make the keys of a deployment, with users for its sites, a coordinator, the data cluster and `admin`.
+    """Make the keys of a deployment, with users for its sites, coordinator, data cluster, console and `admin`.
 
     Example: nearcast auth init --config nearcast.toml
     """
@@ -101,7 +104,9 @@ def add(
     mqtt: Annotated[
         bool, typer.Option("--mqtt", help="For a device that speaks MQTT: its token is its password.")
     ] = False,
-    max_subscriptions: Annotated[int, typer.Option(min=-1, help="-1: no limit.")] = -1,
+    max_subscriptions: Annotated[
+        int | None, typer.Option(min=-1, help="-1: no limit. A device has 10000 unless this says otherwise.")
+    ] = None,
     max_payload: Annotated[int, typer.Option(min=-1, help="Bytes; -1: no limit.")] = -1,
     max_connections: Annotated[int, typer.Option(min=-1, help="At each site; -1: no limit.")] = -1,
     rate: RateOption = "",
@@ -114,6 +119,8 @@ def add(
     """
     opened = AuthFolder.open(folder)
     grants = Grants(tuple(publish or ()), tuple(subscribe or ()), tuple(channel or ()), tuple(feed or ()))
+    if max_subscriptions is None:
+        max_subscriptions = _DEVICE_SUBSCRIPTIONS if role == "device" else -1
     limits = AccessLimits(max_connections, max_subscriptions, max_payload, -1, -1, *_rates(rate, byte_rate_))
     until = int(time.time()) + _seconds(expires) if expires else 0
     if role == "site":
@@ -238,13 +245,36 @@ def push(
     _push(AuthFolder.open(folder), url)
 
 
+@app.command()
+def login(
+    console: Annotated[str, typer.Argument(help="The console's address, such as https://127.0.0.1:8600.")],
+    creds: Annotated[
+        Path | None, typer.Option(help="Credentials of an operator or a reader; NEARCAST_CREDS by default.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Log in to a console and print a token for REST: send it as `Authorization: Bearer TOKEN`, twelve hours at most.
+
+    Example: nearcast auth login https://127.0.0.1:8600 --creds auth/users/main/admin.creds
+    """
+    credentials = given_credentials(creds)
+    if credentials is None:
+        raise InputError("there are no credentials; give --creds FILE or set NEARCAST_CREDS")
+    session = log_in(console, credentials)
+    if as_json:
+        print_fields(session, as_json)
+    else:
+        typer.echo(session["token"])
+
+
 def _rates(messages: str, size: str) -> tuple[float, float]:
     return message_rate(messages, "--rate"), byte_rate(size, "--bytes")
 
 
 def _push(folder: AuthFolder, url: str) -> None:
     if url:
-        tenants = asyncio.run(push_accounts(folder, url))
+        with waiting_notice(f"Waiting for the brokers by {url}."):
+            tenants = asyncio.run(push_accounts(folder, url))
         typer.echo(f"The brokers know of {', '.join(tenants)}.")
 
 

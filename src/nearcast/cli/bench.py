@@ -13,7 +13,7 @@ import uvloop
 
 import nearcast
 from nearcast.cli.coordinator_call import DEFAULT_URL
-from nearcast.cli.output import JsonOption, print_fields
+from nearcast.cli.output import JsonOption, print_fields, waiting_notice
 from nearcast.errors import NearcastError
 
 _STALLED_SECONDS = 10.0
@@ -29,10 +29,9 @@ def command(
     as_json: JsonOption = False,
 ) -> None:
     """Publish and receive on a topic of its own, and measure. Example: nearcast bench --messages 10000 --rate 1000"""
-    try:
-        print_fields(uvloop.run(_measure(messages, size, publishers, subscribers, rate, url)), as_json)
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
+    with waiting_notice(f"Measuring {messages * publishers} messages through {url}."):
+        figures = uvloop.run(_measure(messages, size, publishers, subscribers, rate, url))
+    print_fields(figures, as_json)
 
 
 async def _measure(

@@ -28,6 +28,8 @@ def root() -> None:
 @app.command("ls")
 def list_channels(config: ConfigOption = Path("nearcast.toml"), as_json: JsonOption = False) -> None:
     """All channels. Example: nearcast channel ls"""
+    with admin(config) as at:
+        channels = at.channels().values()
     rows = [
         {
             "name": spec.name,
@@ -35,7 +37,7 @@ def list_channels(config: ConfigOption = Path("nearcast.toml"), as_json: JsonOpt
             "runs": "continuously" if spec.continuous else f"every {spec.period:g} s",
             "query": " ".join(spec.query.split()),
         }
-        for spec in admin(config).channels().values()
+        for spec in channels
     ]
     print_rows(rows, as_json, "There is no channel. Add one with: nearcast channel add")
 
@@ -43,7 +45,8 @@ def list_channels(config: ConfigOption = Path("nearcast.toml"), as_json: JsonOpt
 @app.command()
 def info(name: NameArgument, config: ConfigOption = Path("nearcast.toml"), as_json: JsonOption = False) -> None:
     """One channel with all its settings. Example: nearcast channel info by_kind"""
-    print_fields(fields(admin(config).channel(name)), as_json)
+    with admin(config) as at:
+        print_fields(fields(at.channel(name)), as_json)
 
 
 @app.command()
@@ -64,14 +67,17 @@ def add(
     if (period is None) != continuous:
         raise InputError(f"channel {name}: give either --period SECONDS or --continuous")
     parameters = tuple(_parameter(name, text) for text in param or [])
-    admin(config).add_channel(ChannelSpec(name, _read(query), parameters, period, new, keep))
+    spec = ChannelSpec(name, _read(query), parameters, period, new, keep)
+    with admin(config) as at:
+        at.add_channel(spec)
     typer.echo(f"Channel {name} is added.")
 
 
 @app.command("rm")
 def remove(name: NameArgument, config: ConfigOption = Path("nearcast.toml")) -> None:
     """Remove a channel with its results; its subscribers get no more. Example: nearcast channel rm by_kind"""
-    admin(config).remove_channel(name)
+    with admin(config) as at:
+        at.remove_channel(name)
     typer.echo(f"Channel {name} is removed.")
 
 
@@ -95,7 +101,8 @@ def explain(name: NameArgument, config: ConfigOption = Path("nearcast.toml")) ->
 
     Example: nearcast channel explain by_kind
     """
-    typer.echo(admin(config).explain_channel(name))
+    with admin(config) as at:
+        typer.echo(at.explain_channel(name))
 
 
 @app.command("test")
@@ -109,11 +116,12 @@ def try_out(
 
     Example: nearcast channel test by_kind --records reports=reports.jsonl --value kind=fire
     """
-    at = admin(config)
-    types = {parameter.name: parameter.type for parameter in at.channel(name).parameters}
-    values = {key: _typed(name, types.get(key, "string"), text) for key, text in _pairs(name, "--value", value)}
     files = {key: Path(text) for key, text in _pairs(name, "--records", records)}
-    for row in at.try_channel(name, files, values):
+    with admin(config) as at:
+        types = {parameter.name: parameter.type for parameter in at.channel(name).parameters}
+        values = {key: _typed(name, types.get(key, "string"), text) for key, text in _pairs(name, "--value", value)}
+        rows = at.try_channel(name, files, values)
+    for row in rows:
         typer.echo(json.dumps(row, ensure_ascii=False))
 
 
@@ -130,14 +138,15 @@ def replay(
 
     Example: nearcast channel replay by_kind --since 1h --value kind=fire
     """
-    at, moment = admin(config), parse_time("since", since)
+    moment = parse_time("since", since)
     if moment is None:
         raise InputError("--since is empty; give a time such as 2026-05-01T12:00, or a span such as 2h")
     if to is not None and to.suffix not in (".parquet", ".jsonl"):
         raise InputError(f"--to {to}: unknown file type; allowed: .parquet, .jsonl")
-    types = {parameter.name: parameter.type for parameter in at.channel(name).parameters}
-    values = {key: _typed(name, types.get(key, "string"), text) for key, text in _pairs(name, "--value", value)}
-    results = at.replay_channel(name, moment, values if value or not types else None, publish)
+    with admin(config) as at:
+        types = {parameter.name: parameter.type for parameter in at.channel(name).parameters}
+        values = {key: _typed(name, types.get(key, "string"), text) for key, text in _pairs(name, "--value", value)}
+        results = at.replay_channel(name, moment, values if value or not types else None, publish)
     if to is not None and to.suffix == ".parquet":
         import pyarrow.parquet as pq  # slow to import, and only needed here
 
@@ -161,9 +170,11 @@ def faults(
 
     Example: nearcast channel faults
     """
+    with admin(config) as at:
+        found = at.faults(name)
     rows = [
-        {"channel": at.partition(".")[0], "subscription": at.partition(".")[2], "reason": reason}
-        for at, reason in admin(config).faults(name).items()
+        {"channel": key.partition(".")[0], "subscription": key.partition(".")[2], "reason": reason}
+        for key, reason in found.items()
     ]
     print_rows(rows, as_json, "No channel and no subscription has a fault.")
 

@@ -32,8 +32,8 @@ def chaos(
     Example: nearcast lab chaos --seed 7 --quick
     """
     from nearcast.lab.chaos.report import commit, verdict_lines, verdict_table, write_verdict
-    from nearcast.lab.chaos.runner import ChaosPlan, run_chaos
-    from nearcast.lab.chaos.schedule import PHASES, QUICK_PHASES, make_schedule
+    from nearcast.lab.chaos.runner import run_chaos
+    from nearcast.lab.chaos.schedule import PHASES, QUICK_PHASES, ChaosPlan, make_schedule
     from nearcast.lab.wan import missing_right
 
     if reason := missing_right():

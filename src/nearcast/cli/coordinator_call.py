@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from nearcast.cli.output import waiting_notice
 from nearcast.nats.connection import open_connection
 from nearcast.nats.coordinator_rpc import call_coordinator
 from nearcast.nats.identity.credentials import given_credentials
@@ -29,4 +30,5 @@ def call_leader(url: str, noun: str, verb: str, timeout: float = 60.0, **body: A
         finally:
             await connection.close()
 
-    return asyncio.run(run())
+    with waiting_notice(f"Waiting for the coordinator by {url} ({noun} {verb})."):
+        return asyncio.run(run())

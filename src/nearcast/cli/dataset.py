@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nearcast.cli.output import JsonOption, print_fields, print_rows
+from nearcast.cli.output import JsonOption, print_fields, print_rows, waiting_notice
 from nearcast.cli.serve import ConfigOption
 from nearcast.domain.dataset import DatasetSpec
 
@@ -26,17 +28,19 @@ def root() -> None:
 @app.command("ls")
 def list_datasets(config: ConfigOption = Path("nearcast.toml"), as_json: JsonOption = False) -> None:
     """All datasets. Example: nearcast dataset ls"""
-    rows = [
-        {"name": spec.name, "source": spec.source, "key": spec.key, "version": spec.version, "schema": spec.schema}
-        for spec in admin(config).datasets().values()
-    ]
+    with admin(config) as at:
+        rows = [
+            {"name": spec.name, "source": spec.source, "key": spec.key, "version": spec.version, "schema": spec.schema}
+            for spec in at.datasets().values()
+        ]
     print_rows(rows, as_json, "There is no dataset. Add one with: nearcast dataset add")
 
 
 @app.command()
 def info(name: NameArgument, config: ConfigOption = Path("nearcast.toml"), as_json: JsonOption = False) -> None:
     """One dataset with all its settings. Example: nearcast dataset info reports"""
-    print_fields(fields(admin(config).dataset(name)), as_json)
+    with admin(config) as at:
+        print_fields(fields(at.dataset(name)), as_json)
 
 
 @app.command()
@@ -68,7 +72,8 @@ def add(
     from nearcast.cluster.datasets.schema import read_schema
 
     ddl = read_schema(schema, f"dataset {name}")
-    admin(config).add_dataset(DatasetSpec(name, ddl, source, key, time, keep, late_after, future_limit))
+    with admin(config) as at:
+        at.add_dataset(DatasetSpec(name, ddl, source, key, time, keep, late_after, future_limit))
     typer.echo(f"Dataset {name} is added.")
 
 
@@ -79,7 +84,8 @@ def load(
     config: ConfigOption = Path("nearcast.toml"),
 ) -> None:
     """Replace the content of a static dataset by a file. Example: nearcast dataset load shelters shelters.csv"""
-    typer.echo(f"Dataset {name} has {admin(config).load_dataset(name, file)} rows.")
+    with admin(config) as at:
+        typer.echo(f"Dataset {name} has {at.load_dataset(name, file)} rows.")
 
 
 @app.command()
@@ -91,7 +97,8 @@ def alter(
     config: ConfigOption = Path("nearcast.toml"),
 ) -> None:
     """Add columns to a dataset. Example: nearcast dataset alter reports --add-column 'note STRING'"""
-    typer.echo(f"Dataset {name} has the columns: {admin(config).alter_dataset(name, add_column).schema}")
+    with admin(config) as at:
+        typer.echo(f"Dataset {name} has the columns: {at.alter_dataset(name, add_column).schema}")
 
 
 @app.command()
@@ -106,23 +113,29 @@ def backfill(
 
     Example: nearcast dataset backfill reports last-year.parquet
     """
-    typer.echo(f"Dataset {name} has {admin(config).backfill_dataset(name, file)} more records.")
+    with admin(config) as at:
+        typer.echo(f"Dataset {name} has {at.backfill_dataset(name, file)} more records.")
 
 
 @app.command("rm")
 def remove(name: NameArgument, config: ConfigOption = Path("nearcast.toml")) -> None:
     """Remove a dataset that no channel reads. Its files stay in the warehouse. Example: nearcast dataset rm reports"""
-    admin(config).remove_dataset(name)
+    with admin(config) as at:
+        at.remove_dataset(name)
     typer.echo(f"Dataset {name} is removed.")
 
 
-def admin(config: Path) -> Admin:
-    """The catalog of a deployment."""
+@contextlib.contextmanager
+def admin(config: Path) -> Iterator[Admin]:
+    """The catalog of a deployment; what takes long is said."""
     from nearcast.cli.deployment_credentials import use_credentials
     from nearcast.cluster.admin import Admin
     from nearcast.config.deployment_file import read_configuration
 
-    return Admin(use_credentials(read_configuration(config), "admin"))
+    deployment = use_credentials(read_configuration(config), "admin")
+    url = deployment.cloud().url
+    with waiting_notice(f"Waiting for the data cluster by {url}. If none runs, Spark is started: some ten seconds."):
+        yield Admin(deployment)
 
 
 def fields(spec: object) -> dict[str, Any]:

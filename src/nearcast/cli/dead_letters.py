@@ -9,7 +9,7 @@ from typing import Annotated, TypeVar
 import typer
 
 from nearcast.cli.coordinator_call import DEFAULT_URL
-from nearcast.cli.output import JsonOption, print_fields, print_rows
+from nearcast.cli.output import JsonOption, print_fields, print_rows, waiting_notice
 from nearcast.cli.times import parse_time
 from nearcast.client.dead_letters import DeadLetters, LetterFilter, RetryOutcome
 from nearcast.domain.topic import check_pattern
@@ -125,7 +125,8 @@ def _run(url: str, work: Callable[[DeadLetters], Awaitable[T]]) -> T:
         finally:
             await connection.close()
 
-    return asyncio.run(run())
+    with waiting_notice(f"Waiting for the stores by {url}."):
+        return asyncio.run(run())
 
 
 def _filter(

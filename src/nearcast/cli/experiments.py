@@ -86,6 +86,8 @@ def run_all(
     chosen = [each for each in experiments if each.name.startswith(prefixes)]
     if not chosen:
         raise InputError(f"--only is {only!r}; no experiment begins so: {', '.join(CATALOG)}")
+    for experiment in chosen:
+        experiment.tasks(quick=quick, seeds=seeds, data=data)  # a missing file is refused before hours of work
     started = time.perf_counter()
     claims: list[Claim] = []
     notes: dict[str, str] = {}
@@ -97,14 +99,13 @@ def run_all(
             continue
         try:
             claims += _run(experiment, quick=quick, seeds=seeds, out=out, data=data, master=master, processes=processes)
-        except InputError:
-            raise
-        except Exception:  # a failed experiment must not cost the hours of the others
+        except Exception as error:  # a failed experiment must not cost the hours of the others
             traceback.print_exc()
+            notes[experiment.name] = f"failed: {error}"
             failed.append(experiment.name)
     _print(claims)
     page = write_page(experiments, out, notes)
-    typer.echo(f"{len(chosen) - len(failed) - len(notes)} experiments in {time.perf_counter() - started:.0f} s: {page}")
+    typer.echo(f"{len(chosen) - len(notes)} experiments in {time.perf_counter() - started:.0f} s: {page}")
     if failed:
         raise NearcastError(f"failed: {', '.join(failed)}")
 

@@ -12,6 +12,7 @@ import uvloop
 
 import nearcast
 from nearcast.cli.coordinator_call import DEFAULT_URL
+from nearcast.cli.output import waiting_notice
 
 _AT_ONCE = 1000
 
@@ -22,7 +23,9 @@ def command(
     url: Annotated[str, typer.Option(envvar="NEARCAST_URL", help="The broker to feed through.")] = DEFAULT_URL,
 ) -> None:
     """Feed the records of a file; the cloud's store acknowledges each. Example: nearcast feed reports reports.jsonl"""
-    typer.echo(f"Dataset {dataset} was fed {uvloop.run(_feed(dataset, file, url))} records.")
+    with waiting_notice(f"Waiting for the cloud's store by {url}, which acknowledges each record."):
+        fed = uvloop.run(_feed(dataset, file, url))
+    typer.echo(f"Dataset {dataset} was fed {fed} records.")
 
 
 async def _feed(dataset: str, file: Path, url: str) -> int:

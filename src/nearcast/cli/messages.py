@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,7 +14,7 @@ import uvloop
 
 import nearcast
 from nearcast.cli.coordinator_call import DEFAULT_URL
-from nearcast.cli.output import JsonOption, print_fields, print_json
+from nearcast.cli.output import JsonOption, print_fields, print_json, waiting_notice
 from nearcast.cli.times import parse_time, span_seconds
 from nearcast.errors import InputError, NearcastError
 
@@ -39,9 +39,10 @@ def pub(
     """Publish. Example: nearcast pub gps.car7 '{"kmh": 130}'"""
 
     async def work() -> None:
-        async with nearcast.connect(url) as client:
+        async with _connected(url) as client:
             for payload in _payloads(data, count):
-                receipt = await client.publish(topic, payload, quorum=quorum)
+                with waiting_notice(f"Waiting for the stores of {topic}."):
+                    receipt = await client.publish(topic, payload, quorum=quorum)
                 said = {"topic": topic, "id": receipt.id, "bytes": len(payload), "stores": list(receipt.stores)}
                 if as_json:
                     print_json(said)
@@ -50,7 +51,7 @@ def pub(
                     typer.echo(f"Published {len(payload)} bytes to {topic}{kept}")
             await client.flush()
 
-    _run(work())
+    uvloop.run(work())
 
 
 def sub(
@@ -77,9 +78,11 @@ def sub(
         assert task is not None
         for number in (signal.SIGINT, signal.SIGTERM):  # also in a background job, for which a shell ignores SIGINT
             asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-        async with nearcast.connect(url) as client:
+        async with _connected(url) as client:
             target: dict[str, Any] = {"channel": topic, "params": _params(param)} if channel else {"topic": topic}
-            async with client.subscribe(**target, replay=replay) as messages:
+            with waiting_notice(f"Waiting for {topic}: it is looked up at {client.home or url}."):
+                subscription = await client.subscribe(**target, replay=replay)
+            async with subscription as messages:
                 if not (raw or as_json):
                     typer.echo(f"Subscribed to {topic} at {client.home or url}. Stop with Ctrl-C.", err=True)
                 with contextlib.suppress(TimeoutError, StopAsyncIteration):
@@ -89,7 +92,8 @@ def sub(
                         printed += 1
                         _print_message(message, printed, raw, as_json)
 
-    _run(work())
+    with contextlib.suppress(asyncio.CancelledError):  # Ctrl-C is how it is ended, not a failure
+        uvloop.run(work())
 
 
 def history(
@@ -109,14 +113,16 @@ def history(
 
     async def work() -> int:
         n = 0
-        async with nearcast.connect(url) as client:
+        async with _connected(url) as client:
             found = client.history(topic, since=begin, until=end, last=last, publications=publications)
-            async for message in found:
-                n += 1
-                _print_message(message, n, raw, as_json)
+            with waiting_notice(f"Waiting for the stores of {topic}.") as over:
+                async for message in found:
+                    over()
+                    n += 1
+                    _print_message(message, n, raw, as_json)
         return n
 
-    if not _run(work()) and not (raw or as_json):
+    if not uvloop.run(work()) and not (raw or as_json):
         typer.echo("No message is kept.")
 
 
@@ -146,7 +152,8 @@ def request(
             await connection.close()
         return answer.data, dict(answer.headers or {})
 
-    payload, headers = _run(work())
+    with waiting_notice(f"Waiting for an answer on {subject} by {url}."):
+        payload, headers = uvloop.run(work())
     text = payload.decode(errors="backslashreplace")
     if as_json:
         print_json({"subject": subject, "headers": headers, "payload": text})
@@ -158,12 +165,12 @@ def request(
         raise NearcastError(f"{subject}: {headers['Nats-Service-Error']}")
 
 
-def _run(work: Coroutine[Any, Any, Any]) -> Any:
-    """Ctrl-C is how these commands are ended, not a failure."""
-    try:
-        return uvloop.run(work)
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        raise typer.Exit(0) from None
+@contextlib.asynccontextmanager
+async def _connected(url: str) -> AsyncIterator[nearcast.Client]:
+    with waiting_notice(f"Waiting for the broker at {url}.") as over:
+        async with nearcast.connect(url) as client:
+            over()
+            yield client
 
 
 def _payloads(data: str, count: int) -> Any:

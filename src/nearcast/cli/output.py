@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
+import threading
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 import typer
 
-__all__ = ["JsonOption", "print_fields", "print_json", "print_rows"]
+__all__ = ["JsonOption", "print_fields", "print_json", "print_rows", "waiting_notice"]
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON value.")]
 _PIPE_WIDTH = 10_000  # in a pipe each row is one line, whatever its length
+
+
+@contextlib.contextmanager
+def waiting_notice(text: str, after: float = 1.0) -> Iterator[Callable[[], None]]:
+    """Say on standard error what a command waits for, if the block takes longer than `after` seconds.
+
+    It yields a function to call when there is nothing to wait for any more.
+    """
+    timer = threading.Timer(after, typer.echo, (text,), {"err": True})
+    timer.daemon = True
+    timer.start()
+    try:
+        yield timer.cancel
+    finally:
+        timer.cancel()
 
 
 def print_json(value: Any) -> None:

@@ -128,7 +128,7 @@ def _runs_in(path: Path) -> set[str]:
         rows = csv.DictReader(file)
         if rows.fieldnames != COLUMNS:
             raise InputError(
-                f"{path}: its columns are {rows.fieldnames}; {','.join(COLUMNS)} are needed to go on with it"
+                f"{path}: its columns are {rows.fieldnames}; {','.join(COLUMNS)} are needed to continue with it"
             )
         return {row["run"] for row in rows}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import signal
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Annotated
 import typer
 import uvloop
 
+from nearcast.cli.companions import running_companions
 from nearcast.config.deployment_file import read_configuration
 from nearcast.site.security import is_loopback
 from nearcast.site.site import Site, run_sites
@@ -24,8 +26,8 @@ RunDirectoryOption = Annotated[
 ]
 
 
-def serve(config: Path, run_directory: Path | None, names: list[str] | None) -> None:
-    """Run sites of a configuration until SIGINT or SIGTERM."""
+def serve(config: Path, run_directory: Path | None, names: list[str] | None, console_port: int | None = None) -> None:
+    """Run sites of a configuration until SIGINT or SIGTERM. console_port: with a coordinator and the console, there."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     deployment = read_configuration(config)
     for name in names or ():
@@ -40,8 +42,12 @@ def serve(config: Path, run_directory: Path | None, names: list[str] | None) -> 
         async with run_sites(deployment, folder, search_path, names) as sites:
             for site in sites.values():
                 typer.echo(describe(site))
-            typer.echo("Ready. Stop with Ctrl-C.")
-            await stopped.wait()
+            async with contextlib.AsyncExitStack() as stack:
+                if console_port is not None:
+                    started = running_companions(deployment, folder, console_port)
+                    typer.echo(await stack.enter_async_context(started))
+                typer.echo("Ready. Stop with Ctrl-C.")
+                await stopped.wait()
         typer.echo("Stopped.")
 
     uvloop.run(run())

@@ -9,7 +9,7 @@ import typer
 import uvloop
 
 from nearcast.cli.coordinator_call import DEFAULT_URL, UrlOption
-from nearcast.cli.output import JsonOption, print_fields, print_json, print_rows
+from nearcast.cli.output import JsonOption, print_fields, print_json, print_rows, waiting_notice
 
 
 def command(
@@ -45,7 +45,8 @@ def command(
             "not_read": list(story.unread),
         }
 
-    found = uvloop.run(work())
+    with waiting_notice(f"Waiting for the stores by {url}."):
+        found = uvloop.run(work())
     if as_json:
         print_json(found)
         return

@@ -3,17 +3,36 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from nearcast.cli.coordinator_call import DEFAULT_URL, UrlOption
+from nearcast.errors import InputError
 
 
 def command(
     url: UrlOption = DEFAULT_URL,
-    host: Annotated[str, typer.Option(help="A loopback address: there is no login yet.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(help="Where it listens; beyond loopback credentials and a certificate are needed.")
+    ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Where a browser finds it; 0 for any free port.")] = 8600,
+    certificate: Annotated[
+        Path | None, typer.Option(help="For TLS: a certificate for this host, such as auth/tls/SITE.pem.")
+    ] = None,
+    key: Annotated[Path | None, typer.Option(help="The certificate's private key, such as auth/tls/SITE.key.")] = None,
+    metrics: Annotated[
+        str,
+        typer.Option(help="HOST:PORT where Prometheus finds /metrics without a login; a port of loopback by default."),
+    ] = "",
+    no_login: Annotated[
+        bool,
+        typer.Option(
+            "--no-login",
+            help="On loopback, with credentials: whoever reaches it acts as their user, without a login.",
+        ),
+    ] = False,
     inherited: Annotated[
         int | None,
         typer.Option(
@@ -21,20 +40,31 @@ def command(
         ),
     ] = None,
 ) -> None:
-    """Serve the console and REST until Ctrl-C. Example: nearcast web, then open http://127.0.0.1:8600"""
+    """Serve the console and REST until Ctrl-C. With credentials (NEARCAST_CREDS) there is a login.
+
+    Example: nearcast web, then open http://127.0.0.1:8600
+    """
     import asyncio
     import socket
 
-    from nearcast.web.server import serve
+    from nearcast.web.access import ServerTls
+    from nearcast.web.server import Listening, ListenOptions, serve
 
+    if (certificate is None) != (key is None):
+        raise InputError("--certificate and --key go together")
+    tls = ServerTls(certificate, key) if certificate is not None and key is not None else None
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
 
-    def ready(address: str) -> None:
-        typer.echo(f"Console: {address}  REST: {address}/api/v1/openapi.json")
+    def ready(listening: Listening) -> None:
+        typer.echo(f"Console: {listening.address}  REST: {listening.address}/api/v1/openapi.json")
+        if listening.metrics:
+            typer.echo(f"Metrics: {listening.metrics}")
+        if listening.login:
+            typer.echo("Log in with the credentials of an operator or a reader.")
         typer.echo("Ready. Stop with Ctrl-C.")
 
     listener = socket.socket(fileno=inherited) if inherited is not None else None
     try:
-        asyncio.run(serve(url, host, port, ready, listener))
+        asyncio.run(serve(url, ListenOptions(host, port, listener, tls, not no_login, metrics), ready))
     except KeyboardInterrupt:  # uvicorn raises the signal again once it has stopped
         typer.echo("Stopped.")

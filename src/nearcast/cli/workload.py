@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import typer
@@ -15,6 +14,7 @@ from nearcast.errors import InputError, NearcastError
 from nearcast.lab.workloads import formats
 from nearcast.lab.workloads.content import ContentParameters
 from nearcast.lab.workloads.content import content as make_content
+from nearcast.lab.workloads.default_workloads import DEFAULTS, TAXI_TRIPS, make_taxi
 from nearcast.lab.workloads.emergency import emergency as make_emergency
 from nearcast.lab.workloads.emergency_scene import EmergencyParameters, real_scene
 from nearcast.lab.workloads.follow import FollowParameters, generate_follows
@@ -28,15 +28,9 @@ from nearcast.lab.workloads.uav import uav as make_uav
 from nearcast.lab.workloads.workload import Workload
 from nearcast.lab.workloads.workload_plot import draw
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
 __all__ = ["app"]
 
 app = typer.Typer()
-
-# Generated taxi trips when there is no file.
-TRIPS = 20_000
 
 Out = Annotated[Path, typer.Option(help="The folder to write tables, events and workload.json to.")]
 Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same workload.")]
@@ -81,7 +75,7 @@ def taxi(
     trips: Annotated[
         str | None, typer.Option(help="Trips in DEBS 2015 format: a file, a folder or a URL; generated if not given.")
     ] = None,
-    generate: Annotated[int, typer.Option(min=1, help="Number of generated trips.")] = TRIPS,
+    generate: Annotated[int, typer.Option(min=1, help="Number of generated trips.")] = TAXI_TRIPS,
     window_s: Annotated[int, typer.Option(min=1, help="Load is summed up per window.")] = TaxiParameters.window_s,
     step_s: Annotated[int, typer.Option(min=1, help="Taxis are looked at this often.")] = TaxiParameters.step_s,
     sample_trips: Annotated[int, typer.Option(min=1, help="Trips in the schedule.")] = TaxiParameters.sample_trips,
@@ -96,7 +90,8 @@ def taxi(
     p = TaxiParameters(
         step_s=step_s, window_s=window_s, sample_trips=sample_trips, seed=seed, master=master, memory=memory
     )
-    _finish(_taxi(trips, generate, out, p), out)
+    _refuse_file(out)
+    _finish(make_taxi(trips, generate, out, p), out)
 
 
 @app.command()
@@ -251,38 +246,6 @@ def play(
     if len(wrong):
         topic, want = schedule.topics[wrong[0]], predicted.delivered[wrong[0]]
         raise NearcastError(f"{len(wrong)} topics differ, the first is {topic}: {delivered[wrong[0]]} for {want}")
-
-
-def _show_taxi() -> Workload:
-    with tempfile.TemporaryDirectory() as folder:
-        return _taxi(None, TRIPS, Path(folder) / "taxi", TaxiParameters())
-
-
-DEFAULTS: dict[str, Callable[[], Workload]] = {
-    "follow": lambda: make_follow(generate_follows(512, FollowParameters()), FollowParameters()),
-    "taxi": _show_taxi,
-    "uav": lambda: make_uav(generate_towers(300, 1), UavParameters()),
-    "game": lambda: make_game(generate_cities(), GameParameters()),
-    "content": lambda: make_content(ContentParameters()),
-    "emergency": lambda: make_emergency(real_scene(EmergencyParameters()), EmergencyParameters()),
-}
-
-
-def _taxi(trips: str | None, generate: int, out: Path, p: TaxiParameters) -> Workload:
-    from nearcast.cluster.spark_session import stop_spark
-    from nearcast.lab.workloads.taxi import taxi as make_taxi
-    from nearcast.lab.workloads.taxi_trips import write_trips
-
-    _refuse_file(out)
-    try:
-        if trips is not None:
-            return make_taxi(trips, out, p)
-        with tempfile.TemporaryDirectory() as folder:
-            made = Path(folder) / "trips.csv"
-            write_trips(made, generate, p.seed)
-            return make_taxi(str(made), out, p)
-    finally:
-        stop_spark()
 
 
 def _finish(workload: Workload, out: Path) -> None:

@@ -15,12 +15,16 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from nearcast.errors import NearcastError
+from nearcast.nats import subjects
 from nearcast.nats.connection import ConnectionLostError
+from nearcast.nats.refusals import RefusedError
 from nearcast.nats.stamp import late_block
 from nearcast.nats.stream_publisher import decode_acknowledgement
 from nearcast.nats.tasks import cancel_and_wait
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from nearcast.nats.connection import Connection
 
 __all__ = ["Acknowledgements", "QuorumError", "Receipt"]
@@ -75,10 +79,15 @@ class _Waiting:
 
 
 class Acknowledgements:
-    """All publications of one connection that wait for stores."""
+    """All publications of one connection that wait for stores.
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    on_failure: called with subject and id of one that had no quorum in time, or that nobody waits for any more.
+    """
+
+    def __init__(
+        self, connection: Connection, on_failure: Callable[[str, str], None] = lambda subject, message_id: None
+    ) -> None:
+        self._connection, self._on_failure = connection, on_failure
         self._inbox = connection.new_inbox()
         self._prefix = len(self._inbox) + 1
         self._waiting: dict[str, _Waiting] = {}
@@ -90,6 +99,7 @@ class Acknowledgements:
     async def start(self) -> None:
         """Listen for acknowledgements."""
         await self._connection.subscribe_raw(f"{self._inbox}.*", self._arrived)
+        self._connection.refusals.on_publication.append(self._refused)
         self._timer = asyncio.create_task(self._watch(), name="acknowledgements")
 
     async def drain(self) -> None:
@@ -150,12 +160,11 @@ class Acknowledgements:
         now, future = loop.time(), loop.create_future()
         self._count += 1
         token = str(self._count)
+        if not self._away:
+            self._connection.send(subject, headers, payload, f"{self._inbox}.{token}")
         self._waiting[token] = _Waiting(
             topic, subject, message_id, headers, payload, needed, now + timeout, now + _SEND_AGAIN_AFTER, future, synced
         )
-        if self._away:
-            return future
-        self._connection.send(subject, headers, payload, f"{self._inbox}.{token}")
         if self._connection.backlogged:
             await self._connection.wait_writable()
         return future
@@ -169,7 +178,8 @@ class Acknowledgements:
         if ack.error is not None:
             entry.refused.append(f"{ack.domain or ack.stream or 'a store'}: {ack.error.description}")
             return
-        if ack.domain in entry.answered:
+        # Subscribers see where the answer is to go, and whoever writes it as its own reply has a store answer there.
+        if ack.domain in entry.answered or not subjects.may_keep(ack.stream, entry.subject):
             return
         entry.answered += (ack.domain,)
         if len(entry.answered) >= entry.needed:
@@ -179,6 +189,23 @@ class Acknowledgements:
                 synced = entry.synced.issuperset(entry.answered)
                 entry.future.set_result(Receipt(entry.message_id, entry.answered, synced))
 
+    def _refused(self, subject: str) -> None:
+        """The broker does not let this user publish to a subject (in small letters): nothing is gained by waiting."""
+        user = self._connection.refusals.user
+        for token, entry in list(self._waiting.items()):
+            if entry.subject.lower() == subject:
+                self._end(token, RefusedError(f"topic {entry.topic}: {user} may not publish it"))
+
+    def _end(self, token: str, error: NearcastError | None = None) -> None:
+        """It got no quorum in time, nobody waits for it any more, or this error."""
+        entry = self._waiting.pop(token)
+        self._room.set()
+        if error is None:
+            entry.fail()
+        elif not entry.future.done():
+            entry.future.set_exception(error)
+        self._on_failure(entry.subject, entry.message_id)
+
     async def _watch(self) -> None:
         clock = asyncio.get_running_loop().time
         while True:
@@ -186,9 +213,7 @@ class Acknowledgements:
             now = clock()
             for token, entry in list(self._waiting.items()):
                 if entry.future.done() or now > entry.deadline:
-                    del self._waiting[token]
-                    self._room.set()
-                    entry.fail()
+                    self._end(token)
                 elif now > entry.send_again_at and self._connection.is_connected and not self._away:
                     entry.send_again_at = now + _SEND_AGAIN_AFTER
                     entry.refused.clear()

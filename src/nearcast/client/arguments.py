@@ -7,9 +7,9 @@ from datetime import datetime, timedelta
 from os import PathLike
 from typing import Any
 
-from nearcast.errors import InputTypeError
+from nearcast.errors import InputError, InputTypeError
 
-__all__ = ["check_connect", "check_subscribe"]
+__all__ = ["check_connect", "check_subscribe", "checked_position"]
 
 _Kinds = Mapping[str, tuple[tuple[Any, ...], str]]  # the types that are allowed, and in words
 _TEXT = ((str,), "a text")
@@ -48,6 +48,20 @@ def check_subscribe(**given: Any) -> None:
         "buffer": ((int,), "a number of messages"),
     }
     _check("subscribe", given, kinds)
+
+
+def checked_position(given: Any) -> tuple[float, float] | None:
+    """Latitude and longitude, or nothing."""
+    if given is None:
+        return None
+    try:
+        latitude, longitude = map(float, given)
+        valid = abs(latitude) <= 90 and abs(longitude) <= 180  # which NaN is not
+    except (TypeError, ValueError):
+        valid = False
+    if not valid:
+        raise InputError(f"position is {given!r}; allowed: latitude and longitude in degrees, such as (35.7, 139.8)")
+    return latitude, longitude
 
 
 def _check(method: str, given: dict[str, Any], kinds: _Kinds) -> None:

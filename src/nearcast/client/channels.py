@@ -30,7 +30,6 @@ __all__ = ["ChannelMember", "HeldChannel", "HeldChannels"]
 
 _log = logging.getLogger(__name__)
 _RENEW_EVERY = 2.0
-_ACTIVE_WITHIN = 60.0
 # As many keys as surely fit into one message.
 _KEYS_AT_ONCE = 2_000
 T = TypeVar("T")
@@ -62,20 +61,15 @@ class ChannelMember:
         return sorted(self._held)
 
     async def join(self, channel: str, params: Mapping[str, Any]) -> ChannelAnswer:
-        """Subscribe; the answer has the key under which results come, and the site whose store keeps them.
-
-        Returns when the data cluster has the subscription in its tables: what is fed from then on is matched with it.
-        """
+        """Subscribe; the answer has the key under which results come, and the site whose store keeps them."""
         answer = await self._register(channel, dict(params))
-        name = f"{channel}.{answer.key}"
-        self._held.setdefault(name, HeldChannel(channel, dict(params))).count += 1
+        self._held.setdefault(f"{channel}.{answer.key}", HeldChannel(channel, dict(params))).count += 1
         self._start_renewing()
-        try:
-            await self._until_active(channel, answer.revision)
-        except BaseException:
-            self.leave(name)
-            raise
         return answer
+
+    async def is_active(self, revision: int) -> bool:
+        """Whether the data cluster has the subscription of this revision in its tables; waits some seconds for it."""
+        return (await self._ask("confirm", ConfirmRequest(revision), ConfirmAnswer)).confirmed
 
     def leave(self, name: str) -> None:
         """End one subscription; when it was the client's last to these results, tell the agent."""
@@ -106,17 +100,6 @@ class ChannelMember:
     def _start_renewing(self) -> None:
         if self._task is None and not self._closed:
             self._task = asyncio.create_task(self._renew_forever(), name=f"channels of {self._client}")
-
-    async def _until_active(self, channel: str, revision: int) -> None:
-        """Wait until what is fed from now on is matched with the subscription."""
-        clock = asyncio.get_running_loop().time
-        deadline = clock() + _ACTIVE_WITHIN
-        while not (await self._ask("confirm", ConfirmRequest(revision), ConfirmAnswer)).confirmed:
-            if clock() > deadline:
-                raise NearcastError(
-                    f"channel {channel}: the data cluster did not take the subscription within {_ACTIVE_WITHIN:g} s; "
-                    "is `nearcast cluster run` up?"
-                )
 
     async def _register(self, channel: str, params: dict[str, Any]) -> ChannelAnswer:
         return await self._ask("subscribe", ChannelRequest(self._client, channel, params), ChannelAnswer)

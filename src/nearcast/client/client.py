@@ -1,54 +1,42 @@
-"""The client: connect to the nearest site, publish, subscribe, and ask for the past."""
+"""The client: publish, subscribe, and ask for the past."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
+import contextlib
 import random
-import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import msgspec
 
 from nearcast.client.acknowledgements import Receipt
-from nearcast.client.arguments import check_connect, check_subscribe
+from nearcast.client.arguments import check_subscribe, checked_position
 from nearcast.client.cursor import Cursor, cursor_path
-from nearcast.client.history import History, HistoryQuery, StoreFinder, history_request
-from nearcast.client.publication_spool import PublicationSpool
-from nearcast.client.publishing import Publisher
-from nearcast.client.quota import PublishQuota
-from nearcast.client.session import Sessions
-from nearcast.client.spooling import SpooledPublisher
+from nearcast.client.history import History, HistoryQuery, history_request
+from nearcast.client.store_finder import StoreFinder
 from nearcast.client.subscribing import begin_channel, begin_dead_letters, begin_topic
 from nearcast.client.subscription import Callback, OnError, Overflow, Subscription
 from nearcast.client.topic_lookup import look_up_topics
-from nearcast.codec import JSON, Codec, typed_decoder
-from nearcast.domain.names import check_name
+from nearcast.codec import Codec, typed_decoder
 from nearcast.domain.topic import TopicSpec, check_pattern, covers
 from nearcast.errors import InputError
-from nearcast.nats.identity.credentials import given_credentials
-from nearcast.nats.identity.tokens import tagged_limits
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from nearcast.client.coordination import Coordination
+    from nearcast.client.publishing import Publisher
     from nearcast.client.replay import Replay
-    from nearcast.coordinates import Coordinate
+    from nearcast.client.session import Sessions
     from nearcast.filters import Condition
     from nearcast.message import Message
     from nearcast.nats.connection import Connection
-    from nearcast.nats.identity.credentials import Credentials
-    from nearcast.protocol.control import Notice
 
-__all__ = ["Client", "connect"]
+__all__ = ["Client"]
 
-_log = logging.getLogger(__name__)
 _BUFFER = 65_536
-_SPOOL_BYTES = 64 << 20
-_LOCAL_BROKER = "nats://127.0.0.1:4222"
 T = TypeVar("T")
 
 
@@ -86,13 +74,14 @@ class Client:
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        if self.coordination is not None:
-            await self.coordination.stop()
-        for subscription in list(self._subscriptions):
-            await subscription.close()
-        if self._publisher.spool is not None:
-            await self._publisher.spool.stop()
-        await self._sessions.close()
+        async with contextlib.AsyncExitStack() as last_first:  # all of it, though a part fails
+            last_first.push_async_callback(self._sessions.close)
+            if self._publisher.spool is not None:
+                last_first.push_async_callback(self._publisher.spool.stop)
+            for subscription in self._subscriptions:
+                last_first.push_async_callback(subscription.close)
+            if self.coordination is not None:
+                last_first.push_async_callback(self.coordination.stop)
 
     @property
     def spooled(self) -> int:
@@ -103,6 +92,19 @@ class Client:
     def home(self) -> str:
         """The site it is connected to."""
         return self._sessions.home
+
+    @property
+    def position(self) -> tuple[float, float] | None:
+        """Where it is, latitude and longitude in degrees, for the console's map. Set it as it moves.
+
+        A client of a coordinator tells it with its reports; nothing is decided by it.
+        """
+        return self.coordination.position if self.coordination is not None else None
+
+    @position.setter
+    def position(self, position: tuple[float, float] | None) -> None:
+        if self.coordination is not None:
+            self.coordination.position = checked_position(position)
 
     @property
     def reconnects(self) -> int:
@@ -194,7 +196,7 @@ class Client:
         A topic without a processor gives its publications, one with a processor its notifications. `await` the result,
         enter it or iterate it to begin. replay: past messages first; True for all that is kept, a number for the last
         so many, a time or a time span for those since. cursor: a name or a file; the subscription (to a durable topic
-        or a channel) goes on where the last process with this cursor stopped reading; `replay` is for the first time.
+        or a channel) continues where the last process with this cursor stopped reading; `replay` is for the first time.
 
         type: what the data of each message is decoded and validated as, by msgspec. A message that is not of the type
         is counted (`subscription.invalid`) and given to `on_error` as a PayloadError, not to the reader.
@@ -220,8 +222,7 @@ class Client:
         followed = Cursor(cursor_path(cursor), topic or channel or "") if cursor is not None else None
 
         async def begin(subscription: Subscription) -> None:
-            self._subscriptions.add(subscription)  # from now on it moves with the client
-            subscription.on_close(lambda: self._subscriptions.discard(subscription))
+            self._note_begun(subscription)
             if self.coordination is not None:
                 self.coordination.observe(subscription)
             if channel is not None:
@@ -251,8 +252,7 @@ class Client:
         check_pattern(topic)
 
         async def begin(subscription: Subscription) -> None:
-            self._subscriptions.add(subscription)
-            subscription.on_close(lambda: self._subscriptions.discard(subscription))
+            self._note_begun(subscription)
             await begin_dead_letters(subscription, self._sessions)
 
         return Subscription(topic, begin, self._codec.decode, None, _BUFFER, "drop_oldest")
@@ -285,92 +285,17 @@ class Client:
 
     async def topics(self, pattern: str) -> list[TopicSpec]:
         """What is configured for the topics within a pattern. On a NATS server that is no site's broker: nothing."""
-        return await look_up_topics(self._sessions.connection, pattern)
+        return await look_up_topics(self._publisher.connection, pattern)
 
     async def flush(self) -> None:
         """Wait until the broker has taken all that was published so far."""
-        await self._sessions.connection().flush()
+        await self._publisher.connection().flush()
 
-
-def connect(
-    urls: str | Sequence[str] | None = None,
-    *,
-    coordinator: str | Sequence[str] | None = None,
-    name: str | None = None,
-    codec: Codec = JSON,
-    timeout: float = 5.0,
-    mobile: bool = False,
-    coordinate: Coordinate | None = None,
-    report_seconds: float = 5.0,
-    spool: str | Path | None = None,
-    credentials: str | Path | None = None,
-) -> Client:
-    """A client of the first broker that answers: `async with nearcast.connect(urls) as client`.
-
-    urls: brokers; nats://127.0.0.1:4222 when neither these nor a coordinator are given. coordinator: instead of urls,
-    any broker through which a coordinator can be asked; it gives this client a home, learns how it fares (each
-    `report_seconds`) and may move it to a better one, without a gap. mobile: this device changes its place, so its
-    coordinate is that of the nearest site plus its access delay. coordinate: it knows its place by other means.
-
-    spool: a file in which publications with a write quorum are kept until their stores have them, at most 64 MiB. They
-    are sent in order when stores can be reached again, by this process or by the next one with the same file.
-
-    credentials: a file made by `nearcast auth add`, or the one that the environment variable NEARCAST_CREDS names. The
-    client has the name of its user.
-    """
-    check_connect(
-        urls=urls,
-        coordinator=coordinator,
-        name=name,
-        timeout=timeout,
-        report_seconds=report_seconds,
-        spool=spool,
-        codec=codec,
-    )
-    if urls is not None and coordinator is not None:
-        raise InputError(
-            f"connect takes urls or coordinator, not both: urls is {urls!r}, coordinator is {coordinator!r}; "
-            "with a coordinator, it says which broker to connect to"
-        )
-    given = coordinator if coordinator is not None else urls if urls is not None else _LOCAL_BROKER
-    addresses = [given] if isinstance(given, str) else list(given)
-    if not addresses:
-        raise InputError("urls is empty; name at least one broker, as in nats://127.0.0.1:4222")
-    identity = given_credentials(credentials)
-    if identity is not None:
-        if name not in (None, identity.user):
-            raise InputError(f"client name is {name!r}; allowed with these credentials: {identity.user}, their user")
-        name = identity.user
-    client_name = check_name(name or f"c{secrets.token_hex(6)}", "client")
-    sessions = Sessions(client_name, addresses, timeout, identity)
-    publisher, subscriptions = Publisher(sessions, codec), set[Subscription]()
-    if spool is not None:
-        publisher.spool = SpooledPublisher(sessions, PublicationSpool(spool, _SPOOL_BYTES))
-    sessions.on_reconnect.append(publisher.forget_routes)
-    if identity is not None:
-        _keep_limits(identity, sessions, publisher)
-    coordination = None
-    if coordinator is not None:
-        # A client without a coordinator does not pay for this.
-        from nearcast.client.coordination import ClientCoordinate, Coordination
-
-        position = ClientCoordinate(coordinate, mobile=mobile)
-        coordination = Coordination(sessions, subscriptions, publisher.routes, position, report_seconds)
-    return Client(sessions, publisher, subscriptions, codec, coordination)
-
-
-def _keep_limits(identity: Credentials, sessions: Sessions, publisher: Publisher) -> None:
-    """Publish no more than the credentials allow, and nothing for a while when the site says that it was too much."""
-    limits = tagged_limits(identity.claims.nats.get("tags", []))
-    if limits.messages_per_second >= 0 or limits.bytes_per_second >= 0:
-        publisher.quota = PublishQuota(identity.user, limits)
-
-    def noticed(notice: Notice) -> None:
-        _log.warning("client %s: %s", identity.user, notice.reason)
-        publisher.quota = publisher.quota or PublishQuota(identity.user, limits)
-        publisher.quota.suspend(notice.reason, notice.seconds)
-
-    sessions.on_notice = noticed
+    def _note_begun(self, subscription: Subscription) -> None:
+        """From now on it moves with the client. QuotaError while the client is suspended."""
+        self._publisher.connection()
+        self._subscriptions.add(subscription)
+        subscription.on_close(lambda: self._subscriptions.discard(subscription))
 
 
 async def _receipt(sent: Awaitable[Receipt | asyncio.Future[Receipt]]) -> Receipt:

@@ -1,4 +1,4 @@
-"""A cursor: a small file that says how far a subscriber has read, so that the next process of that name goes on there.
+"""A cursor: a small file that says how far a subscriber has read; the next process of that name continues there.
 
 It has the time up to which all that each store appended was read, the ids read last, and for older ones a high-water
 mark per source. It is replaced as a whole, at most every 100 ms: after a kill, what was read since comes again.
@@ -7,7 +7,9 @@ mark per source. It is replaced as a whole, at most every 100 ms: after a kill, 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import threading
 import time
 from collections import deque
 from pathlib import Path
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Cursor", "CursorState", "cursor_path"]
 
+_log = logging.getLogger(__name__)
 _SAVE_EVERY = 0.1
 _SAVE_SHARE = 20  # a save that takes long is not made more often than leaves this many times as long for the rest
 _RECENT = 4_096
@@ -61,6 +64,8 @@ class Cursor:
         self._given: Message | None = None
         self._arrivals: deque[tuple[int, int]] = deque(maxlen=_CHECKPOINTS)  # when so many had come
         self._until_us = time.time_ns() // 1000
+        self._snapshots = self._saved = 0  # the number of the last one
+        self._saving = threading.Lock()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             content = path.read_bytes() if path.exists() else b""
@@ -104,15 +109,19 @@ class Cursor:
             state = self._snapshot(positions(), *unread())
             if state != saved:
                 started = time.monotonic()
-                await asyncio.to_thread(self._save, state)
-                saved = state
+                try:
+                    await asyncio.to_thread(self._save, state, self._snapshots)
+                    saved = state
+                except OSError as error:
+                    _log.error("cursor %s is not saved, trying again: %s", self._path, error)
                 pause = max(_SAVE_EVERY, _SAVE_SHARE * (time.monotonic() - started))
 
     def save(self, positions: dict[str, dict[str, float]], received: int, pending: int) -> None:
         """Save now, for the last time."""
-        self._save(self._snapshot(positions, received, pending))
+        self._save(self._snapshot(positions, received, pending), self._snapshots)
 
     def _snapshot(self, positions: dict[str, dict[str, float]], received: int, pending: int) -> CursorState:
+        self._snapshots += 1
         now_us = time.time_ns() // 1000
         consumed = received - pending - (self._given is not None)
         while self._arrivals and self._arrivals[0][1] <= consumed:
@@ -127,10 +136,15 @@ class Cursor:
         }
         return CursorState(self._topic, read_until, self._read.recent(), self._read.high_water())
 
-    def _save(self, state: CursorState) -> None:
+    def _save(self, state: CursorState, number: int) -> None:
+        """In any thread; one that comes late does not replace a newer state."""
         temporary = self._path.with_name(self._path.name + ".new")
-        with temporary.open("wb") as file:
-            file.write(msgspec.msgpack.encode(state))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self._path)
+        with self._saving:
+            if number <= self._saved:
+                return
+            with temporary.open("wb") as file:
+                file.write(msgspec.msgpack.encode(state))
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(self._path)
+            self._saved = number

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from nats.errors import Error as NatsError
 
+from nearcast.client.stored_messages import stored_messages
 from nearcast.client.topic_lookup import look_up_topics
 from nearcast.domain.topic import covers
 from nearcast.errors import InputError, NearcastError
@@ -20,13 +21,12 @@ from nearcast.nats.stamp import (
     dead_letter_origin,
     message_time,
     parse_stamp,
-    reason_of,
     retry_block,
     settled_letter,
     settlement_block,
 )
 from nearcast.nats.stream_publisher import StreamPublisher
-from nearcast.nats.streams import StreamError, StreamReader, parse_entry
+from nearcast.nats.streams import StreamError, StreamReader
 from nearcast.protocol.marks import Redelivered, Settlement
 
 if TYPE_CHECKING:
@@ -34,11 +34,9 @@ if TYPE_CHECKING:
 
     from nearcast.domain.topic import TopicSpec
     from nearcast.nats.connection import Connection
-    from nearcast.nats.streams import StoredEntry
 
 __all__ = ["DeadLetters", "LetterFilter", "RetryOutcome", "StoredLetter"]
 
-_PAGE = 1000
 _ANSWER_LIMIT = 5.0
 _ASK_AGAIN = 0.05
 
@@ -148,28 +146,22 @@ class DeadLetters:
     async def _send_again(self, letter: StoredLetter) -> RetryOutcome:
         origin, attempts = dead_letter_origin(letter.id.encode())
         headers = retry_block(origin, letter.reason, attempts)
-        inbox = self._connection.new_inbox()
         answers: asyncio.Queue[tuple[bytes, bytes]] = asyncio.Queue()
-
-        def take(subject: str, reply: str, payload: bytes, headers: bytes) -> None:
-            answers.put_nowait((payload, headers))
-
-        subscription = await self._connection.subscribe_raw(inbox, take)
         payload = status = b""
-        try:
-            async with asyncio.timeout(_ANSWER_LIMIT):
-                while True:
-                    self._connection.send(subjects.redelivery(letter.topic), headers, letter.payload, inbox)
-                    payload, status = await answers.get()
-                    if payload != Redelivered.LATER:
-                        break
-                    await asyncio.sleep(_ASK_AGAIN)
-        except TimeoutError:
-            if payload == Redelivered.LATER:
-                return RetryOutcome(letter, "not tried again: it is being processed")
-            return RetryOutcome(letter, f"not tried again: no owner of the topic answered within {_ANSWER_LIMIT:g} s")
-        finally:
-            await self._connection.unsubscribe_raw(subscription)
+        async with self._connection.replies.expect(lambda *answer: answers.put_nowait(answer)) as inbox:
+            try:
+                async with asyncio.timeout(_ANSWER_LIMIT):
+                    while True:
+                        self._connection.send(subjects.redelivery(letter.topic), headers, letter.payload, inbox)
+                        payload, status = await answers.get()
+                        if payload != Redelivered.LATER:
+                            break
+                        await asyncio.sleep(_ASK_AGAIN)
+            except TimeoutError:
+                why = f"no owner of the topic answered within {_ANSWER_LIMIT:g} s"
+                if payload == Redelivered.LATER:
+                    why = "it is being processed"
+                return RetryOutcome(letter, f"not tried again: {why}")
         if payload == Redelivered.TAKEN:
             return RetryOutcome(letter, "sent", sent=True)
         if payload == Redelivered.KNOWN:
@@ -192,10 +184,10 @@ class DeadLetters:
         stream = subjects.stream_name(spec.name)
         settled = {
             settled_letter(entry.id)
-            for entry, _ in [one async for one in _messages(reader, stream, subjects.settlements(topic))]
+            for entry, _ in [one async for one in stored_messages(reader, stream, subjects.settlements(topic))]
         }
         found = []
-        async for entry, reason in _messages(reader, stream, subjects.dead_letters(topic)):
+        async for entry, reason in stored_messages(reader, stream, subjects.dead_letters(topic)):
             if entry.id in settled:
                 continue
             origin, attempts = dead_letter_origin(entry.id)
@@ -206,16 +198,3 @@ class DeadLetters:
                 )
             )  # fmt: skip
         return found
-
-
-async def _messages(reader: StreamReader, stream: str, subject: str) -> AsyncIterator[tuple[StoredEntry, str]]:
-    """All messages of a subject, with the reason in their headers."""
-    start = 1
-    while True:
-        batch = await reader.read_raw(stream, start, _PAGE, subject)
-        for payload, headers in zip(batch.payloads, batch.headers, strict=True):
-            entry = parse_entry(payload, headers)
-            start = entry.sequence + 1
-            yield entry, reason_of(headers)
-        if not batch.pending or not batch.payloads:
-            return

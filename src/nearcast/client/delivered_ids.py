@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from nearcast.nats.stamp import parse_stamp
+from nearcast.nats.stamp import message_time, parse_stamp
 
-__all__ = ["DeliveredIds"]
+__all__ = ["DeliveredIds", "NewestTimes"]
 
 _REMEMBERED = 65_536
 _REMEMBERED_WHILE_FILLING = 524_288
@@ -52,7 +52,7 @@ class DeliveredIds:
         return 0 < stamp.published_us <= self._forgotten.get(stamp.source, 0)
 
     def note_time(self, source: str, published_us: int) -> None:
-        """A message of this source and time was delivered lately."""
+        """A message of this source and time was delivered recently."""
         if published_us > self._newest.get(source, 0):
             self._newest[source] = published_us
 
@@ -83,3 +83,27 @@ class DeliveredIds:
             self._forgotten.popitem(last=False)
         self._older, self._younger = self._younger, set()
         self._newest_older, self._newest = self._newest, {}
+
+
+class NewestTimes:
+    """The newest message of each source that came of a topic: an older one that comes now is late.
+
+    A link between sites that was cut may deliver what it had when newer messages came by the next one.
+    """
+
+    __slots__ = ("_newest",)
+
+    def __init__(self) -> None:
+        self._newest: dict[tuple[str, bytes], int] = {}
+
+    def is_behind(self, topic: str, message_id: bytes) -> bool:
+        """Whether a newer one of its source came before. Notifications of one publication have one time."""
+        us = message_time(message_id.partition(b";")[0])
+        key = (topic, message_id.partition(b":")[0])
+        newest = self._newest.get(key, 0)
+        if us < newest:
+            return us > 0
+        if len(self._newest) >= _SOURCES and key not in self._newest:
+            self._newest.clear()
+        self._newest[key] = us
+        return False

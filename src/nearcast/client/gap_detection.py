@@ -6,7 +6,7 @@ gap. Three things make it read a store:
 
 - the connection was lost and is back: all stores, at once, and again when interest has settled;
 - a store's beacon (`Tip`) says that it has more of some second than came, and that does not change for a while;
-- beacons were missing for a while: what they would have said is unknown. So it is when a store begins to count anew.
+- beacons were missing for a while: what they would have said is unknown. So it is when a store begins to count again.
 
 Times are seconds of a monotonic clock of this process. Stores are asked for what they appended within the last so many
 seconds, so that no two clocks are compared.

@@ -143,13 +143,14 @@ class GapFiller:
         if tip.site not in detector.sites:
             self._outdated = True  # the topic's stores have changed
             return
-        self._note_log(now)
+        self.note_log()
         if topic in self._unstamped:
             tip = msgspec.structs.replace(tip, counts=[], digests=[])
         detector.tip(topic, tip, now)
 
-    def _note_log(self, now: float) -> None:
+    def note_log(self) -> None:
         """Tell the detectors what came live or was filled since the last time."""
+        now = self._clock()
         for subject, message_id, payload in self._subscription.take_log():
             self._note(subjects.topic_of(subject), message_id, payload, now)
 
@@ -190,7 +191,7 @@ class GapFiller:
 
     async def _step(self) -> None:
         now = self._clock()
-        self._note_log(now)
+        self.note_log()
         if not self._sessions.connection().is_connected:
             self._holding_since = now
             return
@@ -231,7 +232,7 @@ class GapFiller:
             _log.debug("gaps of %s: the store of %s: %s", part.name, read.site, error)
             detector.failed(read.site, self._clock())
         else:
-            self._note_log(self._clock())
+            self.note_log()
             detector.read(read.site, started)
         finally:
             self.delivered.filling(False)
@@ -284,6 +285,7 @@ class GapFiller:
             if stored.id and stored.id in self.delivered:
                 continue  # it came live while the page was on its way
             self.delivered.seen(stored.id)
+            subscription.newest.is_behind(stored.topic, stored.id)  # newer ones may come live after it, not older ones
             self._note(stored.topic, stored.id, stored.payload, self._clock())
             when = _time_of(stored)
             while self._held and _message_time(self._held[0]) <= when:

@@ -1,19 +1,18 @@
-"""Past messages: find the stores that advertise a topic, ask the nearest, go to the next when it does not answer."""
+"""Past messages: ask the nearest store page by page, go to the next when it does not answer."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from datetime import datetime
-from types import NoneType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from nearcast.client.store_finder import HistoryError
 from nearcast.domain.topic import check_pattern
-from nearcast.errors import InputError, NearcastError
+from nearcast.errors import InputError
 from nearcast.filters import Condition, compile_condition
 from nearcast.message import Message
 from nearcast.nats import subjects
@@ -22,110 +21,26 @@ from nearcast.nats.deduplication import RecentIds
 from nearcast.nats.rpc import NoAnswerError, RemoteError, call
 from nearcast.nats.stamp import header_block, is_forged
 from nearcast.nats.tasks import cancel_and_wait
-from nearcast.protocol.services import HistoryPage, HistoryRequest, StoresAnswer, TopicsRequest
+from nearcast.protocol.services import HistoryPage, HistoryRequest
 
 if TYPE_CHECKING:
+    from nearcast.client.store_finder import Finder
     from nearcast.nats.connection import Connection
 
 __all__ = [
-    "FixedStore",
     "History",
-    "HistoryError",
     "HistoryQuery",
-    "StoreFinder",
     "condition_tree",
     "history_request",
     "microseconds",
-    "rank_stores",
 ]
 
 _log = logging.getLogger(__name__)
-_PING_TIMEOUT = 1.0
 _PAGE_TIMEOUT = 10.0
-_ADVERTISED_WITHIN = 5.0
 # Stores that answer pings and give no page are asked again for this long.
 _UNAVAILABLE_LIMIT = 15.0
 _UNAVAILABLE_PAUSE = 0.2
 _OVERLAP_US = 5_000_000
-# Round trips this close are equal: the paper lets requests be shared among stores at the same distance.
-_EQUAL_SECONDS, _EQUAL_SHARE = 0.0005, 0.2
-
-
-class HistoryError(NearcastError, LookupError):
-    """No store that advertises the topic answers."""
-
-
-def rank_stores(round_trips: dict[str, float], choice: random.Random) -> list[str]:
-    """Nearest first; stores at about the same distance as the nearest of their group in random order."""
-    ranked: list[str] = []
-    left = sorted(round_trips, key=lambda site: round_trips[site])
-    while left:
-        limit = round_trips[left[0]] * (1 + _EQUAL_SHARE) + _EQUAL_SECONDS
-        group = [site for site in left if round_trips[site] <= limit]
-        left = left[len(group) :]
-        choice.shuffle(group)
-        ranked.extend(group)
-    return ranked
-
-
-class Finder(Protocol):
-    """Says which stores to ask about a topic, nearest first."""
-
-    async def find(self, topic: str) -> list[str]: ...
-
-
-class FixedStore:
-    """Finds one store, always the same: the cloud's, which keeps the results of channels."""
-
-    def __init__(self, site: str) -> None:
-        self._site = site
-
-    async def find(self, topic: str) -> list[str]:
-        return [self._site]
-
-
-class StoreFinder:
-    """Finds the stores that hold a topic, by the advertisements the home has heard and by measured round trips."""
-
-    def __init__(self, current: Callable[[], Connection], choice: random.Random) -> None:
-        self._current, self._choice = current, choice
-
-    async def find(self, topic: str) -> list[str]:
-        """The stores that advertise a topic and answer, nearest first; those that lack something last."""
-        answer = await self._ask_home(topic)
-        clock = asyncio.get_running_loop().time
-        deadline = clock() + _ADVERTISED_WITHIN
-        while not answer.stores and answer.configured and clock() < deadline:
-            await asyncio.sleep(0.1)  # sites that have just come up tell each other in the background
-            answer = await self._ask_home(topic)
-        if not answer.stores:
-            hint = "its stores are down" if answer.configured else "give the topic `replicas` in the configuration"
-            raise HistoryError(f"topic {topic}: no store advertises it; {hint}")
-        trips = await asyncio.gather(*(self._round_trip(site) for site in answer.stores))
-        near = {site: trip for site, trip in zip(answer.stores, trips, strict=True) if trip is not None}
-        return sorted(rank_stores(near, self._choice), key=lambda site: site in answer.behind)
-
-    async def _ask_home(self, topic: str) -> StoresAnswer:
-        connection = self._current()
-        home = connection.server_name
-        try:
-            subject = subjects.history(home, "find")
-            return await call(connection, subject, TopicsRequest(topic), StoresAnswer, timeout=2.0)
-        except (NoAnswerError, RemoteError) as error:
-            raise HistoryError(f"topic {topic}: the agent of site {home or '(unknown)'} does not answer") from error
-
-    async def _round_trip(self, site: str) -> float | None:
-        """The shorter of two, so that one stray delay does not decide."""
-        clock = asyncio.get_running_loop().time
-        best: float | None = None
-        for _ in range(2):
-            start = clock()
-            try:
-                await call(self._current(), subjects.history(site, "ping"), None, NoneType, timeout=_PING_TIMEOUT)
-            except (NoAnswerError, RemoteError):
-                return best
-            best = min(best or _PING_TIMEOUT, clock() - start)
-        return best
 
 
 class _End(msgspec.Struct, frozen=True):
@@ -159,6 +74,11 @@ class HistoryQuery:
         self._end, self._after = _End(), ""  # after: the store whose sequence the request has
         self._first_us = 0
 
+    def restart(self) -> None:
+        """Have the next round of pages give all again."""
+        self._end, self._after = _End(), ""
+        self.incomplete = False
+
     def continue_after_end(self) -> None:
         """Have the next round of pages give what was stored since the first page of the last one was read."""
         end = self._end
@@ -182,7 +102,7 @@ class HistoryQuery:
                     left -= 1
 
     async def pages(self) -> AsyncGenerator[HistoryPage, None]:
-        """Page after page, from the nearest store that answers; another one goes on where it stopped."""
+        """Page after page, from the nearest store that answers; another one continues where it stopped."""
         request, recent = self._request, RecentIds(1 << 16)
         clock = asyncio.get_running_loop().time
         stores, give_up_at = await self._finder.find(request.topic), clock() + _UNAVAILABLE_LIMIT
@@ -245,7 +165,7 @@ class HistoryQuery:
         return sorted(stores, key=rank)
 
     def _for_store(self, request: HistoryRequest, store: str) -> HistoryRequest:
-        """Sequences mean nothing at another store: there, go on a little before the last time that was seen."""
+        """Sequences mean nothing at another store: there, continue a little before the last time that was seen."""
         if not request.stored_after or store == self._after:
             return request
         since = max(self._end.last_us - _OVERLAP_US, self._first_us)

@@ -2,7 +2,7 @@
 
 Entries are appended: a publication before it is sent, a receipt when its stores have it. What a killed process leaves
 is read by the next one of the same path; an entry that was torn ends the file. When nothing waits the file is emptied,
-and when most of it is done it is written anew.
+and when most of it is done it is written again.
 
     entry: length of the body (4 bytes), CRC-32 of the body (4 bytes), body: msgpack
 """

@@ -8,13 +8,14 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from nearcast.client.acknowledgements import Receipt
+from nearcast.client.given_up import GivenUpNumbers
 from nearcast.client.publication_spool import SpooledPublication
 from nearcast.client.topic_lookup import look_up
 from nearcast.domain.topic import check_topic
 from nearcast.errors import InputError
-from nearcast.nats import subjects
-from nearcast.nats.connection import PayloadTooLargeError
-from nearcast.nats.stamp import header_block
+from nearcast.nats import message_spans, subjects
+from nearcast.nats.connection import ConnectionLostError, PayloadTooLargeError
+from nearcast.nats.stamp import header_block, parse_stamp
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterator
@@ -65,6 +66,8 @@ class Publisher:
         self._dataset_routes: dict[str, Route] = {}
         self._looking_up: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._numbers: defaultdict[str, Iterator[int]] = defaultdict(lambda: itertools.count(1))  # by subject
+        self._given_up: defaultdict[str, GivenUpNumbers] = defaultdict(GivenUpNumbers)  # by subject
+        sessions.on_failure = self._failed
 
     def forget_routes(self) -> None:
         """Look topics up again: the broker may be another one, and topics may have changed."""
@@ -77,7 +80,7 @@ class Publisher:
         async with self._looking_up[subject]:
             route = self.routes.get(topic)
             if route is None:
-                answer = await look_up(self._sessions.connection, topic)
+                answer = await look_up(self.connection, topic)
                 replicas, quorum = (answer.topics[0].replicas, answer.topics[0].quorum) if answer.topics else ((), 0)
                 synced = frozenset(answer.synced)
                 route = self.routes[topic] = Route(subject, replicas, quorum, self._numbers[subject], synced)
@@ -93,9 +96,16 @@ class Publisher:
         async with self._looking_up[subject]:
             route = self._dataset_routes.get(dataset)
             if route is None:
+                self.connection()
                 store = await self._sessions.current.channels.find_dataset(dataset)
                 route = self._dataset_routes[dataset] = Route(subject, (store,), 1, self._numbers[subject])
         return route
+
+    def connection(self) -> Connection:
+        """To ask an agent through. QuotaError while its user is suspended: brokers close what that one opens."""
+        if self.quota is not None:
+            self.quota.refuse_if_suspended()
+        return self._sessions.connection()
 
     def send(
         self, name: str, route: Route, data: Any, quorum: int | None, timeout: float
@@ -123,25 +133,42 @@ class Publisher:
     ) -> asyncio.Future[Receipt]:
         await self._sessions.current.acknowledgements.wait_for_room()
         # Numbered when it may be sent: numbers leave in order.
-        session, message_id, headers = self._number(name, route, payload)
+        session, message_id, headers = self._number(name, route, payload, self._given_up.get(route.subject))
         if self.spool is not None and route.subject != subjects.feed(name):
             publication = SpooledPublication(message_id, name, route.subject, needed, payload)
             return await self.spool.publish(publication, route.synced)
-        return await session.acknowledgements.send(
-            name, route.subject, message_id, headers, payload, needed, timeout, route.synced
-        )
+        try:
+            return await session.acknowledgements.send(
+                name, route.subject, message_id, headers, payload, needed, timeout, route.synced
+            )
+        except ConnectionLostError:
+            self._failed(route.subject, message_id)
+            raise
 
-    def _number(self, name: str, route: Route, payload: bytes) -> tuple[Session, str, bytes]:
+    def _failed(self, subject: str, message_id: str) -> None:
+        """A publication got no quorum and is not sent again: later ones say so to workers. A spool keeps sending."""
+        if self.spool is None:
+            self._given_up[subject].add(parse_stamp(message_id.encode()).number, asyncio.get_running_loop().time())
+
+    def _number(
+        self, name: str, route: Route, payload: bytes, given_up: GivenUpNumbers | None = None
+    ) -> tuple[Session, str, bytes]:
         """The session to send by, and the id and header block of the publication that is sent now."""
         size, session = len(payload), self._sessions.current
         if size > session.largest_payload:
             raise PayloadTooLargeError(name, size, session.largest_payload)
         if self.quota is not None:
             self.quota.take(size)
-        message_id = session.make_id(next(route.numbers))
+        number = next(route.numbers)
+        message_id = session.make_id(
+            number if not given_up else given_up.number_field(number, asyncio.get_running_loop().time())
+        )
         route.sent += 1
         route.bytes += size
-        return session, message_id, header_block(message_id.encode())
+        encoded = message_id.encode()
+        if message_spans.active is not None:
+            message_spans.active.published(encoded, name, size)
+        return session, message_id, header_block(encoded)
 
     def _encode(self, name: str, data: Any) -> bytes:
         try:

@@ -43,11 +43,15 @@ class PublishQuota:
         """The site says that nothing more is taken for a while."""
         self._reason, self._until = reason, self._clock() + seconds
 
+    def refuse_if_suspended(self) -> None:
+        """QuotaError while the site takes nothing."""
+        if (left := self._until - self._clock()) > 0:
+            raise QuotaError(self._reason, left)
+
     def take(self, size: int) -> None:
         """One more message of so many bytes; QuotaError if it is above a limit."""
+        self.refuse_if_suspended()
         now = self._clock()
-        if now < self._until:
-            raise QuotaError(self._reason, self._until - now)
         passed, self._at = now - self._at, now
         amounts = 1.0, float(size + _HEADER_BYTES)
         for n, rate in enumerate(self._rates):

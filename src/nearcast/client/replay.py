@@ -25,6 +25,8 @@ __all__ = ["Replay", "replay_range", "replay_then_live"]
 _log = logging.getLogger(__name__)
 _READ_EVERY = 0.1
 _GIVE_UP = 5.0
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0
+_INCOMPLETE_LIMIT = 20.0  # live messages wait meanwhile
 
 Replay = bool | int | datetime | timedelta | None
 """What to replay: all that is kept, the last so many messages, those since a time or within a time span; or nothing."""
@@ -56,7 +58,7 @@ async def replay_then_live(
 
 async def _read_until_joined(subscription: Subscription, query: HistoryQuery, merge: ReplayMerge) -> None:
     clock = asyncio.get_running_loop().time
-    await _read_once(subscription, query, merge)
+    await _read_all(subscription, query, merge)
     merge.caught_up()
     settled_at = clock() + interest_settle()  # before that, a message may be in a store and never come live
     while True:
@@ -69,6 +71,22 @@ async def _read_until_joined(subscription: Subscription, query: HistoryQuery, me
         if now > settled_at + _GIVE_UP:
             _log.warning("replay of %s: the last stored message of a publisher did not come live", subscription.topic)
             return
+
+
+async def _read_all(subscription: Subscription, query: HistoryQuery, merge: ReplayMerge) -> None:
+    """The whole past. What a store that lacks something has comes at once, the rest when a store has all of it."""
+    clock = asyncio.get_running_loop().time
+    pause, give_up_at = _FIRST_PAUSE, clock() + _INCOMPLETE_LIMIT
+    while True:
+        await _read_once(subscription, query, merge)
+        if not query.incomplete:
+            return
+        if clock() > give_up_at:
+            _log.warning("replay of %s may lack messages: no store has caught up with the others", subscription.topic)
+            return
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE)
+        query.restart()
 
 
 async def _read_once(subscription: Subscription, query: HistoryQuery, merge: ReplayMerge) -> None:

@@ -59,9 +59,10 @@ class Session:
         connection: Connection,
         held: HeldChannels,
         clock: HomeClock,
+        on_failure: Callable[[str, str], None] = lambda subject, message_id: None,
     ) -> None:
         self._source, self.connection, self._clock = source, connection, clock
-        self.acknowledgements = Acknowledgements(connection)
+        self.acknowledgements = Acknowledgements(connection, on_failure)
         self.channels = ChannelMember(name, connection, held)
         self._server: Server | None = None
         self.adopt_connection()
@@ -72,8 +73,11 @@ class Session:
         self.largest_payload = max(self.connection.max_payload - RESERVED_BYTES, 0)
         self._id_prefix = f"{self._source}:{self.home}:"
 
-    def make_id(self, number: int) -> str:
-        """The id of a publication that is the n-th to its topic. No two have the same microsecond."""
+    def make_id(self, number: int | str) -> str:
+        """The id of a publication that is the n-th to its topic. No two have the same microsecond.
+
+        number: a text if it also says which ones were given up.
+        """
         clock = self._clock
         us = time.time_ns() // 1000 + clock.offset_us
         if us <= clock.stamped_us:
@@ -109,6 +113,7 @@ class Sessions:
         self.on_disconnect: list[Callable[[], None]] = []
         self.on_reconnect: list[Callable[[], None]] = []
         self.on_notice: Callable[[Notice], None] = lambda notice: None
+        self.on_failure: Callable[[str, str], None] = lambda subject, message_id: None
         self.clock = HomeClock()
         self.source = f"{name}~{new_incarnation()}"
         self._held: HeldChannels = {}
@@ -160,7 +165,14 @@ class Sessions:
             on_reconnect=reconnected,
             credentials=self._credentials,
         )
-        session = Session(self.name, self.source, connection, self._held, self.clock)
+        session = Session(
+            self.name,
+            self.source,
+            connection,
+            self._held,
+            self.clock,
+            lambda subject, message_id: self.on_failure(subject, message_id),
+        )
         opened.append(session)
         self._others.add(session)
         await session.acknowledgements.start()

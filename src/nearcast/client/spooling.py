@@ -101,12 +101,17 @@ class SpooledPublisher:
             self._failed(message_id)
             return
         self._landed(message_id)
-        self._spool.done(message_id)
-        self._dirty = True
         waiter = self._receipts.pop(message_id, None)
+        if (error := acknowledged.exception()) is not None:
+            _log.error("spool: %s; it is removed", error)
         if waiter is not None and not waiter.done():
-            waiter.set_result(acknowledged.result())
+            waiter.set_result(acknowledged.result()) if error is None else waiter.set_exception(error)
         self._wake.set()
+        self._dirty = True
+        try:
+            self._spool.done(message_id)
+        except (OSError, NearcastError) as error:  # it is sent again by the next process; stores keep it once
+            _log.error("spool: the receipt of %s is not written: %s", message_id, error)
 
     def _landed(self, message_id: str) -> None:
         self._in_flight.discard(message_id)
@@ -126,7 +131,7 @@ class SpooledPublisher:
             while self._backlog:
                 try:
                     complete = await self._send_window()
-                except NearcastError as error:
+                except (NearcastError, OSError) as error:
                     _log.warning("spool: %s", error)
                     complete = False
                 pause = _FIRST_PAUSE if complete else min(2 * pause, _LONGEST_PAUSE)
@@ -157,4 +162,8 @@ class SpooledPublisher:
             await asyncio.sleep(_SYNC_SECONDS)
             if self._dirty:
                 self._dirty = False
-                await asyncio.to_thread(self._spool.sync)
+                try:
+                    await asyncio.to_thread(self._spool.sync)
+                except OSError as error:
+                    self._dirty = True
+                    _log.error("spool: not written to the disk, trying again: %s", error)

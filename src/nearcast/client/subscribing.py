@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from nearcast.client.gap_filling import DurablePart, GapFiller
-from nearcast.client.history import Finder, FixedStore, HistoryQuery, StoreFinder
+from nearcast.client.history import HistoryQuery
 from nearcast.client.replay import Replay, replay_range, replay_then_live
+from nearcast.client.store_finder import Finder, FixedStore, StoreFinder
 from nearcast.client.topic_lookup import look_up_topics
 from nearcast.domain.topic import TopicSpec, covers, matches
-from nearcast.errors import InputError
+from nearcast.errors import InputError, NearcastError
 from nearcast.nats import subjects
 from nearcast.protocol.services import HistoryRequest
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from nearcast.client.subscription import Subscription
 
 __all__ = ["begin_channel", "begin_dead_letters", "begin_topic"]
+
+_ACTIVE_WITHIN = 60.0
 
 
 async def begin_topic(
@@ -37,7 +41,8 @@ async def begin_topic(
             return _durable_parts(pattern, await look_up_topics(sessions.connection, pattern))
 
         filler = GapFiller(subscription, sessions, look_up, choice)
-        subscription.track_deliveries(filler.delivered)  # a publication may be sent again for its quorum
+        # A publication may be sent again for its quorum.
+        subscription.track_deliveries(filler.delivered, filler.note_log)
     elif cursor is not None:
         raise InputError(f"topic {pattern!r}: a cursor needs a durable topic (with `replicas` in the configuration)")
     wanted = []
@@ -73,13 +78,14 @@ async def begin_channel(
     answer = await sessions.current.channels.join(channel, params)
     name = f"{channel}.{answer.key}"
     subscription.on_close(lambda: sessions.current.channels.leave(name))
+    await _until_active(sessions, channel, answer.revision)
     part = DurablePart(name, name, (answer.store,), results=True)
 
     async def look_up() -> list[DurablePart]:
         return [part]
 
     filler = GapFiller(subscription, sessions, look_up, choice)
-    subscription.track_deliveries(filler.delivered)
+    subscription.track_deliveries(filler.delivered, filler.note_log)
     subject = subjects.channel_results(channel, answer.key)
     if _continues(cursor, filler) or replay is None or replay is False:
         await _attach(subscription, sessions, subject)
@@ -89,6 +95,24 @@ async def begin_channel(
     request = HistoryRequest(name, False, since, None, last, results=True)
     await _replay(subscription, sessions, subject, request, FixedStore(answer.store))
     await filler.start([part], cursor)
+
+
+async def _until_active(sessions: Sessions, channel: str, revision: int) -> None:
+    """Wait until what is fed from now on is matched with a subscription. Any site can tell: the client may move."""
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + _ACTIVE_WITHIN
+    while clock() < deadline:
+        session = sessions.current
+        try:
+            if await session.channels.is_active(revision):
+                return
+        except NearcastError:
+            if session is sessions.current:
+                raise
+    raise NearcastError(
+        f"channel {channel}: the data cluster did not take the subscription within {_ACTIVE_WITHIN:g} s; "
+        "is `nearcast cluster run` up?"
+    )
 
 
 async def begin_dead_letters(subscription: Subscription, sessions: Sessions) -> None:

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple
 
+from nearcast.client.delivered_ids import DeliveredIds, NewestTimes
 from nearcast.errors import NearcastError
 from nearcast.message import Message, PayloadError, T_co
+from nearcast.nats import message_spans
 from nearcast.nats.deduplication import RecentIds
-from nearcast.nats.stamp import is_forged, stamp_of
+from nearcast.nats.stamp import header_block, is_forged, late_block, stamp_of
 from nearcast.nats.tasks import TaskSet
 
 if TYPE_CHECKING:
     from nearcast.client.cursor import Cursor
-    from nearcast.client.delivered_ids import DeliveredIds
     from nearcast.nats.connection import Connection, Handler
 
 __all__ = ["Callback", "OnError", "Overflow", "SlowConsumerError", "Subscription"]
 
 _log = logging.getLogger(__name__)
 
+_LONGEST_LOG = 100_000
 _OVERLAP_SECONDS = 5.0  # a message that came on one connection may still be on its way on the other
 
 Overflow = Literal["drop_oldest", "raise"]
@@ -85,6 +88,8 @@ class Subscription(Generic[T_co]):
         self._attached: list[_Attached] = []
         self._recent: RecentIds | DeliveredIds | None = None
         self._log: list[tuple[str, bytes, bytes]] | None = None  # subject, id and payload of what came
+        self._note_log: Callable[[], object] = lambda: None
+        self.newest = NewestTimes()
         self._excluded: Callable[[str], bool] | None = None
         self.takes_forged = False  # dead letters are what others refused
         self._cursor: Cursor | None = None
@@ -146,12 +151,13 @@ class Subscription(Generic[T_co]):
         self._closed = True
         if self._cursor is not None:
             self._cursor.given(None)
-        for callback in self._on_close:
-            callback()
-        for attached in self._attached:
-            await attached.connection.unsubscribe_raw(attached.subscription)
-        self._wake()
-        await self._tasks.cancel()
+        async with contextlib.AsyncExitStack() as last_first:  # all of it, though a part fails
+            last_first.push_async_callback(self._tasks.cancel)
+            last_first.callback(self._wake)
+            for attached in self._attached:
+                last_first.push_async_callback(attached.connection.unsubscribe_raw, attached.subscription)
+            for callback in reversed(self._on_close):
+                last_first.callback(callback)
 
     def on_close(self, callback: Callable[[], object]) -> None:
         """Have a function called when it is closed."""
@@ -217,10 +223,10 @@ class Subscription(Generic[T_co]):
         if self._replay is not None:
             await asyncio.wait([self._replay])
 
-    def track_deliveries(self, delivered: DeliveredIds) -> None:
-        """Take each id once from now on, and keep a log of what came for who asks for it (`take_log`)."""
+    def track_deliveries(self, delivered: DeliveredIds, note_log: Callable[[], object]) -> None:
+        """Take each id once from now on, and keep a log of what came. note_log: calls `take_log`, if that is long."""
         self._always_unique = True
-        self._recent, self._log = delivered, []
+        self._recent, self._log, self._note_log = delivered, [], note_log
 
     def follow_with(self, cursor: Cursor) -> None:
         """Have a cursor know of each message that is read."""
@@ -277,8 +283,14 @@ class Subscription(Generic[T_co]):
                 return
             if self._log is not None:
                 self._log.append((subject, message_id, b"" if message_id else payload))
+                if len(self._log) >= _LONGEST_LOG:
+                    self._note_log()
+                if self.newest.is_behind(subject[4:], message_id) and headers == header_block(message_id):
+                    headers = late_block(message_id, 1)
         if self.sampler is not None:
             self.sampler(payload, headers)
+        if message_spans.active is not None:
+            message_spans.active.received(stamp_of(headers), subject[4:])
         self._deliver(Message(subject[4:], payload, headers, self.decode))
 
     def put(self, message: Message) -> None:

@@ -37,6 +37,8 @@ async def look_up(current: Callable[[], Connection], pattern: str) -> TopicsAnsw
 
     async def ask() -> TopicsAnswer:
         home = current().server_name
+        if current().is_closed:
+            raise ConnectionLostError(f"topic {pattern}: the connection is closed")
         try:
             subject = subjects.topics_lookup(home or "none")
             return await call(current(), subject, TopicsRequest(pattern), TopicsAnswer, timeout=1.0)

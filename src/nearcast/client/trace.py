@@ -5,18 +5,18 @@ Stores know nothing of subscribers: to whom it was delivered is not in it. Times
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nats.errors import Error as NatsError
 
+from nearcast.client.stored_messages import stored_messages
 from nearcast.client.topic_lookup import look_up_topics
 from nearcast.errors import InputError
 from nearcast.nats import subjects
 from nearcast.nats.boundary import MalformedError, decode
-from nearcast.nats.stamp import Stamp, message_time, parse_stamp, reason_of
-from nearcast.nats.streams import StreamError, StreamReader, parse_entry
+from nearcast.nats.stamp import Stamp, message_time, parse_stamp
+from nearcast.nats.streams import StreamError, StreamReader
 from nearcast.protocol.marks import Marks
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["MessageStory", "StoryEvent", "find_story"]
 
-_PAGE = 1000
 _CLOCKS_US = 60_000_000  # by which the clocks of a publisher and a store may differ
 
 
@@ -89,7 +88,7 @@ async def _at_store(
     def note(what: str, where: str, at_us: int) -> None:
         events.append(StoryEvent(what, where, (at_us - published_us) / 1000))
 
-    async for entry, _ in _since(reader, stream, subjects.publications(spec.name), since):
+    async for entry, _ in stored_messages(reader, stream, subjects.publications(spec.name), since):
         if entry.id == origin.encode():
             topic = subjects.topic_of(entry.subject)
             note("stored", store, entry.stored_us)
@@ -97,14 +96,14 @@ async def _at_store(
     if not topic or not spec.processed:
         return events, topic
     own = f"{origin};".encode()
-    async for entry, _ in _since(reader, stream, subjects.notifications(topic), since):
+    async for entry, _ in stored_messages(reader, stream, subjects.notifications(topic), since):
         if entry.id.startswith(own):
             note(f"notification {entry.id[len(own) :].decode()}, stored", store, entry.stored_us)
-    async for entry, reason in _since(reader, stream, subjects.dead_letters(topic), since):
+    async for entry, reason in stored_messages(reader, stream, subjects.dead_letters(topic), since):
         if entry.id.startswith(own):
             note(f"dead letter ({reason}), stored", store, entry.stored_us)
     for subject in {subjects.marks(topic), subjects.marks_of_family(spec.name)}:
-        async for entry, _ in _since(reader, stream, subject, since):
+        async for entry, _ in stored_messages(reader, stream, subject, since):
             worker = _marked_by(entry, topic, stamp)
             if worker:
                 note(f"processed by {worker}, marked", store, entry.stored_us)
@@ -120,21 +119,3 @@ def _marked_by(entry: StoredEntry, topic: str, stamp: Stamp) -> str:
     ranges = marks.topics[topic].sources.get(stamp.source, []) if topic in marks.topics else []
     pairs = zip(ranges[::2], ranges[1::2], strict=True)
     return marks.worker if any(first <= stamp.number <= last for first, last in pairs) else ""
-
-
-async def _since(
-    reader: StreamReader, stream: str, subject: str, since_us: int
-) -> AsyncIterator[tuple[StoredEntry, str]]:
-    """The messages of a subject that were stored from a time on, with the reason in their headers."""
-    batch = await reader.read(stream, subject, 1, 1, since_us=since_us)
-    if not batch.entries:
-        return
-    start = batch.entries[0].sequence
-    while True:
-        raw = await reader.read_raw(stream, start, _PAGE, subject)
-        for payload, headers in zip(raw.payloads, raw.headers, strict=True):
-            entry = parse_entry(payload, headers)
-            start = entry.sequence + 1
-            yield entry, reason_of(headers)
-        if not raw.pending or not raw.payloads:
-            return

@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from nearcast.cluster.catalog_validation import explained_channel, validate_channel, validate_dataset
 from nearcast.cluster.channels.query_validation import first_stream, validate_query
 from nearcast.cluster.channels.replay import replay_messages, replay_results
 from nearcast.cluster.channels.subscribers import Subscribers
-from nearcast.cluster.channels.trial import explain_channel, try_channel
-from nearcast.cluster.channels.verification import verify_statement
+from nearcast.cluster.channels.trial import try_channel
 from nearcast.cluster.datasets.backfill import backfill
 from nearcast.cluster.datasets.record_files import read_table
 from nearcast.cluster.datasets.records import check_readable
@@ -23,8 +23,12 @@ from nearcast.cluster.spark_session import spark_session
 from nearcast.domain.channel import ChannelSpec, check_channel, check_values, subscription_key
 from nearcast.domain.dataset import DatasetSpec, check_dataset
 from nearcast.errors import InputError
+from nearcast.nats import subjects
 from nearcast.nats.audit import AuditLog
 from nearcast.nats.catalog import SUBSCRIPTIONS, Catalog
+from nearcast.nats.refusals import RefusedError
+from nearcast.nats.rpc import NoAnswerError, call
+from nearcast.protocol.data_cluster import ChannelCheck
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,10 +42,11 @@ if TYPE_CHECKING:
 __all__ = ["Admin"]
 
 T = TypeVar("T")
+_DRIVER_LIMIT = 60.0
 
 
 class Admin:
-    """The catalog of a deployment. Spark is started only to validate a schema or a query."""
+    """The catalog of a deployment. A running data cluster validates; without one, Spark is started for it."""
 
     def __init__(self, deployment: Deployment) -> None:
         self._deployment = deployment
@@ -74,24 +79,8 @@ class Admin:
             topic = self._deployment.topic(spec.source.removeprefix("pub."))
             if not topic.replicas:
                 raise InputError(f"dataset {spec.name}: topic {topic.name} is not stored; give it `replicas` first")
-        spark = spark or _validation_session()
-        schema = parse_ddl(spec.schema, f"dataset {spec.name}")
-        names = schema.fieldNames()
-        if not spec.static:
-            check_readable(arrow_schema(schema), f"dataset {spec.name}")
-        for name in names:
-            if name.startswith("_"):
-                raise InputError(f"dataset {spec.name}: column {name!r}: names that start with _ are reserved")
-        for what in ("key", "time"):
-            column = getattr(spec, what)
-            if column and column not in names:
-                raise InputError(f"dataset {spec.name}: {what} is {column!r}; its columns are: {', '.join(names)}")
-        if spec.key and schema[spec.key].dataType.typeName() in ("array", "struct"):
-            raise InputError(
-                f"dataset {spec.name}: key column {spec.key} is an ARRAY or STRUCT; a plain value is needed"
-            )
-        if spec.time and schema[spec.time].dataType.simpleString() != "timestamp":
-            raise InputError(f"dataset {spec.name}: time column {spec.time} is no TIMESTAMP")
+        if spark is not None or self._ask("check-dataset", spec) is None:
+            validate_dataset(spark or _validation_session(), spec)
         self._connection.call(self._catalog.add_dataset(spec))
         self._note("dataset add", spec.name)
 
@@ -112,10 +101,10 @@ class Admin:
         self._connection.call(self._catalog.replace_dataset(following))
         return int(table.num_rows)
 
-    def alter_dataset(self, name: str, columns: str, spark: SparkSession | None = None) -> DatasetSpec:
+    def alter_dataset(self, name: str, columns: str) -> DatasetSpec:
         """Add columns (DDL) to a dataset; in records that came before, they are null."""
         spec = self.dataset(name)
-        spark = spark or _validation_session()
+        _validation_session()  # without one, no schema can be parsed
         known = parse_ddl(spec.schema, f"dataset {name}").fieldNames()
         added = parse_ddl(columns, f"dataset {name}")
         for field in added:
@@ -130,10 +119,10 @@ class Admin:
         self._connection.call(self._catalog.replace_dataset(altered))
         return altered
 
-    def backfill_dataset(self, name: str, path: Path, spark: SparkSession | None = None) -> int:
+    def backfill_dataset(self, name: str, path: Path) -> int:
         """Put past records into a dataset, of which no channel is notified; returns how many."""
         spec = self.dataset(name)
-        spark = spark or _validation_session()
+        _validation_session()  # without one, no schema can be parsed
         rows = backfill(Warehouse(self._deployment.data_cluster().warehouse), spec, path)
         # The data cluster opens the table again: the state of a keyed dataset may have changed.
         self._connection.call(self._catalog.replace_dataset(replace(spec, version=spec.version + 1)))
@@ -145,8 +134,8 @@ class Admin:
         datasets = self.datasets()
         if spec.continuous and not spec.new:
             spec = replace(spec, new=first_stream(spec.query, datasets))
-        spark = spark or _validation_session()
-        verify_statement(spark, validate_query(spark, spec, datasets), datasets)
+        if spark is not None or self._ask_of_channel("check-channel", spec, datasets) is None:
+            validate_channel(spark or _validation_session(), spec, datasets)
         self._connection.call(self._catalog.add_channel(spec))
         self._note("channel add", spec.name)
         return spec
@@ -160,8 +149,9 @@ class Admin:
 
     def explain_channel(self, name: str, spark: SparkSession | None = None) -> str:
         """What Spark runs for all subscriptions of a channel."""
-        spark, datasets = spark or _validation_session(), self.datasets()
-        return explain_channel(spark, validate_query(spark, self.channel(name), datasets), datasets)
+        channel, datasets = self.channel(name), self.datasets()
+        told = self._ask_of_channel("explain-channel", channel, datasets) if spark is None else None
+        return told if told is not None else explained_channel(spark or _validation_session(), channel, datasets)
 
     def try_channel(
         self, name: str, files: Mapping[str, Path], values: Mapping[str, Any], spark: SparkSession | None = None
@@ -211,6 +201,19 @@ class Admin:
         """Remove a channel with its results."""
         self._connection.call(self._catalog.remove_channel(name))
         self._note("channel rm", name)
+
+    def _ask_of_channel(self, verb: str, channel: ChannelSpec, datasets: Mapping[str, DatasetSpec]) -> str | None:
+        return self._ask(verb, ChannelCheck(channel, list(datasets.values())))
+
+    def _ask(self, verb: str, body: object) -> str | None:
+        """What the running data cluster says, whose Spark is up already; None when none runs."""
+        connection = self._connection.connection
+        try:
+            return self._connection.call(
+                call(connection, subjects.data_cluster(verb), body, str, timeout=_DRIVER_LIMIT)
+            )
+        except (NoAnswerError, RefusedError):
+            return None
 
     def _note(self, action: str, what: str) -> None:
         credentials = self._connection.connection.credentials

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from nearcast.cluster.channels.matching import NewRecords
+from nearcast.cluster.channels.failing_channels import NewRecords
 from nearcast.cluster.channels.results import ResultLog, group_results
 from nearcast.cluster.driver_progress import StageTimer
 from nearcast.cluster.nats_source.range_write import write_ranges
@@ -41,6 +41,7 @@ class DatasetIngest:
     results: ResultLog
     _progress: DriverProgress
     _require_lease: Callable[[], None]
+    _publish_by_tasks: Callable[[str, pa.Table], None]
     channels: Sequence[RunningChannel] = ()
     _reader: DriverReader | None = None
     _first: bool = True
@@ -72,7 +73,7 @@ class DatasetIngest:
             stored = self.results.store(last, group_results(matches, last, written.arrived_us))
         timer.lap("write")
         self._require_lease()
-        published = self.results.publish(stored)
+        published = self.results.publish(stored, self._publish_by_tasks)
         timer.lap("publish")
         table.keep_written(written, last)
         timer.lap("keep")

@@ -16,6 +16,7 @@ from nearcast.cluster.nats_source.blocking_connection import connection_to
 from nearcast.cluster.nats_source.driver_read import DriverReader
 from nearcast.cluster.nats_source.source import NatsSource
 from nearcast.cluster.spark_errors import error_line, failure_reason, is_interruption
+from nearcast.cluster.spark_session import query_session
 from nearcast.domain.dataset import DatasetSpec
 from nearcast.errors import InputError, NearcastError
 from nearcast.nats import subjects
@@ -63,6 +64,7 @@ class DatasetQueries:
         self._queries: dict[str, Any] = {}
         self._restart_at: dict[str, float] = {}
         spark.dataSource.register(NatsSource)
+        self._streams = query_session(spark)
 
     def apply(self, changes: Iterable[tuple[str, bytes | None]]) -> None:
         """Take changes of the catalog; `start` starts the queries of new datasets."""
@@ -70,7 +72,7 @@ class DatasetQueries:
             before = self.specs.get(name)
             try:
                 spec = None if value is None else decode_spec(name, value, DatasetSpec)
-            except InputError as error:  # the one that was there goes on, and the others do
+            except InputError as error:  # the one that was there continues, and the others do
                 drop("dataset", name, error)
                 self._progress.note(name, problem=f"its entry in the catalog is unreadable: {error}")
                 continue
@@ -181,7 +183,7 @@ class DatasetQueries:
         self._fill_gap(table, reader)
         options |= {"startingSequence": str(table.notified + 1)}
         self.ingests[spec.name].query_starts(reader)
-        frame = self._spark.readStream.format("nats").options(**options).load()
+        frame = self._streams.readStream.format("nats").options(**options).load()
         writer = frame.writeStream.queryName(f"dataset {spec.name}").foreachBatch(self.ingests[spec.name])
         try:
             self._queries[spec.name] = writer.option("checkpointLocation", checkpoint).start()

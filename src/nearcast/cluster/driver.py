@@ -16,10 +16,13 @@ from nearcast.cluster.channels.channel_set import ChannelSet
 from nearcast.cluster.channels.fault_reports import FaultReports
 from nearcast.cluster.channels.faults import ChannelFault
 from nearcast.cluster.channels.matching import Matcher
+from nearcast.cluster.channels.planning_guard import PlanningGuard
+from nearcast.cluster.channels.result_tasks import TaskPublisher
 from nearcast.cluster.channels.results import ResultLog
 from nearcast.cluster.channels.running_channel import RunningChannel, valid_values
 from nearcast.cluster.channels.scheduled_channel import ScheduledChannel
 from nearcast.cluster.channels.subscribers import Subscribers
+from nearcast.cluster.cluster_service import ClusterService
 from nearcast.cluster.dataset_ingest import DatasetIngest
 from nearcast.cluster.dataset_queries import DatasetQueries
 from nearcast.cluster.datasets.views import DatasetViews
@@ -60,7 +63,7 @@ class Driver:
         self._catalog = Catalog(self._connection.connection, cloud.name)
         self._connection.call(self._catalog.prepare())
         self._connection.call(self._catalog.keep_reports())
-        self._follow_anew()
+        self._follow_again()
         self._subscribers = Subscribers()
         self.progress = DriverProgress()
         self._matcher = Matcher(spark, limit=self._spec.channel_seconds)
@@ -69,7 +72,9 @@ class Driver:
         self._datasets = DatasetQueries(
             spark, deployment, self._warehouse, self._views, self.progress, self._ingest, self._failed, self._lease_term
         )
-        self._channels = ChannelSet(spark, self.progress, self._schedule, self._matcher.remove)
+        guard = PlanningGuard(self._warehouse)
+        self._channels = ChannelSet(spark, self.progress, self._schedule, self._matcher.remove, guard)
+        self._service = ClusterService(spark, self._warehouse, self._views, self.progress, self.subscribed)
         self._unconfirmed = 0  # the revision of the subscriptions that are loaded, while their sites do not know of it
         self._maintained = self._analysed = time.monotonic()
         self._maintenance: threading.Thread | None = None
@@ -77,9 +82,11 @@ class Driver:
     def __enter__(self) -> Driver:
         self._lease.take()
         self.step()
+        self._service.start(self._connection)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
+        self._service.stop(self._connection)
         self._channels.stop()
         self._datasets.stop()
         if self._maintenance is not None:
@@ -100,8 +107,8 @@ class Driver:
             except Exception as error:
                 if is_interruption(error):  # Spark has ended, and a driver without it is of no use
                     raise
-                _log.exception("a step of the driver failed; the catalog is read anew: %s", error_line(error))
-                self._follow_anew()
+                _log.exception("a step of the driver failed; the catalog is read again: %s", error_line(error))
+                self._follow_again()
                 pause = _FAILED_STEP_SECONDS
 
     def step(self) -> None:
@@ -125,8 +132,7 @@ class Driver:
                 ingest.channels = self._channels.continuous(name)
         for name in changed.keys() & self._channels.running.keys():
             self._change(self._channels.running[name], changed[name])
-        if changed:
-            self._matcher.fold()
+        self._matcher.fold(time.monotonic())
         self._faults.report(self._matcher.faults.take(), self._channels.running)
         if self._unconfirmed:  # what is fed from now on is matched with these subscriptions
             self._connection.call(self._catalog.confirm(self._unconfirmed))
@@ -161,7 +167,7 @@ class Driver:
         )
         write_tables(self._warehouse, tables)
 
-    def _follow_anew(self) -> None:
+    def _follow_again(self) -> None:
         """Read the catalog from its beginning: a step that failed may have taken changes without applying them."""
         self._followers = {name: self._catalog.follow(name) for name in (DATASETS, CHANNELS, SUBSCRIPTIONS)}
         self._outdated = True  # datasets or channels have changed since the last update of the channels
@@ -188,8 +194,9 @@ class Driver:
 
     def _ingest(self, table: StreamTable) -> DatasetIngest:
         results = self._result_log(f"dataset-{table.spec.name}-{table.spec.created}")
+        tasks = TaskPublisher(self._spark, self._warehouse.location, (self._deployment.cloud().url,))
         return DatasetIngest(
-            self._spark, table, self._views, self._matcher, results, self.progress, self._lease.require
+            self._spark, table, self._views, self._matcher, results, self.progress, self._lease.require, tasks
         )
 
     def _schedule(self, channel: RunningChannel) -> ScheduledChannel:

@@ -37,7 +37,7 @@ class DriverLease:
     """Reads the lease when made; `take` it before work, `check` it regularly, `release` it at the end.
 
     Made before Spark starts, it has waited for a dead driver's lease to expire by the time Spark runs.
-    A driver that cannot reach the store goes on; it stops when it sees that another one holds the lease.
+    A driver that cannot reach the store continues; it stops when it sees that another one holds the lease.
     """
 
     def __init__(self, cloud: SiteSpec, *, period: float = 7.0) -> None:

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nearcast.cluster.local_file_system import use_posix_permissions
 from nearcast.errors import NearcastError
 
 if TYPE_CHECKING:
@@ -17,7 +18,15 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-__all__ = ["LOCAL_CHECKPOINTS", "JavaError", "local_cores", "require_java", "spark_session", "stop_spark"]
+__all__ = [
+    "LOCAL_CHECKPOINTS",
+    "JavaError",
+    "local_cores",
+    "query_session",
+    "require_java",
+    "spark_session",
+    "stop_spark",
+]
 
 _MIN_JAVA = 17
 _INSTALL_JAVA = "install a Java runtime, 17 or later (Debian: apt install openjdk-17-jre-headless), or set JAVA_HOME"
@@ -52,6 +61,12 @@ _SHORT_BATCHES = {
     "spark.python.authenticate.socketTimeout": "60s",  # a busy machine starts a worker slowly
 }
 
+_STREAMING_QUERIES = {
+    "spark.sql.codegen.wholeStage": "false",
+    # Of each query 100 batches would be kept, and listed after each batch.
+    "spark.sql.streaming.minBatchesToRetain": "10",
+}
+
 # A second wall behind the whitelist of channel queries. Whatever the user sets, these hold.
 _HARDENING = {
     "spark.sql.variable.substitute": "false",  # ${env:HOME} in a text would be the driver's environment
@@ -60,7 +75,7 @@ _HARDENING = {
     "spark.sql.maxPlanStringLength": "100000",
 }
 
-# Hadoop starts a `chmod` process for every file that it writes, two in each micro-batch; vfork halves the cost.
+# Hadoop starts a `chmod` process for files where `local_file_system` is not in use; vfork halves the cost.
 _JAVA = "-Djdk.lang.Process.launchMechanism=VFORK"
 
 
@@ -91,13 +106,11 @@ def spark_session(
     master: str = "local[*]",
     *,
     memory: str = "1g",
-    local_checkpoints: bool | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """The session of this process, set for short micro-batches; started when there is none.
 
     memory: of the one JVM of a local master.
-    local_checkpoints: use the fast file handling that only a local disk allows; by default when the master is local.
     settings: Spark settings of the user, which override these, but for those that harden SQL.
     """
     local = master.startswith("local")
@@ -118,12 +131,26 @@ def spark_session(
         options |= {"spark.sql.shuffle.partitions": str(cores), "spark.default.parallelism": str(cores)}
         options |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
         options |= {"spark.driver.memory": memory}
-    if local if local_checkpoints is None else local_checkpoints:
+    if local:
         options |= LOCAL_CHECKPOINTS
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in (options | dict(settings or {}) | _HARDENING).items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    session = builder.getOrCreate()
+    if local and "SPARK_REMOTE" not in os.environ:
+        use_posix_permissions(session)
+    return session
+
+
+def query_session(spark: SparkSession) -> SparkSession:
+    """A copy of a session for streaming queries: data sources that are registered later are not known there.
+
+    Spark plans each micro-batch, whoever reads its records; it need not generate code for that.
+    """
+    session: SparkSession = type(spark)(spark.sparkContext, spark._jsparkSession.cloneSession())
+    for key, value in _STREAMING_QUERIES.items():
+        session.conf.set(key, value)
+    return session
 
 
 def stop_spark() -> None:

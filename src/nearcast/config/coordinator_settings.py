@@ -30,7 +30,7 @@ class CoordinatorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     moves_at_once: _Count = 16  # ePulsar's migration executors
     start_limit: _Positive = 20.0  # a target that has not started a topic by then is rolled back
     leave_limit: _Positive = 5.0  # a leaving member that does not answer stops when it sees the new epoch
-    rehome_limit: _Positive = 15.0
+    rehome_limit: _Positive = 15.0  # a client that has not come to its new home by then stays
     copy_limit: _Positive = 300.0  # a new store that has not copied a topic by then is given up
     cool_down: _NotNegative = 60.0  # soft goals do not move the same thing again within this time
     watermark: _Share = 0.85  # of CPU, memory and network (ePulsar, Section 3.4.2)
@@ -44,4 +44,4 @@ class CoordinatorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     default_bound_ms: _Positive = 1_000.0  # p90 for processed topics without a bound (co-location, Section V)
     gain: _NotNegative = 0.1  # a soft goal must improve its figure by this share
     client_moves: Annotated[int, Meta(ge=0)] = 200  # per goal and pass
-    seed: int = 1
+    seed: int = 1  # of random homes and of the plan of `reloc`

@@ -148,32 +148,14 @@ class ControlLoop:
             move["outcome"] = outcome
         return shown
 
-    def topic_lag(self, topic: str) -> dict[str, Any]:
-        """How many publications of a durable topic wait to be processed, and for how long."""
-        lag = self._monitor.lag(topic)
-        return {"waiting": lag.waiting, "oldest_s": round(lag.oldest_s, 1)}
-
-    def topic_losses(self, topic: str) -> dict[str, Any]:
-        """How many publications the present workers of a topic gave up, or left to the stores for later."""
-        dead_letters, deferred = self._monitor.given_up(topic)
-        return {"dead_letters": dead_letters, "deferred": deferred}
-
-    def topic_figures(self, topic: str) -> dict[str, Any]:
-        """The figures of a topic in the present model."""
-        model = self._model()
-        topics = model.topics
-        if topic not in topics.names:
-            return {}
-        row = topics.names.index(topic)
-        return {"messages_per_s": round(float(topics.published[row]), 2), **latency_figures(model, row, self._settings)}
-
-    def all_topic_figures(self) -> dict[str, dict[str, Any]]:
-        """The figures of all topics, of one model."""
+    def topic_figures(self, only: str | None = None) -> dict[str, dict[str, Any]]:
+        """The figures of all topics, or of one, of the present model."""
         model = self._model()
         published = model.topics.published
         return {
             name: {"messages_per_s": round(float(published[row]), 2), **latency_figures(model, row, self._settings)}
             for row, name in enumerate(model.topics.names)
+            if only in (None, name)
         }
 
     def _model(self) -> Model:

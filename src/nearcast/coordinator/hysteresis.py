@@ -1,4 +1,4 @@
-"""Keeps topics and clients from moving to and fro: who moved in vain must be late for longer to move again."""
+"""Keeps topics and clients from moving to and fro: who moved without effect must be late for longer to move again."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 __all__ = ["Hysteresis"]
 
-_LASTING = 10.0  # seconds; a move that was followed by another sooner than this was in vain
+_LASTING = 10.0  # seconds; a move that was followed by another sooner than this was without effect
 _ALL_TOLD = 5.0  # seconds; a report period
 _FIRST_WAIT, _LONGEST_WAIT = 1.0, 32.0
 _FORGET_AFTER = 60.0  # without a move, and for topics without being late

@@ -77,12 +77,15 @@ class Plan:
             "after": self.after,
         }
 
-    def _described(self, proposal: Proposal) -> dict[str, str]:
+    def _described(self, proposal: Proposal) -> dict[str, Any]:
         model = self.model
+        before, after = sites_of(model, proposal)
         return {
             "move": describe(model, proposal),
             "subject": subject_of(model, proposal),
             "change": change_of(model, proposal),
+            "from": before,
+            "to": after,
         }
 
 
@@ -149,6 +152,17 @@ def subject_of(model: Model, proposal: Proposal) -> str:
     if isinstance(proposal, ClientProposal):
         return f"client {model.clients.names[proposal.client]}"
     return f"topic {model.topics.names[proposal.topic]}"
+
+
+def sites_of(model: Model, proposal: Proposal) -> tuple[list[str], list[str]]:
+    """The sites at which the subject of a move is before and after it."""
+    if isinstance(proposal, ClientProposal):
+        before, sites = model.clients.home[proposal.client], model.sites.names
+        return ([sites[before]] if before >= 0 else []), [sites[proposal.home]]
+    record = model.topics.records[proposal.topic]
+    if isinstance(proposal, TopicProposal):
+        return [name.site for name in record.members], [name.site for name in proposal.members]
+    return list(record.spec.replicas), list(proposal.replicas)
 
 
 def describe(model: Model, proposal: Proposal) -> str:

@@ -44,7 +44,7 @@ class Registry:
         self.clients_version = 0
 
     async def load(self) -> None:
-        """Read the state. An entry that cannot be read is skipped: the site or client that it is of writes it anew."""
+        """Read the state. An entry that cannot be read is skipped: the site or client that it is of writes it again."""
         for key, entry in (await self._state.read_all()).items():
             try:
                 self._load_entry(key, entry.payload, entry.sequence)

@@ -74,7 +74,7 @@ class SiteLeases:
         return True
 
     def withhold_again(self, sites: Collection[str]) -> None:
-        """An earlier leader began to give topics of these sites away, and this one goes on with it."""
+        """An earlier leader began to give topics of these sites away, and this one continues it."""
         self._withheld.update(set(sites))
 
     def release(self, sites: Collection[str]) -> None:

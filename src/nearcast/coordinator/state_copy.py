@@ -34,7 +34,7 @@ __all__ = ["IDENTITY", "StateCopy", "discover_sites", "open_state"]
 
 _log = logging.getLogger(__name__)
 IDENTITY = "identity"
-"""The key of what tells this state from one that was lost: sites that followed another one register anew."""
+"""The key of what tells this state from one that was lost: sites that followed another one register again."""
 _COPIED = "copied"
 _NOT_COPIED = (LEASE_KEY, IDENTITY, _COPIED)
 _GATHER = 0.2  # changes of this time are written together

@@ -44,9 +44,9 @@ class Term:
         return self._lease.term
 
     def exceed(self, term: int) -> None:
-        """Most sites have seen this term: the lease goes on with a higher one."""
+        """Most sites have seen this term: the lease continues with a higher one."""
         self._lease.exceed(term)
 
     def next_move_id(self) -> str:
-        """An id that no other move has or had. A coordinator may lead twice in one term, so numbers go on."""
+        """An id that no other move has or had. A coordinator may lead twice in one term, so numbers continue."""
         return f"{self._lease.term}-{next(self._numbers)}"

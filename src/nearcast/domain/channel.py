@@ -16,6 +16,7 @@ from nearcast.errors import InputError
 __all__ = ["PARAMETER_TYPES", "ChannelSpec", "Parameter", "check_channel", "check_values", "subscription_key"]
 
 PARAMETER_TYPES = ("string", "int", "bigint", "double", "boolean", "date", "timestamp")
+_LONGEST_TEXT = 4096  # characters of a value: each subscription is kept by stores and the data cluster
 _WHOLE = {"int": 31, "bigint": 63}
 
 
@@ -95,6 +96,8 @@ def subscription_key(values: Mapping[str, Any]) -> str:
 
 def _value(at: str, kind: str, value: Any) -> Any:
     if kind == "string" and isinstance(value, str):
+        if len(value) > _LONGEST_TEXT:
+            raise InputError(f"{at} has {len(value)} characters; {_LONGEST_TEXT} are allowed")
         return value
     if kind == "boolean" and isinstance(value, bool):
         return value

@@ -25,7 +25,7 @@ class AuthSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What `[auth]` says. folder: made by `nearcast auth init`. tenant: whose topics these are."""
 
     folder: Path
-    tenant: Annotated[str, Meta(pattern=f"^{NAME_PATTERN}$", description=NAME_RULE)] = "main"
+    tenant: Annotated[str, Meta(pattern=rf"^{NAME_PATTERN}\Z", description=NAME_RULE)] = "main"
 
 
 @dataclass(frozen=True)

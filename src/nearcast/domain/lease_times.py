@@ -2,7 +2,7 @@
 
 While no coordinator leads, nobody gives topics away, and sites need not stop for want of an answer. A site alone cannot
 tell that from being cut off, a majority of all sites can: each of them that has had no answer for the *quiet time* may
-*witness* for others, and a site with witnesses (itself among them) from a majority goes on for the *witnessed time*.
+*witness* for others, and a site with witnesses (itself among them) from a majority continues for the *witnessed time*.
 A coordinator gives the topics of a lost site away only while so many other sites are known to have had its answers
 within the quiet time, and to have witnessed nothing that still counts, that no majority is left.
 """
@@ -29,7 +29,7 @@ def quiet_time(granted: float) -> float:
 
 
 def witnessed_time(granted: float) -> float:
-    """How long a site may go on, from when it asked."""
+    """How long a site may continue, from when it asked."""
     return _WITNESSED * granted
 
 

@@ -28,7 +28,12 @@ class NumberRanges:
         """The ranges of these numbers."""
         ranges, expected = cls(), None
         firsts, lasts = ranges._firsts, ranges._lasts
-        for number in sorted(set(numbers)):
+        distinct = sorted(set(numbers))
+        if distinct and distinct[-1] - distinct[0] == len(distinct) - 1:  # one range, nearly always
+            firsts.append(distinct[0])
+            lasts.append(distinct[-1])
+            return ranges
+        for number in distinct:
             if number != expected:
                 if expected is not None:
                     lasts.append(expected - 1)
@@ -53,6 +58,20 @@ class NumberRanges:
         if low < high:
             first, last = min(first, firsts[low]), max(last, lasts[high - 1])
         firsts[low:high], lasts[low:high] = [first], [last]
+
+    def without(self, other: NumberRanges) -> NumberRanges:
+        """The numbers that are not in the other ranges."""
+        found = NumberRanges()
+        for first, last in self:
+            at = bisect_right(other._lasts, first - 1)
+            while at < len(other) and other._firsts[at] <= last:
+                if first < other._firsts[at]:
+                    found.add(first, other._firsts[at] - 1)
+                first = other._lasts[at] + 1
+                at += 1
+            if first <= last:
+                found.add(first, last)
+        return found
 
     def flat(self) -> list[int]:
         """First and last of each range, one after the other."""

@@ -14,6 +14,7 @@ from nearcast.domain.names import NAME_PATTERN, NAME_RULE
 
 __all__ = [
     "DIMENSIONS",
+    "LARGEST_FIGURE",
     "Address",
     "AnyTopic",
     "Bucket",
@@ -40,6 +41,9 @@ __all__ = [
 
 DIMENSIONS = 8
 """Of network coordinates."""
+
+LARGEST_FIGURE = 1e15
+"""What is made of figures that others sent is cut here, or nobody could read it."""
 
 _LEVEL = r"[^\s.*>+#/$\x00-\x1f][^\s.*>+#/\x00-\x1f]*"
 _PATTERN = rf"(?:(?:{_LEVEL}|\*)\.)*(?:{_LEVEL}|\*|>)"
@@ -75,8 +79,8 @@ Term = Annotated[int, Meta(ge=0, le=_LARGEST)]
 Microseconds = Annotated[int, Meta(ge=-_LARGEST, le=_LARGEST)]
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
 Milliseconds = Annotated[float, Meta(ge=0, le=1e9)]
-Figure = Annotated[float, Meta(ge=-1e15, le=1e15)]
-"""A rate or share; negative for a moment when a server was restarted and counts anew."""
+Figure = Annotated[float, Meta(ge=-LARGEST_FIGURE, le=LARGEST_FIGURE)]
+"""A rate or share; negative for a moment when a server was restarted and counts again."""
 Bucket = Annotated[int, Meta(ge=0, lt=BUCKETS)]
 Histogram = Annotated[dict[Bucket, Count], Meta(max_length=BUCKETS)]
 

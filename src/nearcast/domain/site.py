@@ -34,13 +34,13 @@ class SiteSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     position: latitude and longitude. bandwidth_mbit: what its link carries in one direction, in Mbit/s; without it the
     network is not monitored. max_workers: how many workers the control plane may start here. metrics_host: where
-    `/metrics` is served for Prometheus.
+    `/metrics` is served for Prometheus. monitor_path: what stands before the paths of the monitoring port.
     """
 
     name: Name
     kind: Literal["edge", "cloud"] = "edge"
     position: tuple[Latitude, Longitude] | None = None
-    host: Annotated[str, Meta(pattern=r"^[A-Za-z0-9.:_-]+$", description="an address or name of a machine")] = (
+    host: Annotated[str, Meta(pattern=r"^[A-Za-z0-9.:_-]+\Z", description="an address or name of a machine")] = (
         "127.0.0.1"
     )
     port: Annotated[int, Meta(ge=1, le=65530, description="1 to 65530 (six ports from it on are used)")] = 4222
@@ -51,6 +51,7 @@ class SiteSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_workers: Annotated[int, Meta(ge=1)] = 64
     bandwidth_mbit: Annotated[float, Meta(gt=0)] | None = None
     metrics_host: str = "127.0.0.1"
+    monitor_path: Annotated[str, Meta(pattern=r"^(/[A-Za-z0-9_-]{1,64})?\Z")] = ""
 
     @property
     def gateway_port(self) -> int:

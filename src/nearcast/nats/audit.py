@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from nearcast.nats.boundary import MalformedError, decode
 from nearcast.nats.kv import Bucket, BucketNotFoundError
 
 if TYPE_CHECKING:
@@ -48,10 +49,10 @@ class AuditLog:
             found = await self._bucket.read_all()
         except BucketNotFoundError:
             return []
-        entries = []
+        entries: list[AuditEntry] = []
         for _, stored in sorted(found.items())[-_MOST:]:
             try:
-                entries.append(msgspec.json.decode(stored.payload, type=AuditEntry))
-            except msgspec.DecodeError as error:
+                entries.append(decode(stored.payload, AuditEntry))
+            except MalformedError as error:
                 entries.append(AuditEntry(stored.stored_us / 1e6, "", "unreadable entry", str(error)))
         return entries

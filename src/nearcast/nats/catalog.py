@@ -33,6 +33,7 @@ CONFIRMED = "confirmed"
 """The key of the subscriptions' bucket under which the data cluster says which revision it has in its tables."""
 REPORTS_STREAM = "nearcast-reports"
 _HOUR = 3600.0
+_TIMEOUT = 10.0
 _EMPTY = "no datasets and channels were ever added here; begin with: nearcast dataset add"
 T = TypeVar("T", DatasetSpec, ChannelSpec)
 
@@ -52,16 +53,20 @@ def decode_spec(name: str, payload: bytes, kind: type[T]) -> T:
 class Catalog:
     """Reads and changes the catalog through any broker. store: the site whose store holds it."""
 
-    def __init__(self, connection: Connection, store: str, timeout: float = 10.0) -> None:
-        self._js = connection.jetstream(domain=store, timeout=timeout)
+    def __init__(self, connection: Connection, store: str) -> None:
+        self._js = connection.jetstream(domain=store, timeout=_TIMEOUT)
         self._store = store
         names = (DATASETS, CHANNELS, SUBSCRIPTIONS, FAULTS, subjects.STATE_BUCKET)
-        self._buckets = {name: Bucket(connection, store, name, timeout=timeout) for name in names}
+        self._buckets = {name: Bucket(connection, store, name, timeout=_TIMEOUT) for name in names}
 
     async def prepare(self) -> None:
         """Create the buckets that do not exist yet."""
         for bucket in (DATASETS, CHANNELS, SUBSCRIPTIONS, FAULTS):
             await self._buckets[bucket].create()
+
+    async def exists(self) -> bool:
+        """Whether a dataset or channel was ever added here."""
+        return await self._buckets[DATASETS].exists()
 
     def follow(self, bucket: str) -> BucketFollower:
         """Follows the changes of one of the buckets, from its beginning."""

@@ -10,8 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import re
-import ssl
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -23,12 +21,14 @@ from nearcast.errors import InputError, NearcastError
 from nearcast.nats import subjects
 from nearcast.nats.boundary import drop
 from nearcast.nats.message_parser import MessageParser
-from nearcast.nats.tasks import cancel_and_wait, keep_cancellation
+from nearcast.nats.patched_client import PatchedClient
+from nearcast.nats.refusals import RefusedSubjects, is_refusal, refusal_reason
+from nearcast.nats.reply_inbox import ReplyInbox
+from nearcast.nats.subject_text import subject_text
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
-    from nats.aio.msg import Msg
     from nats.aio.subscription import Subscription
 
     from nearcast.nats.identity.credentials import Credentials
@@ -46,14 +46,14 @@ __all__ = [
 ]
 
 _log = logging.getLogger(__name__)
-_VIOLATION = re.compile(r"permissions violation for (publish|subscription) to \"([^\"]+)\"", re.IGNORECASE)
-_REFUSALS_KEPT = 1000
-_CLOSE_LIMIT = 5.0
 _SCHEMES = ("nats", "tls", "ws", "wss")
 
 # What a message gains on its way (its stamp, the frame of a history page) must fit under the broker's limit, too.
 # Brokers are configured to take this much more than what clients may send.
 RESERVED_BYTES = 4096
+# A broker ends the connection of who sends more than 4096 bytes for the line with subject, reply and sizes, or more
+# than its limit for headers and payload. Who answers or passes on what others sent must not reach it.
+_LONGEST_SUBJECTS = 4000
 # Above this much unsent data a publisher waits for the socket. Small enough to keep latency, large enough to
 # fill the pipe.
 _UNSENT_BYTES = 1 << 20
@@ -74,33 +74,23 @@ class PayloadTooLargeError(NearcastError, ValueError):
         self.size, self.limit = size, limit
 
 
-class Connection(Client):
+class Connection(PatchedClient):
     """nats-py's client with handlers and ready-made headers."""
 
     def __init__(self, credentials: Credentials | None = None) -> None:
         super().__init__()
         self.credentials = credentials
-        self.refused: dict[str, int] = {}  # how often, by action and subject in small letters
-        self._waiting: dict[str, set[asyncio.Future[None]]] = {}
+        self.refusals = RefusedSubjects(credentials.user if credentials is not None else "nobody")
         self._handlers: dict[int, Handler] = {}
+        self.replies = ReplyInbox(self.new_inbox, self.subscribe_raw)
         self._ps = MessageParser(self, self._take)
         self._wake: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._wake.set_result(None)
 
     @property
-    def is_encrypted(self) -> bool:
-        """Whether what is sent can be read by the broker only."""
-        return bool(self._server_info.get("tls_required"))
-
-    @property
-    def server_name(self) -> str:
-        """The name of the server at the other end: the site's name for a broker."""
-        return str(self._server_info.get("server_name", ""))
-
-    @property
-    def server_id(self) -> str:
-        """What tells the server at the other end from all others; a new one after a restart."""
-        return str(self._server_info.get("server_id", ""))
+    def link(self) -> tuple[str, int]:
+        """What tells this link to a broker from those before and after a reconnection."""
+        return self.server_id, int(self._server_info.get("client_id", 0))
 
     async def subscribe_raw(self, subject: str, handler: Handler, queue: str = "") -> Subscription:
         """Subscribe with a plain function that is called for each message, in order."""
@@ -129,58 +119,28 @@ class Connection(Client):
         """Have another function take the messages of a subscription made with `subscribe_raw`."""
         self._handlers[subscription._id] = handler
 
-    async def close(self) -> None:
-        """Close; a server that has gone already is no error."""
-        try:
-            async with asyncio.timeout(_CLOSE_LIMIT):  # a TLS transport may wait forever for the other side
-                await super().close()
-        # A TimeoutError is an OSError, too. uvloop: the transport is closed. asyncio: a TLS transport whose connection
-        # was lost has no protocol any more, and nats-py writes what is pending.
-        except (OSError, RuntimeError, AttributeError) as error:
-            _log.debug("nats: %s", error)
-        except asyncio.CancelledError:
-            # nats-py cancels a reconnection; if that waits for the end of the same transport, so does this no more.
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
-                raise
-        # A reconnection under way may outlive nats-py's one cancellation.
-        await cancel_and_wait(self._reconnection_task, self._reading_task, self._ping_interval_task, self._flusher_task)
-        self._status = Client.CLOSED
-        if self._transport is not None:
-            self._transport.close()  # type: ignore[no-untyped-call]
-
-    async def flush(self, timeout: float = 10) -> None:
-        """Wait until the broker has all that was sent."""
-        with keep_cancellation():
-            await super().flush(timeout)  # type: ignore[arg-type]
-
-    async def request(self, *args: Any, **options: Any) -> Msg:
-        """Ask, and wait for the answer."""
-        with keep_cancellation():
-            return await super().request(*args, **options)
-
     def send(self, subject: str, headers: bytes, payload: bytes, reply: str = "") -> None:
         """Queue one message; the caller awaits `wait_writable()` now and then. Subject and headers are trusted."""
         connected = self._status == Client.CONNECTED  # what `is_connected` says, without two calls per message
         if not connected:
             self._refuse_if_gone(len(payload))
-        size = len(headers)
+        size, to, reply_to = len(headers), subject.encode(), reply.encode()
+        if len(to) + len(reply_to) > _LONGEST_SUBJECTS or size + len(payload) > self._max_payload:
+            drop("message to be sent", subject, "its subject or its size is more than the broker takes")
+            return
         if headers:
-            command = b"HPUB %b %b %d %d\r\n%b%b\r\n" % (
-                subject.encode(),
-                reply.encode(),
-                size,
-                size + len(payload),
-                headers,
-                payload,
-            )
+            command = b"HPUB %b %b %d %d\r\n%b%b\r\n" % (to, reply_to, size, size + len(payload), headers, payload)
         else:
-            command = b"PUB %b %b %d\r\n%b\r\n" % (subject.encode(), reply.encode(), len(payload), payload)
+            command = b"PUB %b %b %d\r\n%b\r\n" % (to, reply_to, len(payload), payload)
         self._pending.append(command)
         self._pending_data_size += len(command)
         queue = self._flush_queue
         if connected and queue is not None and queue.empty():
             queue.put_nowait(self._wake)
+
+    def takes(self, subject: str, reply: str, size: int) -> bool:
+        """Whether the broker takes a message of so many bytes, header block included. `send` drops others."""
+        return len(subject.encode()) + len(reply.encode()) <= _LONGEST_SUBJECTS and size <= self._max_payload
 
     def forget_unsent(self, inbox: str) -> None:
         """Do not send messages that wait for a broker and are to be answered to this inbox."""
@@ -207,46 +167,16 @@ class Connection(Client):
         if self.is_connected:
             await self._flush_pending(force_flush=True)
 
-    async def _send_ping(self, future: asyncio.Future[None] | None = None) -> None:
-        # nats-py writes a ping at once, ahead of what waits to be sent; its answer would confirm nothing.
-        if self._pending and self._transport is not None and self.is_connected:
-            self._transport.writelines(self._pending)
-            self._pending, self._pending_data_size = [], 0
-        await super()._send_ping(future)
-
-    async def _flush_pending(self, force_flush: bool = False) -> Any:
-        with keep_cancellation():
-            return await super()._flush_pending(force_flush)
-
     def _refuse_if_gone(self, size: int) -> None:
         if self.is_closed or self.is_draining_pubs:
             raise ConnectionLostError("the connection is closed")
         if self._pending_data_size + size > _BUFFERED_WHILE_AWAY:
             raise ConnectionLostError(f"no broker answers, and {self._pending_data_size} bytes already wait for one")
 
-    async def _connect_to_server(self, s: Any) -> None:
-        if self.is_closed:  # a reconnection that did not hear of it would open the connection again
-            raise asyncio.CancelledError
-        if self._transport is not None:  # of an attempt that was not answered; nats-py would forget it
-            self._transport.close()  # type: ignore[no-untyped-call]
-        await super()._connect_to_server(s)
-
-    async def _process_connect_init(self) -> None:
-        await super()._process_connect_init()
-        writer = getattr(self._transport, "_io_writer", None)
-        if self.is_encrypted and writer is not None:
-            # nats-py does not tell the stream that it is TLS now, and its end would be warned of.
-            writer.transport.get_protocol()._over_ssl = True
-            # uvloop makes a TLS record of each chunk, and nats-py gives one per message.
-            transport: Any = self._transport
-            transport.writelines = lambda chunks: writer.write(b"".join(chunks))
-
-    async def _read_loop(self) -> None:
-        await super()._read_loop()
-        task = asyncio.current_task()
-        if self.is_connected and task is not None and not task.cancelling():
-            # It stopped over an error. nats-py would go on writing, and never hear anything again.
-            await self._process_op_err(NatsError("nats: the reader stopped"))
+    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
+        await super()._process_info(info, initial_connection)
+        if initial_connection and self.credentials is not None:
+            await self.credentials.prepare(str(info.get("nonce", "")))
 
     async def _process_err(self, err_msg: str) -> None:
         # nats-py would close for good. The file may have been renewed: reconnecting reads it again.
@@ -254,46 +184,8 @@ class Connection(Client):
             _log.warning("%s: %s; connecting again", self.credentials.user, err_msg.strip("'"))
             await self._process_op_err(NatsError(f"nats: {err_msg}"))
             return
-        if found := _VIOLATION.search(err_msg):
-            self._note_refusal(*found.groups())
+        self.refusals.note(err_msg)
         await super()._process_err(err_msg)
-
-    def _note_refusal(self, action: str, subject: str) -> None:
-        what = f"{action.lower()} {subject}"
-        if len(self.refused) < _REFUSALS_KEPT or what in self.refused:
-            self.refused[what] = self.refused.get(what, 0) + 1
-        if self.refused.get(what) == 1:
-            user = self.credentials.user if self.credentials is not None else "nobody"
-            _log.warning("the broker refuses %s: %s may not", what, user)
-        for waiting in self._waiting.get(subject, ()):
-            if not waiting.done():
-                waiting.set_result(None)
-
-    @contextlib.contextmanager
-    def refusal_of(self, subject: str) -> Iterator[asyncio.Future[None]]:
-        """A future that is done when the broker refuses what is published to a subject meanwhile."""
-        refusal: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        subject = subject.lower()  # nats-py gives errors in small letters
-        waiting = self._waiting.setdefault(subject, set())
-        waiting.add(refusal)
-        try:
-            yield refusal
-        finally:
-            waiting.discard(refusal)
-            if not waiting:
-                self._waiting.pop(subject, None)
-
-    async def _process_op_err(self, e: Exception) -> None:
-        # nats-py waits until what is unsent has gone; a server that hangs never takes it.
-        writer = getattr(self._transport, "_io_writer", None)
-        if self.is_connected and writer is not None:
-            writer.transport.abort()
-        await super()._process_op_err(e)
-
-    async def _process_pong(self) -> None:
-        if self._pongs and self._pongs[0].done():  # whoever flushed gave up; nats-py would stop reading over it
-            self._pongs[0] = asyncio.get_running_loop().create_future()
-        await super()._process_pong()
 
     def _take(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> bool:
         """A message came; whether a handler took it."""
@@ -301,7 +193,7 @@ class Connection(Client):
         if handler is None:
             return False
         try:
-            handler(subject.decode(), reply.decode(), data, headers)
+            handler(subject_text(subject), subject_text(reply), data, headers)
         except Exception as error:  # else nats-py would stop reading: one odd message must not end the connection
             _dropped(subject, error)
         return True
@@ -335,7 +227,6 @@ async def open_connection(
     echo: bool = True,
     on_disconnect: Callable[[], Awaitable[None]] | None = None,
     on_reconnect: Callable[[], Awaitable[None]] | None = None,
-    on_error: Callable[[Exception], Awaitable[None]] | None = None,
     credentials: Credentials | None = None,
 ) -> Connection:
     """Connect to the first broker that answers; afterwards reconnect for as long as it takes."""
@@ -348,12 +239,12 @@ async def open_connection(
     opening = [True]  # emptied when it has opened, or will not
 
     async def failed(error: Exception) -> None:
-        if not connection.is_connected and _is_refusal(error):
+        if not connection.is_connected and is_refusal(error):
             refusals.append(error)
             if len(urls) == 1 and opening:
                 opening.clear()
                 limit.reschedule(0)  # trying again would not help
-        await (on_error or _ignore)(error)
+        _log.debug("nats: %s", error)  # a lost connection is reported by the disconnect callback, too
 
     options: dict[str, Any] = {
         "disconnected_cb": on_disconnect,
@@ -384,14 +275,14 @@ async def open_connection(
         if task is None or task.cancelling():
             raise
         # Nobody cancelled this: nats-py has closed the connection over an error, while it tried the next address.
-        reason = _refusal(refusals[-1], credentials) if refusals else "the broker closed the connection"
+        reason = refusal_reason(refusals[-1], credentials) if refusals else "the broker closed the connection"
         raise ConnectionLostError(f"cannot connect to {', '.join(urls)}: {reason}") from error
     except (TimeoutError, OSError, NatsError) as error:
         opening.clear()
         await connection.close()
         reason = str(error) or f"no answer within {timeout:g} s"
-        if refusals or _is_refusal(error):
-            reason = _refusal(refusals[-1] if refusals else error, credentials)
+        if refusals or is_refusal(error):
+            reason = refusal_reason(refusals[-1] if refusals else error, credentials)
         raise ConnectionLostError(f"cannot connect to {', '.join(urls)}: {reason}") from error
     if credentials is not None and credentials.ca and not connection.is_encrypted:
         await connection.close()
@@ -399,29 +290,6 @@ async def open_connection(
             f"cannot connect to {', '.join(urls)}: it does not speak TLS, which the credentials ask for"
         )
     return connection
-
-
-def _is_refusal(error: Exception) -> bool:
-    text = str(error).lower()
-    words = ("authorization violation", "authentication", "maximum account", "maximum connections")
-    return isinstance(error, ssl.SSLError) or any(word in text for word in words)
-
-
-def _refusal(error: Exception, credentials: Credentials | None) -> str:
-    """Why a broker and a client do not trust each other, in words that say what to do."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        how = "credentials name another authority" if credentials and credentials.ca else "there are no credentials"
-        hint = "" if "expired" in error.verify_message else f"; {how}"
-        return f"the broker's certificate is not accepted: {error.verify_message}{hint}"
-    if isinstance(error, ssl.SSLError):
-        return f"TLS failed: {error.reason or error}"
-    if "maximum" in str(error).lower():
-        return f"the broker refuses more: {str(error).removeprefix('nats: ').strip()}"
-    if credentials is None:
-        return "the broker asks for credentials; give a file of `nearcast auth add` or set NEARCAST_CREDS"
-    return (
-        f"the broker refuses the credentials of {credentials.user}: they are revoked, expired or of another deployment"
-    )
 
 
 def _check_url(url: str) -> None:
@@ -432,8 +300,3 @@ def _check_url(url: str) -> None:
         valid = False
     if not valid:
         raise InputError(f"the broker's address is {url!r}; allowed: an address such as nats://127.0.0.1:4222")
-
-
-async def _ignore(error: Exception) -> None:
-    """A lost connection is reported by the disconnect callback; nats-py reports it here once more."""
-    _log.debug("nats: %s", error)

@@ -1,4 +1,4 @@
-"""What was seen lately, so that a message that comes twice is taken once."""
+"""What was seen recently, so that a message that comes twice is taken once."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class RecentIds:
 
 
 class RecentContents:
-    """Messages without an id that came lately, told apart by what they say: when each came. Times are seconds."""
+    """Messages without an id that came recently, told apart by what they say: when each came. Times are seconds."""
 
     __slots__ = ("_order", "_times", "_window")
 

@@ -2,7 +2,7 @@
 
 nats-py's own buckets do not serve here: a store lets no `$KV` subject in from another JetStream domain unless it comes
 below the API's prefix; their way to list keys takes a consumer for done while messages are on their way, so that a
-bucket seemed empty (2 of 2,700 times beside load); and each removal leaves a marker for ever.
+bucket seemed empty (2 of 2,700 times beside load); and each removal leaves a marker forever.
 
 A store acknowledges a publication to whatever reply its publisher wrote, and an acknowledgement to `$KV.nearcast.lease`
 would be the value of a key. So keys stand behind a level that is random for each bucket, and that only those learn who

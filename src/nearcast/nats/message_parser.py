@@ -55,7 +55,7 @@ class MessageParser(Parser):
                 break
             first = data[at]
             if first == 0x4D or first == 0x48:  # MSG, HMSG
-                words = data[at:end].split()
+                words = data[at:end].split(b" ")  # not at other white space: a subject may have a form feed
                 try:
                     subject, sid, length = words[1], int(words[2]), int(words[-1])
                     headers_length = int(words[-2]) if first == 0x48 else 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -22,8 +23,10 @@ from nats.micro.request import ERROR_CODE_HEADER, ERROR_HEADER
 from nats.micro.service import EndpointConfig, Service, ServiceConfig
 
 from nearcast.errors import InputError, NearcastError
+from nearcast.nats import subjects
 from nearcast.nats.boundary import Encoding, MalformedError, decode, drop
 from nearcast.nats.connection import ConnectionLostError
+from nearcast.nats.refusals import RefusedError
 from nearcast.nats.tasks import TaskSet, cancel_and_wait
 
 if TYPE_CHECKING:
@@ -32,13 +35,13 @@ if TYPE_CHECKING:
 
     from nearcast.nats.connection import Connection
 
-__all__ = ["CALLER", "Endpoint", "NoAnswerError", "RefusedError", "RemoteError", "Server", "StaleTermError", "call"]
+__all__ = ["CALLER", "Endpoint", "NoAnswerError", "RemoteError", "Server", "StaleTermError", "call"]
 
 _log = logging.getLogger(__name__)
 CALLER: ContextVar[str] = ContextVar("caller", default="anonymous")
 """Who sent the request that is being answered: the user whose inbox gets the answer."""
 _LONGEST_ERROR = 2000
-_MOST_REQUESTS = 1000  # that one server answers at the same time
+_MOST_REQUESTS, _MOST_OF_A_CALLER = 1000, 250  # that one server answers at the same time
 T = TypeVar("T")
 
 
@@ -48,10 +51,6 @@ class NoAnswerError(NearcastError, TimeoutError):
     def __init__(self, message: str, *, nobody_listens: bool) -> None:
         super().__init__(message)
         self.nobody_listens = nobody_listens
-
-
-class RefusedError(NearcastError, PermissionError):
-    """The broker does not let this user ask."""
 
 
 class RemoteError(NearcastError):
@@ -104,7 +103,7 @@ async def _request(connection: Connection, subject: str, payload: bytes, reply: 
     if not reply:
         if connection.credentials is None:
             return await connection.request(subject, payload, timeout=timeout)
-        with connection.refusal_of(subject) as refusal:
+        with connection.refusals.awaited(subject) as refusal:
             asked = asyncio.ensure_future(connection.request(subject, payload, timeout=timeout))
             try:
                 await asyncio.wait((asked, refusal), return_when=asyncio.FIRST_COMPLETED)
@@ -160,6 +159,7 @@ class Server:
         self._service: Service | None = None
         self._subscriptions: list[Any] = []
         self._tasks = TaskSet()
+        self._of_caller: Counter[str] = Counter()  # requests that are being answered
 
     async def start(self) -> None:
         """Listen from now on."""
@@ -200,18 +200,30 @@ class Server:
         return take
 
     def _take(self, endpoint: Endpoint, subject: str, reply: str, payload: bytes) -> None:
+        caller = subjects.inbox_owner(reply) if self._connection.credentials is not None else ""
+        busy = None
         if len(self._tasks) >= _MOST_REQUESTS:
             busy = NearcastError(f"busy: {_MOST_REQUESTS} other requests are being answered")
+        elif caller and self._of_caller[caller] >= _MOST_OF_A_CALLER:
+            busy = NearcastError(f"busy: {_MOST_OF_A_CALLER} other requests of {caller} are being answered")
+        if busy is not None:
             drop("request", endpoint.subject, busy)
             self._send(endpoint, reply, _error_headers("500", busy), b"")
             return
-        self._tasks.spawn(self._answer(endpoint, subject, reply, payload), name=endpoint.subject)
+        self._of_caller[caller] += 1
+        task = self._tasks.spawn(self._answer(endpoint, subject, reply, payload, caller), name=endpoint.subject)
+        task.add_done_callback(lambda _: self._answered(caller))
 
-    async def _answer(self, endpoint: Endpoint, subject: str, reply: str, payload: bytes) -> None:
+    def _answered(self, caller: str) -> None:
+        self._of_caller[caller] -= 1
+        if not self._of_caller[caller]:
+            del self._of_caller[caller]
+
+    async def _answer(self, endpoint: Endpoint, subject: str, reply: str, payload: bytes, caller: str) -> None:
         codec: Any = getattr(msgspec, endpoint.encoding)
         headers, body = b"", b""
-        if self._connection.credentials is not None and reply.startswith("_INBOX."):
-            CALLER.set(reply.split(".")[1])  # of this task alone
+        if caller:
+            CALLER.set(caller)  # of this task alone
         try:
             request = decode(payload, endpoint.request, endpoint.encoding) if payload else _empty(endpoint.request)
             if endpoint.scope is not None and subject != f"{endpoint.subject}.{endpoint.scope(request)}":

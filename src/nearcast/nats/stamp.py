@@ -3,16 +3,19 @@
 Headers are expensive (three of them halve what NATS delivers), so all is packed into the one header that
 stores need anyway to drop duplicates:
 
-    Nats-Msg-Id: <publisher>~<incarnation>:<home>:<microseconds since 1970>:<number>[;<n>]
+    Nats-Msg-Id: <publisher>~<incarnation>:<home>:<microseconds since 1970>:<number>[-<back>.<count>][;<n>]
 
 The incarnation is drawn by each client process, so that two processes of one name never make the same id;
 `<publisher>~<incarnation>` is the *source*. Numbers count from 1 for each source and concrete topic. The microseconds
-are the message's time, the same at every store. What is no number (`mqtt_id`) does not count. `;<n>` marks the n-th
-notification made from that publication, `;d<n>` the dead letter that it became at the n-th attempt.
+are the message's time, the same at every store. What is no number (`mqtt_id`) does not count. `-<back>.<count>` says
+that the client gave up publications before this one: as many as `count`, the first of them `back` numbers before it.
+`;<n>` marks the n-th notification made from that publication, `;d<n>` the dead letter that it became at the n-th
+attempt.
 """
 
 from __future__ import annotations
 
+import re
 import secrets
 import string
 from dataclasses import dataclass
@@ -27,6 +30,7 @@ __all__ = [
     "dead_letter_block",
     "dead_letter_id",
     "dead_letter_origin",
+    "given_up",
     "header_block",
     "is_forged",
     "is_late",
@@ -35,7 +39,9 @@ __all__ = [
     "mqtt_id",
     "new_incarnation",
     "notification_id",
+    "number_field",
     "parse_stamp",
+    "publication_key",
     "reason_of",
     "retry_block",
     "settled_letter",
@@ -47,15 +53,21 @@ __all__ = [
 ANONYMOUS = b"anonymous:"
 """How the ids begin that workers give to publications of devices that send none."""
 
+_NO_SOURCE = ANONYMOUS[:-1]
 _FIELD = b"Nats-Msg-Id:"
 _START = b"NATS/1.0\r\nNats-Msg-Id: "
+_ID_AT = len(_START)
 _REASON = b"Nearcast-Reason: "
 _LATE = b"Nearcast-Late: "
 _SETTLED = b";settled"
 _END = b"\r\n\r\n"
 _PLAIN_BYTES = len(_START) + len(_END)  # of a block with an id and nothing else, besides the id
 _LATEST_US = 1 << 53  # year 2255; what claims to be later has no time
+_DIGITS = 15  # of a number at most: below 2**53, which is what may travel
+_LONGEST_TIME = 19  # digits of microseconds
+_LONGEST_ID = 1024  # bytes; ours are below 200. Pages, cursors and marks carry ids, and are limited
 _INCARNATION_LETTERS = string.digits + string.ascii_lowercase
+_NUMBER_WITH_GIVEN_UP = re.compile(rb"(\d{1,15})-(\d{1,15})\.(\d{1,15})")
 
 
 @dataclass(frozen=True)
@@ -88,6 +100,20 @@ def header_block(message_id: bytes) -> bytes:
 def notification_id(origin: bytes, number: int) -> bytes:
     """The id of the n-th notification made from a publication: the same wherever and however often it is made."""
     return b"%b;%d" % (origin, number)
+
+
+def number_field(number: int, first: int, last: int) -> str:
+    """The last field of the id of a publication whose client gave up the numbers from `first` to `last` before it."""
+    return f"{number}-{number - first}.{last - first + 1}"
+
+
+def given_up(message_id: bytes) -> tuple[int, int] | None:
+    """The first and the last of the numbers that the client of a publication says it gave up; mostly nothing."""
+    found = _NUMBER_WITH_GIVEN_UP.fullmatch(message_id.rpartition(b":")[2])
+    if found is None:
+        return None
+    number, back, count = map(int, found.groups())
+    return (number - back, number - back + count - 1) if 0 < count <= back < number else None
 
 
 def mqtt_id(home: str, topic: str, published_us: int, sequence: str) -> bytes:
@@ -131,7 +157,8 @@ def settled_letter(settlement_id: bytes) -> bytes:
 def dead_letter_origin(letter_id: bytes) -> tuple[bytes, int]:
     """The id of the publication that a dead letter is about, and how many attempts it has had."""
     origin, mark, attempts = letter_id.rpartition(b";d")
-    return (origin, int(attempts)) if mark and attempts.isdigit() else (letter_id, 1)
+    known = mark and attempts.isdigit() and len(attempts) <= _DIGITS
+    return (origin, int(attempts)) if known else (letter_id, 1)
 
 
 def late_block(message_id: bytes, attempt: int) -> bytes:
@@ -145,8 +172,8 @@ def attempt_of(headers: bytes) -> int:
     at = headers.find(_LATE)
     if at < 0:
         return 0
-    digits = headers[at + len(_LATE) : headers.index(b"\r\n", at)]
-    return int(digits) if digits.isdigit() else 1
+    digits = _rest_of_line(headers, at + len(_LATE))
+    return int(digits) if digits.isdigit() and len(digits) <= _DIGITS else 1
 
 
 def is_late(headers: bytes, message_id: bytes) -> bool:
@@ -157,17 +184,26 @@ def is_late(headers: bytes, message_id: bytes) -> bool:
 def reason_of(headers: bytes) -> str:
     """Why a dead letter is one, or nothing."""
     at = headers.find(_REASON)
-    return headers[at + len(_REASON) : headers.index(b"\r\n", at)].decode() if at >= 0 else ""
+    return _rest_of_line(headers, at + len(_REASON)).decode(errors="replace") if at >= 0 else ""
 
 
 def stamp_of(headers: bytes) -> bytes:
-    """The message id in a raw header block, or nothing when there is none."""
+    """The message id in a raw header block, or nothing when there is none, or one that is too long to be an id."""
     if headers.startswith(_START):  # a block that we wrote: no other field comes first
-        return headers[len(_START) : headers.index(b"\r\n", len(_START))]
-    at = headers.find(_FIELD)
-    if at < 0:
-        return b""
-    return headers[at + len(_FIELD) : headers.index(b"\r\n", at)].strip()
+        end = headers.find(b"\r\n", _ID_AT)
+        found = headers[_ID_AT:end] if end >= 0 else headers[_ID_AT:]
+    else:
+        at = headers.find(_FIELD)
+        if at < 0:
+            return b""
+        found = _rest_of_line(headers, at + len(_FIELD)).strip()
+    return found if len(found) <= _LONGEST_ID else b""
+
+
+def _rest_of_line(headers: bytes, at: int) -> bytes:
+    """Up to the end of the line, or of the block: a broker does not check how a publisher ends it."""
+    end = headers.find(b"\r\n", at)
+    return headers[at:end] if end >= 0 else headers[at:]
 
 
 def message_time(message_id: bytes) -> int:
@@ -191,17 +227,31 @@ def is_forged(topic: str, message_id: bytes) -> bool:
 def source_and_number(message_id: bytes) -> tuple[str, int] | None:
     """What tells a publication from the others of its topic; nothing for an id that Nearcast did not make."""
     parts = message_id.split(b":")
-    if len(parts) != 4 or not parts[3].isdigit():
+    if len(parts) != 4 or (number := _number(parts[3])) is None:
         return None
-    return str(parts[0], "utf-8", "replace"), int(parts[3])
+    return str(parts[0], "utf-8", "replace"), number
+
+
+def publication_key(message_id: bytes) -> tuple[bytes, int] | None:
+    """The source, as it stands in the id, and the number; nothing for an id that tells none, or a worker gave."""
+    parts = message_id.split(b":")
+    if len(parts) != 4 or parts[0] == _NO_SOURCE or (number := _number(parts[3])) is None:
+        return None
+    return parts[0], number
+
+
+def _number(field: bytes) -> int | None:
+    if field.isdigit() and len(field) <= _DIGITS:
+        return int(field)
+    found = _NUMBER_WITH_GIVEN_UP.fullmatch(field)
+    return int(found[1]) if found is not None else None
 
 
 def parse_stamp(message_id: bytes) -> Stamp:
     """Take a message id apart. One that Nearcast did not make is an id and nothing more."""
     text = message_id.decode("utf-8", "replace")
     parts = text.partition(";")[0].split(":")
-    if len(parts) != 4 or not parts[2].isdecimal():
+    if len(parts) != 4 or not parts[2].isdecimal() or len(parts[2]) > _LONGEST_TIME:
         return Stamp(text, "", "", 0)
     publisher, _, incarnation = parts[0].partition("~")
-    number = int(parts[3]) if parts[3].isdecimal() else 0
-    return Stamp(text, publisher, parts[1], int(parts[2]), incarnation, number)
+    return Stamp(text, publisher, parts[1], int(parts[2]), incarnation, _number(parts[3].encode()) or 0)

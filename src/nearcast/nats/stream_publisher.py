@@ -43,14 +43,10 @@ decode_acknowledgement = decoder(Acknowledgement, "json")
 
 
 class StreamPublisher:
-    """Publications through one inbox for acknowledgements."""
+    """Publishes through one connection."""
 
     def __init__(self, connection: Connection, timeout: float = 5.0) -> None:
         self._connection, self._timeout = connection, timeout
-        self._inbox = connection.new_inbox()
-        self._waiting: dict[str, _Acknowledgements] = {}
-        self._requests = 0
-        self._listening = False
 
     async def publish(self, messages: Sequence[OutgoingMessage]) -> int:
         """Store messages, each acknowledged; returns how many a stream had already under their ids."""
@@ -87,29 +83,19 @@ class StreamPublisher:
         return await self._acknowledged_blocks(_blocks(messages))
 
     async def _acknowledged_blocks(self, messages: Sequence[tuple[str, bytes, bytes]]) -> _Acknowledgements:
-        if not self._listening:
-            self._listening = True
-            await self._connection.subscribe_raw(f"{self._inbox}.*", self._arrived)
-        self._requests += 1
-        token = str(self._requests)
-        acknowledgements = self._waiting[token] = _Acknowledgements(len(messages))
-        try:
-            async with asyncio.timeout(self._timeout):
-                await self._send(messages, f"{self._inbox}.{token}")
-                await acknowledgements.done.wait()
-        except TimeoutError:
-            missing, count = acknowledgements.missing, len(messages)
-            raise StreamError(f"{missing} of {count} messages were not acknowledged in {self._timeout:g} s") from None
-        finally:
-            del self._waiting[token]
+        acknowledgements = _Acknowledgements(len(messages))
+        async with self._connection.replies.expect(acknowledgements.take) as reply:
+            try:
+                async with asyncio.timeout(self._timeout):
+                    await self._send(messages, reply)
+                    await acknowledgements.done.wait()
+            except TimeoutError:
+                missing, count = acknowledgements.missing, len(messages)
+                problem = f"{missing} of {count} messages were not acknowledged in {self._timeout:g} s"
+                raise StreamError(problem) from None
         if acknowledgements.problem:
             raise StreamError(f"a message for {messages[0][0]} was refused: {acknowledgements.problem}")
         return acknowledgements
-
-    def _arrived(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
-        acknowledgements = self._waiting.get(subject.rpartition(".")[2])
-        if acknowledgements is not None:
-            acknowledgements.take(payload, headers)
 
 
 def _blocks(messages: Sequence[OutgoingMessage]) -> list[tuple[str, bytes, bytes]]:

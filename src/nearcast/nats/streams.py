@@ -1,11 +1,9 @@
-"""Reads JetStream streams in bulk by *direct get* batches: no consumer, no state at the server.
-
-`DirectGet` gives what the server sent, raw; `StreamReader` gives stored messages.
-"""
+"""Reads JetStream streams in bulk by *direct get* batches: no consumer, no state at the server."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -19,14 +17,16 @@ from nats.js.errors import NotFoundError
 from nearcast.errors import NearcastError
 from nearcast.nats.boundary import MalformedError, decode
 from nearcast.nats.stamp import message_time, stamp_of
+from nearcast.nats.subject_text import subject_text
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
     from nearcast.nats.connection import Connection
 
 __all__ = [
     "FIRST_STORED",
     "Batch",
-    "DirectGet",
     "RawBatch",
     "StoredEntry",
     "StreamBounds",
@@ -39,9 +39,11 @@ __all__ = [
 FIRST_STORED = b"Nearcast-First-Stored:"
 """Header field of a message that one replica gave another: when it was stored first, in microseconds."""
 
+_ADDED = b"Nats-Stream: "  # where a store's own header fields begin; no subject has a space
 _TIMEOUT = 5.0
 # Messages of one request: enough to keep the connection busy, few enough for the server's send buffer.
 _PAGE = 5_000
+_FRAME = 1024  # of an answer, and of the message in it
 _BATCH_BYTES = 8 << 20  # payloads may be large, and all answers to a request are in memory
 
 
@@ -87,7 +89,7 @@ class RawBatch:
 
     def take(self, payload: bytes, headers: bytes) -> None:
         """One answer; a status instead of a message ends the batch."""
-        if not headers.startswith(b"NATS/1.0 "):
+        if not headers.startswith(b"NATS/1.0 ") or _ADDED in headers:  # a publisher may have written a status, too
             self.payloads.append(payload)
             self.headers.append(headers)
             return
@@ -98,6 +100,10 @@ class RawBatch:
         elif status != b"404":  # 404: nothing there, which is an empty batch
             self.problem = headers[9:].split(b"\r\n", 1)[0].decode()
         self.done.set()
+
+    def entries(self) -> list[StoredEntry]:
+        """The messages, parsed."""
+        return [parse_entry(*answer) for answer in zip(self.payloads, self.headers, strict=True)]
 
 
 class _StreamName(msgspec.Struct):
@@ -126,43 +132,6 @@ class _StreamPage(msgspec.Struct):
     error: _ListError | None = None
 
 
-class DirectGet:
-    """Direct-get batches through one inbox. prefix: of the JetStream API, which names the store."""
-
-    def __init__(self, connection: Connection, timeout: float = _TIMEOUT) -> None:
-        self._connection, self._timeout = connection, timeout
-        self._inbox = connection.new_inbox()
-        self._batches: dict[str, RawBatch] = {}
-        self._requests = 0
-        self._listening = False
-
-    async def fetch(self, stream: str, prefix: str, request: dict[str, object]) -> RawBatch:
-        """One request, all its answers. Raises StreamError when the store refuses, or does not answer in time."""
-        if not self._listening:
-            self._listening = True
-            await self._connection.subscribe_raw(f"{self._inbox}.*", self._arrived)
-        self._requests += 1
-        token = str(self._requests)
-        batch = self._batches[token] = RawBatch()
-        try:
-            reply = f"{self._inbox}.{token}"
-            self._connection.send(f"{prefix}.DIRECT.GET.{stream}", b"", json.dumps(request).encode(), reply)
-            async with asyncio.timeout(self._timeout):
-                await batch.done.wait()
-        except TimeoutError:
-            raise StreamError(f"stream {stream}: the store did not answer within {self._timeout:g} s") from None
-        finally:
-            del self._batches[token]
-        if batch.problem:
-            raise StreamError(f"stream {stream}: {batch.problem}")
-        return batch
-
-    def _arrived(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
-        batch = self._batches.get(subject.rpartition(".")[2])
-        if batch is not None:
-            batch.take(payload, headers)
-
-
 @dataclass(frozen=True)
 class Batch:
     """Entries in order. exhausted: there was no more when the batch was read, up to `last_sequence`."""
@@ -178,12 +147,15 @@ class StreamReader:
     def __init__(self, connection: Connection, prefix: str = "$JS.API", timeout: float = _TIMEOUT) -> None:
         self._connection, self._prefix, self._timeout = connection, prefix, timeout
         self._jsm = connection.jsm(prefix=prefix, timeout=timeout)
-        self._direct = DirectGet(connection, timeout)
 
     @property
     def is_connected(self) -> bool:
         """Whether the store can be asked just now."""
         return self._connection.is_connected
+
+    def can_pass_on(self, entry: StoredEntry) -> bool:
+        """Whether a message and what tells it from others fit into one answer. A broker takes no larger one."""
+        return len(entry.payload) + len(entry.id) + 4 * len(entry.subject) + _FRAME <= self._connection.max_payload
 
     async def bounds(self, stream: str) -> StreamBounds:
         """What the stream holds now."""
@@ -218,7 +190,7 @@ class StreamReader:
         request: dict[str, object] = {"seq": start, "batch": min(limit, _PAGE), "max_bytes": _BATCH_BYTES}
         if subject:
             request["next_by_subj"] = subject
-        return await self._direct.fetch(stream, self._prefix, request)
+        return await self._fetch(stream, request)
 
     async def read(
         self,
@@ -236,51 +208,71 @@ class StreamReader:
             request["seq"] = start
         else:
             request["start_time"] = _rfc3339(since_us)
-        raw = await self._direct.fetch(stream, self._prefix, request)
-        entries = [parse_entry(*answer) for answer in zip(raw.payloads, raw.headers, strict=True)]
-        # A store leaves a damaged message out, and goes on counting it as pending.
+        raw = await self._fetch(stream, request)
+        entries = raw.entries()
+        # A store leaves a damaged message out, and keeps counting it as pending.
         return Batch(entries, raw.pending == 0 or not entries, raw.last_sequence)
 
     async def read_range(self, stream: str, subject: str, low: int, high: int) -> list[StoredEntry]:
         """All messages of a subject with low <= sequence < high."""
         found: list[StoredEntry] = []
+        async with contextlib.aclosing(self.pages(stream, subject, low, high)) as pages:
+            async for page in pages:
+                found += page
+        return found
+
+    async def pages(self, stream: str, subject: str, low: int, high: int) -> AsyncGenerator[list[StoredEntry], None]:
+        """The same in parts: there may be more than fits into memory."""
         while low < high:
             batch = await self.read(stream, subject, low, min(high - low, _PAGE))
-            found.extend(entry for entry in batch.entries if entry.sequence < high)
+            yield [entry for entry in batch.entries if entry.sequence < high]
             if batch.exhausted or batch.entries[-1].sequence >= high - 1:
                 break
             low = batch.entries[-1].sequence + 1
-        return found
 
     async def last(self, stream: str, subject: str) -> StoredEntry | None:
         """The last message of a subject."""
-        raw = await self._direct.fetch(stream, self._prefix, {"multi_last": [subject], "batch": 1})
-        return parse_entry(raw.payloads[0], raw.headers[0]) if raw.payloads else None
+        raw = await self._fetch(stream, {"multi_last": [subject], "batch": 1})
+        return next(iter(raw.entries()), None)
+
+    async def _fetch(self, stream: str, request: dict[str, object]) -> RawBatch:
+        """One request, all its answers. Raises StreamError when the store refuses, or does not answer in time."""
+        batch, subject = RawBatch(), f"{self._prefix}.DIRECT.GET.{stream}"
+        async with self._connection.replies.expect(batch.take) as reply:
+            self._connection.send(subject, b"", json.dumps(request).encode(), reply)
+            try:
+                async with asyncio.timeout(self._timeout):
+                    await batch.done.wait()
+            except TimeoutError:
+                raise StreamError(f"stream {stream}: the store did not answer within {self._timeout:g} s") from None
+        if batch.problem:
+            raise StreamError(f"stream {stream}: {batch.problem}")
+        return batch
 
 
 def parse_entry(payload: bytes, headers: bytes) -> StoredEntry:
     """A stored message from one answer of a direct get."""
-    message_id, own = stamp_of(headers), headers.index(b"Nats-Stream:")
-    # What the store adds stands behind the message's own headers, in this order.
-    _, subject, sequence, stored, _ = headers[own:].split(b"\r\n", 4)
-    stored_us = 0
-    if FIRST_STORED in headers[:own]:
-        first_stored = header_field(headers, FIRST_STORED)
-        stored_us = int(first_stored) if first_stored.isdigit() and len(first_stored) <= 16 else 0
-    stored_us = stored_us or _microseconds(stored[16:])
-    return StoredEntry(int(sequence[14:]), subject[14:].decode(), stored_us, message_id, payload)
+    # What the store adds stands behind the message's own headers, in this order. These may have the same fields.
+    at = headers.rindex(_ADDED)
+    own = headers[:at]
+    message_id = stamp_of(own)
+    _, subject, sequence, stored, _ = headers[at:].split(b"\r\n", 4)
+    first_stored = header_field(own, FIRST_STORED)
+    known = first_stored.isdigit() and len(first_stored) <= 16
+    stored_us = (int(first_stored) if known else 0) or _microseconds(stored[16:])
+    return StoredEntry(int(sequence[14:]), subject_text(subject[14:]), stored_us, message_id, payload)
 
 
 def original_headers(headers: bytes) -> bytes:
     """The header block that a message was published with: what the store adds stands behind it."""
-    block = headers[: headers.index(b"Nats-Stream:")]
+    block = headers[: headers.rindex(_ADDED)]
     return b"" if block == b"NATS/1.0\r\n" else block + b"\r\n"
 
 
 def header_field(headers: bytes, name: bytes) -> bytes:
     """The value of a field (its name with the colon), or nothing."""
     at = headers.find(name)
-    return headers[at + len(name) : headers.index(b"\r\n", at)].strip() if at >= 0 else b""
+    return headers[at + len(name) :].partition(b"\r\n")[0].strip() if at >= 0 else b""
 
 
 def _microseconds(text: bytes) -> int:

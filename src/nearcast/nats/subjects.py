@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import re
+from functools import lru_cache
+
+from nearcast.domain.topic import matches
 
 __all__ = [
     "ADVERTISEMENTS",
@@ -24,6 +27,7 @@ __all__ = [
     "client_request",
     "coordinator",
     "copies",
+    "data_cluster",
     "dead_letters",
     "feed",
     "feed_stream",
@@ -32,10 +36,12 @@ __all__ = [
     "history",
     "history_scope",
     "history_scopes",
+    "inbox_owner",
     "is_answerable",
     "is_notification",
     "marks",
     "marks_of_family",
+    "may_keep",
     "mqtt_kept",
     "notifications",
     "publications",
@@ -58,6 +64,7 @@ __all__ = [
 ]
 
 _SPELT_OUT = re.compile(r"[^A-Za-z0-9-]")
+_SPELT_BYTES = re.compile(r"(?:_[0-9a-f]{2})+")
 _ROUTED_REPLY = re.compile(r"_GR_\.[^.]+\.[^.]+\.")  # what a gateway writes before the reply of a request
 _LONGEST_NAME, _LONGEST_START = 240, 190  # a file name has at most 255 bytes, its suffix among them
 
@@ -182,8 +189,13 @@ def history_scopes(pattern: str) -> list[str]:
 
 
 def replica(site: str, verb: str) -> str:
-    """Request to the agent of a site about what its store has: `digests`, `runs` or `hashes`."""
+    """Request to the agent of a site about what its store has: `digests`, `runs`, `hashes` or `progress`."""
     return f"api.store.{site}.{verb}"
+
+
+def progress(site: str) -> str:
+    """Request of a site's workers to its agent: how far publications were processed, as their stores know."""
+    return f"api.progress.{site}"
 
 
 def store_api(site: str) -> str:
@@ -201,6 +213,20 @@ def stream_name(topic: str) -> str:
     if len(name) <= _LONGEST_NAME:
         return name
     return f"{name[:_LONGEST_START]}__{hashlib.sha256(topic.encode()).hexdigest()[:40]}"
+
+
+@lru_cache(maxsize=4096)
+def may_keep(stream: str, subject: str) -> bool:
+    """Whether a stream of that name may keep what is published to a subject; a name with a hash does not tell."""
+    kind, _, name = subject.partition(".")
+    if kind == "fed":
+        return stream == feed_stream(name)
+    if "__" in stream:
+        return True
+    topic = _SPELT_BYTES.sub(
+        lambda found: bytes.fromhex(found.group().replace("_", "")).decode(errors="replace"), stream
+    )
+    return matches(topic, name)
 
 
 def worker(site: str, name: str) -> str:
@@ -254,8 +280,19 @@ def is_answerable(reply: str) -> bool:
     Brokers do not check what a user writes as its reply. Who answers to any subject lends its own rights to the
     sender: an error as answer to `$JS.edge.API.STREAM.DELETE.gps` would be a valid command to remove a stream.
     """
+    return _original_reply(reply).startswith(("_INBOX.", "ans."))
+
+
+def inbox_owner(reply: str) -> str:
+    """The user whose inbox a reply is; nothing for any other reply."""
+    levels = _original_reply(reply).split(".", 2)
+    return levels[1] if levels[0] == "_INBOX" and len(levels) == 3 else ""
+
+
+def _original_reply(reply: str) -> str:
+    """The reply as its sender wrote it: a gateway puts something in front."""
     routed = _ROUTED_REPLY.match(reply)
-    return reply[routed.end() if routed else 0 :].startswith(("_INBOX.", "ans."))
+    return reply[routed.end() if routed else 0 :]
 
 
 def client_request(verb: str, client: str) -> str:
@@ -291,6 +328,11 @@ def term_claim(site: str) -> str:
 def coordinator(noun: str, verb: str) -> str:
     """Request to the coordinator that leads."""
     return f"api.{noun}.{verb}"
+
+
+def data_cluster(verb: str) -> str:
+    """Request to the driver of the data cluster: state, quarantine, query, checks of what is to be added."""
+    return f"api.cluster.{verb}"
 
 
 def feed(dataset: str) -> str:

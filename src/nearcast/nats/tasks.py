@@ -46,7 +46,7 @@ def keep_cancellation() -> Iterator[None]:
     """A cancellation that code in this block takes for its own ends the block all the same.
 
     For code of others: nats-py swallows some, and so does `asyncio.wait_for` of Python 3.11 when its future is done
-    at the same moment. A loop around such code, cancelled once, would go on for ever.
+    at the same moment. A loop around such code, cancelled once, would never end.
     """
     task = asyncio.current_task()
     assert task is not None
@@ -90,7 +90,7 @@ async def gather_or_cancel(*work: Coroutine[Any, Any, T]) -> list[T]:
     """All results, in order. When one fails, or this is cancelled, the others are cancelled and awaited first."""
     tasks = [asyncio.create_task(coroutine) for coroutine in work]
     try:
-        if tasks:  # not `gather`: cancelled once, it cancels once, and waits for a task that goes on all the same
+        if tasks:  # not `gather`: cancelled once, it cancels once, and waits for a task that continues all the same
             await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
         for task in tasks:
             if task.done():

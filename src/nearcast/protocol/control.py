@@ -54,7 +54,7 @@ class ReportAnswer(msgspec.Struct, frozen=True):
 
     lease_s: how long after it sent the report the site may own durable topics; 0: not yet. clock: the coordinator's.
     sites: all that have registered, for a site that knows others.
-    state: the registry's identity. One that was lost and restored has another, and its revisions begin anew.
+    state: the registry's identity. One that was lost and restored has another, and its revisions start again.
     """
 
     term: Term
@@ -74,7 +74,7 @@ class Witness(msgspec.Struct, frozen=True):
 
 
 class Notice(msgspec.Struct, frozen=True):
-    """A site tells a client why it closes its connections, and for how long it goes on doing so."""
+    """A site tells a client why it closes its connections, and for how long it keeps doing so."""
 
     reason: Text
     seconds: Seconds = 0.0

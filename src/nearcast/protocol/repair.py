@@ -25,7 +25,7 @@ class DigestsRequest(msgspec.Struct, frozen=True, array_like=True):
 class DigestsAnswer(msgspec.Struct, frozen=True, array_like=True):
     """Bucket, count and digest of each. floor: before it messages were removed by the stream's limits.
 
-    next: where to go on; 0 at the end.
+    next: where to continue; 0 at the end.
     """
 
     digests: list[tuple[Count, Count, Hash]]
@@ -56,7 +56,7 @@ class HashesRequest(msgspec.Struct, frozen=True, array_like=True):
 
 
 class HashesAnswer(msgspec.Struct, frozen=True, array_like=True):
-    """Hash and sequence of each message; of those without an id apart. next: where to go on; 0 at the end.
+    """Hash and sequence of each message; of those without an id apart. next: where to continue; 0 at the end.
 
     left_out: how many messages without an id are too new to tell whether every replica has them.
     """

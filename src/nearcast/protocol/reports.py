@@ -16,6 +16,8 @@ from nearcast.domain.ranges import (
     Count,
     Figure,
     Histogram,
+    Latitude,
+    Longitude,
     Milliseconds,
     Name,
     ReportedTopic,
@@ -33,6 +35,7 @@ __all__ = [
     "BrokerFigures",
     "ClientReport",
     "ClientTopic",
+    "ReportedPosition",
     "SiteReport",
     "SiteWay",
     "TopicLag",
@@ -44,6 +47,7 @@ __all__ = [
 ]
 
 
+Position = tuple[Latitude, Longitude]
 MOST_CLIENTS = 100_000
 """Clients that one site reports."""
 
@@ -76,6 +80,7 @@ class ClientReport(msgspec.Struct, frozen=True):
 
     round_trips: measured, to a bounded number of sites, its home among them. moved: the way to its home has changed
     just now, or it has just come; the site tells the coordinator at once. 0 seconds: its last report here.
+    position: latitude and longitude, for maps; nothing is decided by it.
     """
 
     client: Name
@@ -84,6 +89,15 @@ class ClientReport(msgspec.Struct, frozen=True):
     topics: Annotated[list[ClientTopic], Meta(max_length=MOST_OF_A_CLIENT)] = []
     round_trips: RoundTrips = {}
     moved: bool = False
+    position: Position | None = None
+
+
+class ReportedPosition(msgspec.Struct, frozen=True):
+    """The part of a client's report that a map needs."""
+
+    client: Name
+    seconds: Annotated[float, Meta(ge=-1, le=1e9)]
+    position: Position | None = None
 
 
 class SiteWay(msgspec.Struct, frozen=True, array_like=True):

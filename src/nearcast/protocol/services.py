@@ -134,7 +134,7 @@ class HistoryRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TailRequest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a store appended lately, in the order in which it did, page by page; answered by a TailPage.
+    """What a store appended recently, in the order in which it did, page by page; answered by a TailPage.
 
     topic, notifications, results: as in a HistoryRequest. within_us: by the store's own clock, so that the asker's does
     not matter. cursor: where the page before ended.
@@ -157,7 +157,7 @@ class StoredMessage(msgspec.Struct, frozen=True, array_like=True):
 
 
 class HistoryPage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Matches in order, and where to go on; no cursor means that the end was reached.
+    """Matches in order, and where to continue; no cursor means that the end was reached.
 
     end: the store's last sequence when this page was read; a later request may ask for what came after it.
     before, remaining: the backward search is not over; ask again with these.
@@ -175,7 +175,7 @@ class HistoryPage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TailPage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Messages in the order of the store, and the sequence where to go on; no cursor means that the end was reached."""
+    """Messages in the order of the store, and the sequence where to continue; no cursor at the end."""
 
     messages: list[StoredMessage] = []
     cursor: Count | None = None
@@ -220,7 +220,7 @@ class RenewRequest(msgspec.Struct, frozen=True):
 
 
 class RenewAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Those that the agent does not know and the client must make anew."""
+    """Those that the agent does not know and the client must make again."""
 
     unknown: list[SharedSubscription] = []
 

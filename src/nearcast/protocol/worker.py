@@ -45,7 +45,7 @@ class WorkerAssignment(msgspec.Struct, frozen=True):
     credentials: str = ""  # the file to connect with
 
 
-_MOST_IN_HAND = 1_000_000
+_MOST_IN_FLIGHT = 1_000_000
 Moment = Annotated[float, Meta(ge=0, le=3600)]
 
 
@@ -114,19 +114,19 @@ class SpoolEntry(msgspec.Struct, frozen=True, array_like=True):
 class SourcePosition(msgspec.Struct, frozen=True, array_like=True):
     """How far a member is with a source's publications to a durable topic.
 
-    next: the number whose turn it is. in_hand: those that it has not marked yet, as first and last of ranges.
+    next: the number whose turn it is. in_flight: those that it has not marked yet, as first and last of ranges.
     """
 
     topic: AnyTopic
     source: Text
     next: Count
-    in_hand: list[Count] = []
+    in_flight: list[Count] = []
 
     def __post_init__(self) -> None:
         """They are counted one by one."""
-        pairs = list(zip(self.in_hand[::2], self.in_hand[1::2], strict=True))
-        if any(first > last for first, last in pairs) or sum(last - first for first, last in pairs) > _MOST_IN_HAND:
-            raise ValueError(f"in_hand is first and last of ranges; allowed: {_MOST_IN_HAND} numbers")
+        pairs = list(zip(self.in_flight[::2], self.in_flight[1::2], strict=True))
+        if any(first > last for first, last in pairs) or sum(last - first for first, last in pairs) > _MOST_IN_FLIGHT:
+            raise ValueError(f"in_flight is first and last of ranges; allowed: {_MOST_IN_FLIGHT} numbers")
 
 
 class SpoolPage(msgspec.Struct, frozen=True):

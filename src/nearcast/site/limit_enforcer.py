@@ -44,6 +44,7 @@ class _Client(msgspec.Struct):
     cid: int = msgspec.field(name="id", default=0)
     account: str = msgspec.field(name="acc", default="")
     jwt: str = ""
+    mqtt_client: str = msgspec.field(name="client_id", default="")
 
 
 class _ReceivedCounts(msgspec.Struct):
@@ -147,7 +148,7 @@ class LimitEnforcer:
             _log.warning("%s: limits of those who are connected are not known: %s", self._site.name, error)
             return
         for one in found["connections"]:
-            sender = _sender(one.get("account", ""), one.get("jwt", ""))
+            sender = _sender(one.get("account", ""), one.get("jwt", ""), one.get("mqtt_client", ""))
             if sender is not None:
                 sent = Sent(one["in_msgs"], one["in_bytes"])
                 for close in self.limits.connected(one["cid"], sender, time.monotonic(), sent):
@@ -156,7 +157,7 @@ class LimitEnforcer:
     def _connected(self, subject: str, reply: str, event: _Event) -> None:
         if event.server.id != self._server:
             return
-        sender = _sender(event.client.account, event.client.jwt)
+        sender = _sender(event.client.account, event.client.jwt, event.client.mqtt_client)
         if sender is not None:
             for close in self.limits.connected(event.client.cid, sender, time.monotonic()):
                 self._close(close)
@@ -182,7 +183,7 @@ class LimitEnforcer:
                     tenant.name, close.sender.user, f"site {self._site.name}: {close.reason}", close.seconds
                 )
         except (NatsError, TimeoutError, OSError) as error:
-            _log.debug("%s was not told: %s", close.sender.user, error)
+            _log.debug("%s: notice not sent: %s", close.sender.user, error)
         finally:
             self._kick(close.cid)
 
@@ -193,11 +194,11 @@ class LimitEnforcer:
         self._connection.send(f"$SYS.REQ.SERVER.{self._server}.KICK", b"", body, self._connection.new_inbox())
 
 
-def _sender(account: str, token: str) -> Sender | None:
+def _sender(account: str, token: str, mqtt_client: str) -> Sender | None:
     """Who a connection is by its token, which the broker has checked; none for the brokers' own."""
     try:
         claims = read_token(token)
     except InputError:
         return None
     tags = claims.nats.get("tags", [])
-    return Sender(account, claims.name, tagged_limits(tags), tagged_role(tags) in _TRUSTED)
+    return Sender(account, claims.name, tagged_limits(tags), tagged_role(tags) in _TRUSTED, mqtt_client)

@@ -29,7 +29,7 @@ class SecurityReload:
     """Watches the files of a site's security, and has its servers read them again when they change.
 
     accounts: the folder in which the broker keeps what it was told of tenants; the store learns of it from here.
-    store_config: makes the store's configuration anew.
+    store_config: makes the store's configuration again.
     """
 
     def __init__(
@@ -44,7 +44,6 @@ class SecurityReload:
         self._security, self._accounts = security, accounts
         self._broker, self._store, self._store_file, self._store_config = broker, store, store_file, store_config
         self._task: asyncio.Task[None] | None = None
-        self.reloads = 0
 
     def start(self) -> None:
         """Watch from now on."""
@@ -84,5 +83,4 @@ class SecurityReload:
         for server in (self._broker, self._store):
             if server is not None and server.pid is not None:
                 os.kill(server.pid, signal.SIGHUP)
-        self.reloads += 1
         _log.info("site %s: certificates and accounts were read again", self._security.site)

@@ -51,6 +51,7 @@ def broker_config(
         f'listen: "{site.host}:{site.port}"',
         accounts,
         f'http: "{site.monitor_host}:{site.monitor_port}"',
+        *([f'http_base_path: "{site.monitor_path}"'] if site.monitor_path else []),
         f"max_payload: {site.limits.max_payload + RESERVED_BYTES}",
         f"max_connections: {site.limits.max_connections}",
         f"max_pending: {site.limits.max_pending}",
@@ -111,7 +112,7 @@ async def fetch_monitoring(site: SiteSpec, path: str) -> Any:
 
     def fetch() -> Any:
         with urllib.request.urlopen(
-            f"http://{site.monitor_host}:{site.monitor_port}/{path}", timeout=_TIMEOUT
+            f"http://{site.monitor_host}:{site.monitor_port}{site.monitor_path}/{path}", timeout=_TIMEOUT
         ) as answer:
             return json.load(answer)
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import secrets
 from dataclasses import replace
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from nearcast.errors import InputError, NearcastError
 from nearcast.nats.identity.credentials import read_credentials, write_secret
@@ -66,6 +69,10 @@ class Site:
         await self.start_broker()
         await self.start_rest()
 
+    @property
+    def _monitor_path_file(self) -> Path:
+        return self.run_directory / "monitor_path"
+
     async def start_broker(self) -> None:
         """Start the broker alone; sites that start together do this first, so that they find each other."""
         refuse_ports_in_use(self)
@@ -73,16 +80,28 @@ class Site:
         self.run_directory.mkdir(parents=True, exist_ok=True)
         self.security = site_security(self.deployment, self.spec.name)
         refuse_open_site(self.deployment, self.spec, self.security)
+        self._monitor_path_file.unlink(missing_ok=True)
+        if self.security is not None:
+            # The monitoring port tells everybody on this machine the tokens of all connections, and the token of an
+            # MQTT device is its password. It asks for no credentials, so its paths are secret.
+            path = f"/{secrets.token_hex(16)}"
+            write_secret(self._monitor_path_file, path)
+            self.spec = msgspec.structs.replace(self.spec, monitor_path=path)
         config = broker_config(self.spec, self.deployment.peers(self.spec.name), self.run_directory, self.security)
         self.broker = self._server("broker", config, self.spec.port)
         await self.broker.start()
 
     async def wait_for_gateways(self, sites: Sequence[str]) -> None:
-        """Wait until the broker has a gateway to each of these other sites: before that, messages to them are lost."""
-        others = set(sites) - {self.spec.name}
+        """Wait until the broker has a gateway to each of these other sites: before that, messages to them are lost.
+
+        The broker may be run by another process of this user.
+        """
+        others, spec = set(sites) - {self.spec.name}, self.spec
+        if not spec.monitor_path and self._monitor_path_file.exists():
+            spec = msgspec.structs.replace(spec, monitor_path=self._monitor_path_file.read_text())
 
         async def check() -> None:
-            joined = (await fetch_monitoring(self.spec, "gatewayz")).get("outbound_gateways", {})
+            joined = (await fetch_monitoring(spec, "gatewayz")).get("outbound_gateways", {})
             if missing := others - joined.keys():
                 raise NearcastError(f"site {self.spec.name} found no gateway to {', '.join(sorted(missing))}")
 

@@ -5,7 +5,7 @@ was sent. It ends before the coordinator may give the site's topics away, becaus
 report arrived, and takes longer. No clocks are compared. A site whose lease has ended owns durable topics again when it
 has done what the records say that came with the next grant: its topics may have been given away.
 
-While no coordinator answers, a lease that has not ended goes on with witnesses from a majority of all sites
+While no coordinator answers, a lease that has not ended is extended with witnesses from a majority of all sites
 (`nearcast.domain.lease_times`).
 """
 

@@ -23,8 +23,9 @@ from nearcast.site.process_groups import kill_session
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from pathlib import Path
+    from typing import BinaryIO
 
-__all__ = ["REFUSED", "SupervisedProcess"]
+__all__ = ["REFUSED", "SupervisedProcess", "die_with_parent"]
 
 _log = logging.getLogger(__name__)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 10.0
@@ -36,7 +37,7 @@ REFUSED = os.EX_CONFIG
 """The exit code of a process that cannot work as it is configured: at its first start it is not tried again."""
 
 
-def _die_with_parent(number: int) -> None:
+def die_with_parent(number: int) -> None:
     """Ask Linux to end this process when its parent dies, so that a killed supervisor leaves nothing behind."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, number)  # PR_SET_PDEATHSIG
@@ -98,13 +99,13 @@ class SupervisedProcess:
         await self._end(grace)
 
     async def _launch(self) -> None:
-        with self.log_file.open("ab") as log:
+        with _private_log(self.log_file) as log:
             self._process = await asyncio.create_subprocess_exec(
                 *self.command,
                 stdin=asyncio.subprocess.PIPE if self.stdin else asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                preexec_fn=partial(_die_with_parent, self.orphaned),
+                preexec_fn=partial(die_with_parent, self.orphaned),
                 start_new_session=True,
             )
         if self._process.stdin is not None:
@@ -194,3 +195,8 @@ class SupervisedProcess:
     def _last_log_line(self) -> str:
         lines = self.log_file.read_text(errors="replace").splitlines()
         return lines[-1] if lines else "its log is empty"
+
+
+def _private_log(path: Path) -> BinaryIO:
+    """A file to append to that nobody else on this machine may read: logs name users and topics."""
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "ab")

@@ -7,6 +7,7 @@ closed here is no client of ours, or one of several with the same credentials.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -25,6 +26,7 @@ _REQUESTS_PER_S, _REQUEST_BYTES = 20.0, 20_000.0  # reports, renewals, requests
 _BURST_S = 30.0  # what a client that was away sends at once when it is back
 _BURST_MESSAGES, _BURST_BYTES = 4096.0, 8e6  # or this much: what the client library has in flight
 _USERS_COUNTED = 100
+_MADE_UP = re.compile("[0-9A-Za-z]{22}")  # by the broker
 
 
 @dataclass(frozen=True)
@@ -37,12 +39,25 @@ class Tenant:
 
 @dataclass(frozen=True)
 class Sender:
-    """A connection of a user. account: the tenant's public key. trusted: a part of a site, which has no limits."""
+    """A connection of a user. account: the tenant's public key. trusted: a part of a site, which has no limits.
+
+    mqtt_client: the client id of an MQTT device.
+    """
 
     account: str
     user: str
     limits: AccessLimits = UNLIMITED
     trusted: bool = False
+    mqtt_client: str = ""
+
+    @property
+    def uses_own_mqtt_client(self) -> bool:
+        """A broker closes the older of two connections with one client id, and lets the newer have its session.
+
+        So the id must name the user, or be one that the broker made up for a device that sent none.
+        """
+        found = self.mqtt_client
+        return not found or found == self.user or found.startswith(f"{self.user}/") or bool(_MADE_UP.fullmatch(found))
 
     @property
     def key(self) -> tuple[str, str]:
@@ -136,7 +151,7 @@ class UsageLimits:
         self._tenants = dict(tenants)
 
     def forget_connections(self) -> None:
-        """Nothing is known of who is connected: the broker may be a new process, whose numbers begin anew."""
+        """Nothing is known of who is connected: the broker may be a new process, whose numbers start again."""
         self._open.clear()
 
     def connected(self, cid: int, sender: Sender, now: float, sent: Sent | None = None) -> list[CloseConnection]:
@@ -148,6 +163,12 @@ class UsageLimits:
             self._buckets[sender.key] = _Account(sender.limits, now)
         if sender.key in self._suspended and self._suspended[sender.key][0] > now:
             return [self._close(cid, sender)]
+        if not sender.uses_own_mqtt_client:
+            self._suspend(sender.key, now)
+            reason = (
+                f"its MQTT client id is {sender.mqtt_client[:80]!r}; allowed: {sender.user}, {sender.user}/…, or none"
+            )
+            return [self._close(cid, sender, reason, self._suspended[sender.key][1])]
         most = sender.limits.connections
         if most >= 0 and sum(one.sender.key == sender.key for one in self._open.values()) > most:
             return [self._close(cid, sender, f"more than {most} connections")]

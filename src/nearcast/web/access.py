@@ -1,36 +1,53 @@
-"""Who may use console and REST. On loopback everybody; other addresses are refused until there are credentials.
-
-`authenticate` is the one place through which every request passes: credentials are checked here when there are some.
-"""
+"""Where console and REST may listen: open on loopback only; beyond it with login and TLS."""
 
 from __future__ import annotations
 
 import ipaddress
-from urllib.parse import urlsplit
-
-from fastapi import HTTPException, Request
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
 
 from nearcast.errors import InputError
 
-__all__ = ["ALLOWED_HOSTS", "authenticate", "check_host"]
+__all__ = ["LOOPBACK_NAMES", "ServerTls", "check_access"]
 
-ALLOWED_HOSTS = ["localhost", "127.0.0.1", "[::1]"]  # another name in the request: a page of another site asks
-
-
-async def authenticate(request: Request) -> str:
-    """The user of a request. A page of another origin may not use a browser on this machine as its hands."""
-    origin = request.headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
-        raise HTTPException(403, f"requests of pages of {origin} are refused")
-    return "local"
+LOOPBACK_NAMES = ["localhost", "127.0.0.1", "[::1]"]  # another name in the request: a page of another site asks
 
 
-def check_host(host: str) -> str:
-    """Return the address if console and REST may listen there."""
+@dataclass(frozen=True)
+class ServerTls:
+    """The files that the server proves its name with, such as those of `nearcast auth tls`."""
+
+    certificate: Path
+    key: Path
+
+    def check(self) -> None:
+        """Refuse what cannot be used."""
+        for file in (self.certificate, self.key):
+            if not file.is_file():
+                raise InputError(f"{file} is not there; certificates are made with: nearcast auth tls")
+        try:
+            ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(self.certificate, self.key)
+        except (ssl.SSLError, OSError) as error:
+            raise InputError(f"{self.certificate} and {self.key} are no certificate and its key: {error}") from None
+
+    @property
+    def changed(self) -> tuple[float, float]:
+        """When the files were written."""
+        return self.certificate.stat().st_mtime, self.key.stat().st_mtime
+
+
+def check_access(host: str, *, login: bool, tls: bool) -> None:
+    """Refuse to listen where strangers would be let in, or could listen to who is let in."""
+    if _is_loopback(host) or (login and tls):
+        return
+    missing = [] if login else ["credentials (NEARCAST_CREDS) for a login"]
+    missing += [] if tls else ["--certificate and --key for TLS"]
+    raise InputError(f"--host is {host!r}; beyond loopback the console needs {' and '.join(missing)}")
+
+
+def _is_loopback(host: str) -> bool:
     try:
-        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
-        loopback = False
-    if not loopback:
-        raise InputError(f"--host is {host!r}; allowed: a loopback address, because there is no login yet")
-    return host
+        return False

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from nearcast.errors import NearcastError
+from nearcast.nats.tasks import cancel_and_wait
+from nearcast.web.client_positions import ClientPositions
 
 if TYPE_CHECKING:
+    from nearcast.protocol.data_cluster import DataClusterState
     from nearcast.web.operations import Operations
 
 __all__ = ["Live", "Snapshot"]
 
 _log = logging.getLogger(__name__)
 _PERIOD = 1.0
-_CATALOG_PERIODS = 5
+_CATALOG_PERIOD = 5.0
 _POINTS = 120  # of a topic's latency, one per period
 
 
@@ -34,29 +39,43 @@ class Snapshot:
 
 
 class Live:
-    """`now` is the last snapshot. channels, datasets: of the catalog, read less often.
+    """`now` is the last snapshot. channels, datasets, faults: of the catalog, read less often, as are the data
+    cluster's state (and the one before it, so many seconds ago) and what the stores have of each topic.
 
-    announcement: what an operator tells all who look at the console.
+    announcement: what an operator tells all who look at the console. positions: where clients say they are.
 
-    latencies: of each topic, measured p90 in ms, the last two minutes.
+    latencies: of each topic, measured p90 in ms, the last two minutes. sleep: how it waits for the next period.
     """
 
-    def __init__(self, operations: Operations) -> None:
-        self._operations = operations
+    def __init__(
+        self,
+        operations: Operations,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._operations, self._sleep, self._clock = operations, sleep, clock
         self._changed = asyncio.Condition()
         self.now = Snapshot()
         self.announcement = ""
         self.channels: list[dict[str, Any]] = []
         self.datasets: list[dict[str, Any]] = []
+        self.faults: dict[str, str] = {}
+        self.cluster: DataClusterState | None = None
+        self.cluster_before: DataClusterState | None = None
+        self.cluster_seconds, self._cluster_at = 0.0, 0.0
+        self.replicas: list[dict[str, Any]] = []
         self.latencies: dict[str, deque[float | None]] = {}
+        self.positions = ClientPositions(clock)
 
     async def run(self) -> None:
-        """Ask until cancelled."""
-        while True:
-            await self._take()
-            if self.now.number % _CATALOG_PERIODS == 1 and not self.now.problem:
-                await self._read_catalog()
-            await asyncio.sleep(_PERIOD)
+        """Ask until cancelled. The catalog is read beside it: a store that does not answer must not stop the rest."""
+        catalog = asyncio.create_task(self._follow_catalog(), name="catalog")
+        try:
+            while True:
+                await self._take()
+                await self._sleep(_PERIOD)
+        finally:
+            await cancel_and_wait(catalog)
 
     async def next(self, number: int) -> Snapshot:
         """The first snapshot after that number."""
@@ -64,11 +83,27 @@ class Live:
             await self._changed.wait_for(lambda: self.now.number > number)
             return self.now
 
+    async def _follow_catalog(self) -> None:
+        while True:
+            if not self.now.problem:
+                for read in (self._read_catalog, self._read_replicas):
+                    try:
+                        await read()
+                    except Exception as error:  # the state is shown all the same
+                        _log.warning("%s cannot be read: %s", read.__name__.removeprefix("_read_"), error)
+            await self._sleep(_CATALOG_PERIOD if not self.now.problem else _PERIOD)
+
     async def _read_catalog(self) -> None:
-        try:
-            self.channels, self.datasets = await self._operations.channels(), await self._operations.datasets()
-        except Exception as error:  # the state is shown all the same
-            _log.warning("the catalog cannot be read: %s", error)
+        operations = self._operations
+        self.channels, self.datasets = await operations.channels(), await operations.datasets()
+        self.faults = await operations.faults()
+        if self.datasets:
+            state, now = await operations.cluster_state(), self._clock()
+            self.cluster_before, self.cluster = self.cluster, state
+            self.cluster_seconds, self._cluster_at = now - self._cluster_at, now
+
+    async def _read_replicas(self) -> None:
+        self.replicas = await self._operations.replicas(self.now.topics)
 
     async def _take(self) -> None:
         ask, before = self._operations.ask, self.now

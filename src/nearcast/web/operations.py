@@ -1,26 +1,44 @@
-"""What console and REST can do, on one connection to any broker: the requests of the command line."""
+"""What console and REST read, on one connection to any broker: the requests of the command line."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import asyncio
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
+from nats.errors import Error as NatsError
 
 from nearcast.client.dead_letters import DeadLetters, LetterFilter, StoredLetter
-from nearcast.domain.topic import TopicSpec, check_pattern
-from nearcast.errors import InputError
+from nearcast.domain.topic import check_pattern
+from nearcast.errors import NearcastError
+from nearcast.nats import subjects
 from nearcast.nats.catalog import Catalog
 from nearcast.nats.coordinator_rpc import call_coordinator
+from nearcast.nats.rpc import NoAnswerError, call
+from nearcast.protocol.data_cluster import (
+    AdHocAnswer,
+    AdHocQuery,
+    DataClusterState,
+    QuarantinedRecord,
+    QuarantineRequest,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from nearcast.nats.connection import Connection
 
-__all__ = ["Operations"]
+__all__ = ["NoDataClusterError", "Operations"]
 
-_MOVE_LIMIT = 600.0
-_RETRIES_PER_S = 100.0
+_SHORT, _QUERY_LIMIT = 3.0, 60.0
+T = TypeVar("T")
+
+
+class NoDataClusterError(NearcastError):
+    """Nobody runs the data cluster."""
+
+    def __init__(self) -> None:
+        super().__init__("no data cluster answers; start one with: nearcast cluster run")
 
 
 class Operations:
@@ -34,33 +52,9 @@ class Operations:
         """One request to the coordinator that leads."""
         return await call_coordinator(self._connection, noun, verb, body, object, timeout)
 
-    async def move(self, noun: str, name: str, to: list[str]) -> dict[str, Any]:
-        """Move a topic or a client."""
-        return dict(await self.ask(noun, "move", timeout=_MOVE_LIMIT, name=name, to=to))
-
-    async def add_topic(self, spec: TopicSpec) -> dict[str, Any]:
-        """Register a topic."""
-        return dict(await self.ask("topic", "add", spec=msgspec.to_builtins(spec)))
-
-    async def execute_plan(self, identity: str, moves: list[int] | None) -> dict[str, Any]:
-        """Execute a plan that was shown, or some of its moves."""
-        return dict(await self.ask("plan", "execute", timeout=_MOVE_LIMIT, id=identity, moves=moves))
-
     async def dead_letters(self, topic: str, ids: Iterable[str] = (), reason: str = "") -> list[StoredLetter]:
         """Dead letters of durable topics, oldest first."""
         return await self._letters.find(LetterFilter(check_pattern(topic), frozenset(ids), reason))
-
-    async def retry(self, topic: str, ids: Iterable[str], *, force: bool) -> list[dict[str, Any]]:
-        """Give dead letters to their processors again; what became of each."""
-        letters = await self.dead_letters(topic, ids)
-        return [
-            {"id": one.letter.id, "topic": one.letter.topic, "outcome": one.outcome, "sent": one.sent}
-            async for one in self._letters.retry(letters, _RETRIES_PER_S, force=force)
-        ]
-
-    async def drop(self, topic: str, ids: Iterable[str]) -> int:
-        """Settle dead letters without trying them again."""
-        return await self._letters.drop(await self.dead_letters(topic, ids))
 
     async def datasets(self) -> list[dict[str, Any]]:
         """The datasets of the catalog."""
@@ -72,14 +66,67 @@ class Operations:
         catalog = await self._catalog()
         return [] if catalog is None else [msgspec.to_builtins(spec) for spec in (await catalog.channels()).values()]
 
-    async def _catalog(self) -> Catalog | None:
-        """That of the cloud; none where datasets were never added."""
+    async def faults(self) -> dict[str, str]:
+        """Why channels (by name) and subscriptions (`<channel>.<key>`) are switched off or failed."""
+        catalog = await self._catalog()
+        return {} if catalog is None else await catalog.faults()
+
+    async def cluster_state(self) -> DataClusterState | None:
+        """Of the data cluster; none where none runs."""
+        try:
+            return await call(self._connection, subjects.data_cluster("state"), None, DataClusterState, timeout=_SHORT)
+        except NoAnswerError:
+            return None
+
+    async def quarantine(self, dataset: str, limit: int) -> list[QuarantinedRecord]:
+        """Records of a dataset that were refused, the newest first."""
+        return await self._ask_cluster("quarantine", QuarantineRequest(dataset, limit), list[QuarantinedRecord])
+
+    async def query(self, text: str, limit: int) -> AdHocAnswer:
+        """Run one SELECT over the datasets."""
+        return await self._ask_cluster("query", AdHocQuery(text, limit), AdHocAnswer)
+
+    async def replicas(self, topics: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Each stored copy of each topic: what its store has of it. missing: fewer than the copy with the most."""
+        copies = [(topic["topic"], site) for topic in topics for site in topic["replicas"]]
+        rows = list(await asyncio.gather(*(self._replica(topic, site) for topic, site in copies)))
+        most: dict[str, int] = {}
+        for row in rows:
+            most[row["topic"]] = max(most.get(row["topic"], 0), row["messages"] or 0)
+        for row in rows:
+            row["missing"] = None if row["messages"] is None else most[row["topic"]] - row["messages"]
+        return rows
+
+    async def _replica(self, topic: str, site: str) -> dict[str, Any]:
+        row: dict[str, Any] = {"topic": topic, "site": site, "messages": None, "bytes": None, "newest": None}
+        subject = f"{subjects.store_api(site)}.STREAM.INFO.{subjects.stream_name(topic)}"
+        try:
+            answered = await self._connection.request(subject, b"", timeout=_SHORT)
+            info = msgspec.json.decode(answered.data, type=dict[str, Any])
+        except (NatsError, TimeoutError, msgspec.DecodeError) as error:
+            return row | {"problem": str(error) or "no answer"}
+        if "state" not in info:
+            return row | {"problem": str(info.get("error", {}).get("description", "no such stream"))}
+        state = info["state"]
+        newest = str(state.get("last_ts", ""))[:19].replace("T", " ") if state["messages"] else None
+        return row | {"messages": state["messages"], "bytes": state["bytes"], "newest": newest, "problem": ""}
+
+    async def _ask_cluster(self, verb: str, body: Any, answer: type[T]) -> T:
+        try:
+            return await call(self._connection, subjects.data_cluster(verb), body, answer, timeout=_QUERY_LIMIT)
+        except NoAnswerError as error:
+            raise NoDataClusterError from error
+
+    async def cloud_store(self) -> str | None:
+        """The site whose store has the catalog and the audit log."""
         for site in await self.ask("site", "map"):
             if site["kind"] == "cloud" and site["store"]:
-                catalog = Catalog(self._connection, site["site"])
-                try:
-                    await catalog.datasets()
-                except InputError:
-                    return None
-                return catalog
+                return str(site["site"])
         return None
+
+    async def _catalog(self) -> Catalog | None:
+        """That of the cloud; none where datasets were never added."""
+        if (store := await self.cloud_store()) is None:
+            return None
+        catalog = Catalog(self._connection, store)
+        return catalog if await catalog.exists() else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from fastapi import APIRouter, Depends, FastAPI, Path, Query, Request
@@ -14,14 +14,20 @@ from pydantic import BaseModel, ConfigDict, Field
 from nearcast.config.validation import to_struct
 from nearcast.domain.topic import TopicSpec
 from nearcast.errors import InputError, NearcastError
-from nearcast.web.access import authenticate
+from nearcast.nats.refusals import RefusedError
+from nearcast.web.changes import Changes
 from nearcast.web.live import Live
-from nearcast.web.operations import Operations
+from nearcast.web.login_limits import TooManyLoginsError
+from nearcast.web.login_sessions import LoginError
+from nearcast.web.metrics import WebMetrics
+from nearcast.web.operations import NoDataClusterError, Operations
+from nearcast.web.users import ConsoleUser, ForbiddenError, current_user
 
-__all__ = ["add_rest"]
+__all__ = ["add_rest", "event_stream"]
 
 Row = dict[str, Any]
 Name = Annotated[str, Path(min_length=1, max_length=200)]
+User = Annotated[ConsoleUser, Depends(current_user)]
 
 
 class Body(BaseModel):
@@ -45,6 +51,8 @@ class Topic(Body):
     quorum: int = Field(default=0, ge=0, le=1000)
     bound_ms: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     keep_seconds: float | None = Field(default=None, gt=0, le=9_000_000_000, allow_inf_nan=False)
+    keep_bytes: int | None = Field(default=None, ge=1, le=1 << 60)
+    catch_up: Literal["oldest", "newest"] = "oldest"
     ordered: bool = False
     max_attempts: int = Field(default=5, ge=1, le=1_000_000)
     max_topics: int | None = Field(default=None, ge=1, le=1_000_000)
@@ -64,29 +72,47 @@ class Letters(Body):
     force: bool = False
 
 
+class SqlQuery(Body):
+    """One SELECT over datasets, without parameters."""
+
+    query: str = Field(min_length=1, max_length=20_000)
+    limit: int = Field(default=100, ge=1, le=1000)
+
+
 class StoryAnnouncement(Body):
     """What all who look at the console are told; nothing for an empty text."""
 
     text: str = Field(max_length=300)
 
 
-def add_rest(app: FastAPI, operations: Operations, live: Live) -> None:
+def add_rest(app: FastAPI, operations: Operations, live: Live, metrics: WebMetrics) -> None:
     """Add everything below /api/v1, and answers for what goes wrong."""
     errors: dict[int | str, dict[str, Any]] = {
         400: {"description": "Refused: the message says what is wrong and what is allowed."},
-        403: {"description": "Refused: of a page of another origin."},
+        401: {"description": "Not logged in."},
+        403: {"description": "Refused: a reader changes nothing, and a page of another origin does not ask."},
+        409: {"description": "No data cluster answers a question for it."},
         503: {"description": "No coordinator or store answers."},
     }
-    router = APIRouter(prefix="/api/v1", dependencies=[Depends(authenticate)], responses=errors)
+    router = APIRouter(prefix="/api/v1", responses=errors)
     _add_registry(router, operations)
     _add_plan(router, operations)
     _add_dead_letters(router, operations)
-    _add_events(router, live)
+    _add_events(router, live, metrics)
     app.include_router(router)
 
     @app.exception_handler(NearcastError)
     async def refuse(request: Request, error: NearcastError) -> JSONResponse:
-        return JSONResponse({"detail": str(error)}, 400 if isinstance(error, InputError) else 503)
+        headers = {"retry-after": str(error.retry_after)} if isinstance(error, TooManyLoginsError) else None
+        return JSONResponse({"detail": str(error)}, _status(error), headers)
+
+
+def _status(error: NearcastError) -> int:
+    kinds: tuple[tuple[type[NearcastError], int], ...] = (
+        (InputError, 400), (LoginError, 401), (ForbiddenError, 403), (RefusedError, 403), (NoDataClusterError, 409),
+        (TooManyLoginsError, 429),
+    )  # fmt: skip
+    return next((code for kind, code in kinds if isinstance(error, kind)), 503)
 
 
 def _add_registry(router: APIRouter, operations: Operations) -> None:
@@ -94,64 +120,112 @@ def _add_registry(router: APIRouter, operations: Operations) -> None:
 
     @router.get("/coordinator")
     async def coordinator_status() -> Row:
+        """The leader, the size of its registry, and the result of its last pass."""
         return dict(await ask("coordinator", "status"))
 
     @router.get("/sites")
     async def sites() -> list[Row]:
+        """All sites: position, load against the watermark, clients, measured round trips."""
         return list(await ask("site", "map"))
 
     @router.get("/sites/{name}")
     async def site(name: Name) -> Row:
+        """One site and its last report."""
         return dict(await ask("site", "info", name=name))
 
     @router.get("/topics")
     async def topics() -> list[Row]:
+        """All topics: where they run, bound, measured latency and its parts."""
         return list(await ask("topic", "figures"))
 
     @router.post("/topics", status_code=201)
-    async def add_topic(topic: Topic) -> Row:
-        return await operations.add_topic(to_struct(topic.model_dump(), TopicSpec))
+    async def add_topic(topic: Topic, user: User) -> Row:
+        """Register a topic."""
+        return await Changes(operations, user).add_topic(to_struct(topic.model_dump(), TopicSpec))
 
     @router.get("/topics/{name}")
     async def topic(name: Name) -> Row:
+        """One topic: its workers, replicas, latency, and why it stays where it is."""
         return dict(await ask("topic", "info", name=name))
 
     @router.delete("/topics/{name}", status_code=204)
-    async def remove_topic(name: Name) -> None:
-        await ask("topic", "rm", name=name)
+    async def remove_topic(name: Name, user: User) -> None:
+        """Unregister a topic; stored messages are kept."""
+        await Changes(operations, user).remove_topic(name)
 
     @router.post("/topics/{name}/move")
-    async def move_topic(name: Name, target: Target) -> Row:
-        return await operations.move("topic", name, target.to)
+    async def move_topic(name: Name, target: Target, user: User) -> Row:
+        """Move a topic's processor to other sites; answers when that is done."""
+        return await Changes(operations, user).move("topic", name, target.to)
 
     @router.get("/clients")
     async def clients() -> list[Row]:
+        """All registered clients and their homes."""
         return list(await ask("client", "ls"))
 
     @router.get("/clients/{name}")
     async def client(name: Name) -> Row:
+        """One client: its home, what it publishes and subscribes to, its round trips."""
         return dict(await ask("client", "info", name=name))
 
     @router.post("/clients/{name}/move")
-    async def move_client(name: Name, target: Target) -> Row:
-        return await operations.move("client", name, target.to)
+    async def move_client(name: Name, target: Target, user: User) -> Row:
+        """Move a client to another home."""
+        return await Changes(operations, user).move("client", name, target.to)
 
     @router.get("/datasets")
     async def datasets() -> list[Row]:
+        """The datasets of the catalog."""
         return await operations.datasets()
 
     @router.get("/channels")
     async def channels() -> list[Row]:
+        """The channels of the catalog."""
         return await operations.channels()
+
+    @router.get("/datasets/{name}/quarantine")
+    async def quarantine(name: Name, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> list[Row]:
+        """Records of a dataset that were refused, and why, the newest first."""
+        return [msgspec.to_builtins(record) for record in await operations.quarantine(name, limit)]
+
+    @router.post("/query")
+    async def query(asked: SqlQuery) -> Row:
+        """One SELECT over the datasets, by the rules of channels; values as text. It changes nothing."""
+        return dict(msgspec.to_builtins(await operations.query(asked.query, asked.limit)))
+
+    @router.get("/cluster")
+    async def cluster() -> Row:
+        """The state of the data cluster: what each producer did, what the tables have, subscriptions by channel."""
+        state = await operations.cluster_state()
+        if state is None:
+            raise NoDataClusterError
+        return dict(msgspec.to_builtins(state))
+
+    @router.get("/stores")
+    async def stores() -> list[Row]:
+        """What the stores have of each topic."""
+        return await operations.replicas(await ask("topic", "figures"))
+
+    @router.get("/audit")
+    async def audit() -> list[Row]:
+        """Who changed what, the oldest first."""
+        return list(await ask("audit", "ls"))
+
+    @router.get("/settings")
+    async def settings() -> Row:
+        """What the coordinator that leads was started with."""
+        return dict(await ask("coordinator", "settings"))
 
     @router.get("/channels/{name}/subscriptions")
     async def subscriptions(name: Name) -> list[Row]:
+        """The shared subscriptions of a channel: how many clients, at which sites."""
         return list(await ask("channel", "subscriptions", name=name))
 
 
 def _add_plan(router: APIRouter, operations: Operations) -> None:
     @router.get("/moves")
     async def moves() -> list[Row]:
+        """The last moves, the oldest first: for which goal and why, and how they ended."""
         return list(await operations.ask("move", "ls"))
 
     @router.post("/plans", status_code=201)
@@ -160,9 +234,9 @@ def _add_plan(router: APIRouter, operations: Operations) -> None:
         return dict(await operations.ask("plan", "show"))
 
     @router.post("/plans/{identity}/execute")
-    async def execute_plan(identity: Name, approval: Approval) -> Row:
+    async def execute_plan(identity: Name, approval: Approval, user: User) -> Row:
         """Execute exactly what was shown, or the approved moves of it."""
-        return await operations.execute_plan(identity, approval.moves)
+        return await Changes(operations, user).execute_plan(identity, approval.moves)
 
 
 def _add_dead_letters(router: APIRouter, operations: Operations) -> None:
@@ -171,20 +245,25 @@ def _add_dead_letters(router: APIRouter, operations: Operations) -> None:
         topic: Annotated[str, Query(min_length=1, max_length=200)] = ">",
         reason: Annotated[str, Query(max_length=1000)] = "",
     ) -> list[Row]:
+        """Dead letters of durable topics, the oldest first; `reason`: a part of the reason."""
         return [letter.to_dict() for letter in await operations.dead_letters(topic, reason=reason)]
 
     @router.post("/dead-letters/retry")
-    async def retry_dead_letters(letters: Letters) -> list[Row]:
-        return await operations.retry(letters.topic, letters.ids, force=letters.force)
+    async def retry_dead_letters(letters: Letters, user: User) -> list[Row]:
+        """Give dead letters to their processors again; what became of each."""
+        return await Changes(operations, user).retry(letters.topic, letters.ids, force=letters.force)
 
     @router.post("/dead-letters/drop")
-    async def drop_dead_letters(letters: Letters) -> Row:
-        return {"topic": letters.topic, "dropped": await operations.drop(letters.topic, letters.ids)}
+    async def drop_dead_letters(letters: Letters, user: User) -> Row:
+        """Settle dead letters without trying them again."""
+        return {"topic": letters.topic, "dropped": await Changes(operations, user).drop(letters.topic, letters.ids)}
 
 
-def _add_events(router: APIRouter, live: Live) -> None:
+def _add_events(router: APIRouter, live: Live, metrics: WebMetrics) -> None:
     @router.put("/announcement", status_code=204)
-    async def announce(announcement: StoryAnnouncement) -> None:
+    async def announce(announcement: StoryAnnouncement, user: User) -> None:
+        """Show a sentence above every page."""
+        user.require_operator()
         live.announcement = announcement.text
 
     @router.get("/events", response_class=StreamingResponse)
@@ -193,11 +272,14 @@ def _add_events(router: APIRouter, live: Live) -> None:
     ) -> StreamingResponse:
         """Server-sent events: the whole state once a second, as `state`."""
 
-        async def stream() -> AsyncIterator[str]:
-            number = sent = 0
-            while limit is None or sent < limit:
-                snapshot = await live.next(number)
-                number, sent = snapshot.number, sent + 1
-                yield f"event: state\nid: {number}\ndata: {json.dumps(msgspec.to_builtins(snapshot))}\n\n"
+        return StreamingResponse(event_stream(live, metrics, limit), media_type="text/event-stream")
 
-        return StreamingResponse(stream(), media_type="text/event-stream")
+
+async def event_stream(live: Live, metrics: WebMetrics, limit: int | None = None) -> AsyncIterator[str]:
+    """Each new state as a server-sent event; ends after `limit` of them."""
+    number = sent = 0
+    with metrics.stream():
+        while limit is None or sent < limit:
+            snapshot = await live.next(number)
+            number, sent = snapshot.number, sent + 1
+            yield f"event: state\nid: {number}\ndata: {json.dumps(msgspec.to_builtins(snapshot))}\n\n"

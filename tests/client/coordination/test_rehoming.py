@@ -12,8 +12,8 @@ GO = rh.Commanded(3, "b", "nats://b")
 def test_the_new_connection_is_ready_before_the_old_one_closes() -> None:
     machine = rh.Rehoming("a")
     assert machine.handle(GO) == [rh.Open("nats://b")]
-    assert machine.handle(rh.Opened()) == [rh.SubscribeAnew()]
-    assert machine.handle(rh.SubscribedAnew()) == [rh.Switch(), rh.MoveOutcome("", 3), rh.Wait()]
+    assert machine.handle(rh.Opened()) == [rh.Resubscribe()]
+    assert machine.handle(rh.Resubscribed()) == [rh.Switch(), rh.MoveOutcome("", 3), rh.Wait()]
     assert machine.home == "b"
     assert machine.handle(rh.Settled()) == [rh.Close("old")]
 
@@ -38,7 +38,7 @@ def test_a_deposed_coordinator_is_refused_and_a_repeated_command_is_answered() -
 
 
 def test_no_order_of_events_closes_the_only_connection() -> None:
-    events = [GO, rh.Opened(), rh.SubscribedAnew(), rh.Settled(), rh.Lost("x"), rh.Commanded(4, "a", "nats://a")]
+    events = [GO, rh.Opened(), rh.Resubscribed(), rh.Settled(), rh.Lost("x"), rh.Commanded(4, "a", "nats://a")]
     for order in itertools.product(events, repeat=5):
         machine = rh.Rehoming("a")
         connections = {"old"}  # of the client: `old` is the one it has, `new` the one it makes

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from dataclasses import replace
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from pyspark.sql import SparkSession
-from tests.cluster.channels.query_oracle import DATASETS, World, channel_of, compare, draw_query
+from tests.cluster.channels.oracle_data import draw_schema
+from tests.cluster.channels.oracle_queries import draw_query
+from tests.cluster.channels.query_oracle import World, channel_of, compare
 
-from nearcast.cluster.channels.query_validation import QueryError, validate_query
+from nearcast.cluster.channels.query_errors import QueryError
+from nearcast.cluster.channels.query_validation import validate_query
 from nearcast.cluster.channels.trial import explain_channel, try_channel
 from nearcast.cluster.channels.verification import verify_statement
 
@@ -33,6 +39,15 @@ SHAPES = {
     "a column named as a lambda's variable": (
         "SELECT r.id FROM reports r WHERE distance(r.lat, r.n, :lat, :lon) <= :radius"
     ),
+    "a threshold": "SELECT r.id FROM reports r WHERE r.severity > :low",
+    "a threshold above": "SELECT id FROM reports WHERE :high >= reports.severity AND kind <> 'quake'",
+    "a threshold of another type": "SELECT r.id FROM reports r WHERE r.severity < :score",
+    "a threshold of a time": "SELECT r.id FROM reports r WHERE r.at >= :since AND r.day <= :day",
+    "a threshold beside joins": (
+        "SELECT r.id, s.name FROM reports r LEFT JOIN shelters s ON s.area = r.area AND s.rooms > :low "
+        "WHERE r.severity > :low"
+    ),
+    "a threshold of groups": "SELECT r.kind, count(*) AS n FROM reports r WHERE r.score >= :score GROUP BY r.kind",
     "between": "SELECT r.id FROM reports r WHERE r.severity BETWEEN :low AND :high",
     "in": "SELECT r.id FROM reports r WHERE r.kind IN (:kind, :kind2)",
     "or": "SELECT r.id FROM reports r WHERE r.kind = :kind OR r.area = :area",
@@ -105,36 +120,50 @@ def test_every_subscription_gets_what_its_own_query_would_give(world: World, sha
     compare(world, SHAPES[shape], random.Random(3))
 
 
-def test_drawn_queries(world: World) -> None:
-    rng = random.Random(2026)
-    for _ in range(10):
-        compare(world, draw_query(rng), rng)
+@settings(max_examples=12, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@given(rng=st.randoms(use_true_random=False))
+def test_drawn_schemas_and_queries(spark: SparkSession, rng: random.Random) -> None:
+    world = World(spark, rng, draw_schema(rng), rows=20)
+    with contextlib.suppress(QueryError):  # some of what is drawn is refused
+        compare(world, draw_query(rng, world.schema), rng)
+
+
+def test_the_distance_of_an_unknown_point_is_unknown(world: World) -> None:
+    """Within a radius around the globe is every point, but not one that is null or no number."""
+    where = "distance(r.lat, r.lon, 10D, 20D)"
+    rows = world.spark.sql(
+        f"SELECT r.n, {where} AS d, {where} <= 3e7D AS near FROM VALUES (1, 10D, 20D), (2, NULL, 20D), "
+        "(3, 10D, double('NaN')), (4, 10D, 21D) AS r (n, lat, lon) ORDER BY n"
+    ).collect()
+    assert [row.near for row in rows] == [True, None, False, True]
+    assert rows[0].d == 0
+    assert rows[3].d == pytest.approx(109_505, abs=50)
 
 
 @pytest.mark.parametrize("shape", BATCH_DEPENDENT)
 def test_a_continuous_query_that_depends_on_batches_is_refused(world: World, shape: str) -> None:
     with pytest.raises(QueryError, match=r"in one batch|once: only new|come again with every batch"):
-        validate_query(world.spark, channel_of(BATCH_DEPENDENT[shape], None, "reports"), DATASETS)
+        validate_query(world.spark, channel_of(BATCH_DEPENDENT[shape], None, "reports"), world.datasets)
 
 
 def test_the_statement_is_verified_on_generated_rows(world: World) -> None:
     query = "SELECT r.id FROM reports r WHERE r.kind = :kind OR r.severity > :low"
-    channel = validate_query(world.spark, channel_of(query), DATASETS)
-    verify_statement(world.spark, channel, DATASETS)
+    channel = validate_query(world.spark, channel_of(query), world.datasets)
+    verify_statement(world.spark, channel, world.datasets)
     wrong = replace(channel.statement, template=channel.statement.template.replace(" OR ", " AND "))
     with pytest.raises(QueryError, match="would answer differently"):
-        verify_statement(world.spark, replace(channel, statement=wrong), DATASETS)
+        verify_statement(world.spark, replace(channel, statement=wrong), world.datasets)
 
 
 def test_a_channel_is_tried_out_and_explained(world: World) -> None:
     query = "SELECT r.id, r.severity * :low AS n FROM reports r WHERE r.kind = :kind ORDER BY r.id DESC"
-    channel = validate_query(world.spark, channel_of(query), DATASETS)
+    channel = validate_query(world.spark, channel_of(query), world.datasets)
     records = world.tables["reports"].drop_columns(["_sequence", "_arrived"]).slice(0, 20)
-    rows = try_channel(world.spark, channel, DATASETS, {"reports": records}, {"kind": "fire", "low": 2})
+    rows = try_channel(world.spark, channel, world.datasets, {"reports": records}, {"kind": "fire", "low": 2})
     expected = [
         {"id": row["id"], "n": None if row["severity"] is None else 2 * row["severity"]}
         for row in records.to_pylist()
         if row["kind"] == "fire"
     ]
     assert rows == sorted(expected, key=lambda row: row["id"], reverse=True)
-    assert "Join" in explain_channel(world.spark, channel, DATASETS)
+    assert "Join" in explain_channel(world.spark, channel, world.datasets)

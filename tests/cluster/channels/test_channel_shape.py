@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearcast.cluster.channels.channel_shape import ChannelShape, SubscriptionBase, SubscriptionNames, shape_of
-from nearcast.cluster.channels.rewrite import Statement
+from nearcast.cluster.channels.statement_template import Statement
 from nearcast.cluster.channels.validated_channel import ValidatedChannel
 from nearcast.domain.channel import ChannelSpec, Parameter
 

@@ -10,7 +10,8 @@ from pyspark.sql import SparkSession
 from tests.cluster.emergency import CHANNELS, DATASETS, metres
 
 from nearcast.cluster.channels import grid
-from nearcast.cluster.channels.query_validation import QueryError, validate_query
+from nearcast.cluster.channels.query_errors import QueryError
+from nearcast.cluster.channels.query_validation import validate_query
 from nearcast.domain.channel import ChannelSpec, Parameter
 
 pytestmark = pytest.mark.xdist_group("spark")

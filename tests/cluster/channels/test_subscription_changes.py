@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from nearcast.cluster.channels import channel_shape, kept_plans, matching
+from nearcast.cluster.channels import channel_shape, delta_plans, failing_channels
 from nearcast.cluster.channels.matching import Matcher
 from nearcast.cluster.channels.query_validation import validate_query
 from nearcast.cluster.channels.running_channel import RunningChannel
@@ -59,8 +59,13 @@ class Bench:
 
     def matched(self, records: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
         table = pa.Table.from_pylist(records, self.table.arrow)
-        found = self.matcher.match_new(self.channels, self.table, table, self.views).to_pylist()
-        return sorted((row["channel"], row["key"], row["row"]) for row in found)
+        found = self.matcher.match_new(self.channels, self.table, table, self.views)
+        return sorted((row["channel"], row["key"], row["row"]) for row in found.to_pylist())
+
+    def matched_on_the_long_lane(self, records: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
+        frame = self.spark.createDataFrame(pa.Table.from_pylist(records, self.table.arrow), self.table.schema)
+        found = self.matcher.match(self.channels, {"reports": self.views.part("reports", "batch", frame)})
+        return sorted((row["channel"], row["key"], row["row"]) for row in found.to_pylist())
 
 
 def right(channel: RunningChannel, record: Mapping[str, Any], row: Mapping[str, Any]) -> bool:
@@ -103,17 +108,20 @@ def test_changes_take_effect_with_the_next_batch(
             bench.matcher.change(channel, added, gone)
         if step % 5 == 4:
             before = [channel.shape.state.base for channel in channels if channel.shape]
-            bench.matcher.fold()
+            bench.matcher.fold(0.0)
             bench.matcher.settle()
             folded += sum(c.shape.state.base is not b for c, b in zip(channels, before, strict=True) if c.shape)
         records = bench.records(rng)
-        assert bench.matched(records) == sorted(
+        expected = sorted(
             (channel.name, key, f'{{"id":"{record["id"]}"}}')
             for channel in channels
             for key, row in channel.wanted.items()
             for record in records
             if right(channel, record, row)
         )
+        assert bench.matched(records) == expected
+        if step % 3 != 2:  # what changed since the last time, and what did not
+            assert bench.matched_on_the_long_lane(records) == expected
         plans |= {id(plan.records) for plan in bench.matcher.kept.plans.values()}
         deltas += [plan.delta for plan in bench.matcher.kept.plans.values() if plan.delta is not None]
     assert folded
@@ -124,7 +132,7 @@ def test_changes_take_effect_with_the_next_batch(
     (plan,) = bench.matcher.kept.plans.values()
     assert set(plan.bases) == {channel.shape for channel in channels}
     assert deltas
-    assert not any(delta.anew for delta in deltas)
+    assert not any(delta.replanned for delta in deltas)
 
 
 def test_a_delta_whose_plan_cannot_be_kept_is_planned_for_each_batch(
@@ -132,7 +140,7 @@ def test_a_delta_whose_plan_cannot_be_kept_is_planned_for_each_batch(
 ) -> None:
     bench, rng = Bench(spark, tmp_path), random.Random(5)
     channel = bench.channel("a", EQUAL)
-    monkeypatch.setattr(kept_plans, "is_reusable", lambda frame: "ShuffledHashJoin" not in plan_text(frame))
+    monkeypatch.setattr(delta_plans, "is_reusable", lambda frame: "ShuffledHashJoin" not in plan_text(frame))
     for step, kind in enumerate(("fire", "flood", "quake", "none", "fire")):
         bench.matcher.change(channel, {f"k{step}": {"kind": kind}})
         if step == 1:
@@ -147,7 +155,61 @@ def test_a_delta_whose_plan_cannot_be_kept_is_planned_for_each_batch(
         )
     (plan,) = bench.matcher.kept.plans.values()
     assert plan.delta is not None
-    assert plan.delta.anew == {channel.shape}
+    assert plan.delta.replanned == {channel.shape}
+
+
+def test_a_delta_that_does_not_change_any_more_is_folded(spark: SparkSession, tmp_path: Path) -> None:
+    """However small it is: else every batch would evaluate it beside its base for good."""
+    bench, rng = Bench(spark, tmp_path), random.Random(6)
+    channel = bench.channel("a", EQUAL)
+    bench.matcher.change(channel, {"k0": {"kind": "fire"}})
+    assert channel.shape is not None
+    bench.matcher._fold(channel.shape)
+    bench.matcher.change(channel, {"k1": {"kind": "flood"}})
+    for now, folded in ((0.0, False), (4.0, False), (6.0, True)):
+        bench.matcher.fold(100 + now)
+        bench.matcher.settle()
+        assert (channel.shape.state.base.rows.num_rows == 2) is folded
+    assert not channel.shape.state.delta.num_rows
+    bench.matcher.change(channel, {"k2": {"kind": "quake"}})
+    bench.matcher.fold(200.0)
+    bench.matcher.change(channel, {"k3": {"kind": "quake"}})
+    bench.matcher.fold(206.0)
+    bench.matcher.settle()
+    assert channel.shape.state.delta.num_rows == 2, "it has just changed"
+    assert {row[1] for row in bench.matched(bench.records(rng, 50))} == {"k0", "k1", "k2", "k3"}
+
+
+def test_a_batch_is_one_job_of_one_task(spark: SparkSession, tmp_path: Path) -> None:
+    """Of all shapes, of bases and deltas: a job takes longer than joining few records."""
+    bench, rng = Bench(spark, tmp_path), random.Random(7)
+    channels = [bench.channel("a", EQUAL), bench.channel("b", RANGE), bench.channel("c", NEAR)]
+    scheduler: Any = spark.sparkContext._jsc.sc().dagScheduler()
+    for part in ("base", "delta"):
+        for channel in channels:
+            bench.matcher.change(channel, {f"{part}{n}": draw(channel, rng) for n in range(5)})
+            if part == "base" and channel.shape is not None:
+                bench.matcher._fold(channel.shape)
+        for _ in range(4):
+            bench.matched(bench.records(rng))
+        before = scheduler.numTotalJobs()
+        bench.matched(bench.records(rng))
+        assert scheduler.numTotalJobs() == before + 1, part
+
+
+@pytest.mark.parametrize("count", [1, 199, 201, 15_000])
+def test_many_results_of_few_records_come_whole(spark: SparkSession, tmp_path: Path, count: int) -> None:
+    """As the answer of a call, or as several Arrow batches through a socket."""
+    bench = Bench(spark, tmp_path)
+    channel = bench.channel("a", EQUAL)
+    bench.matcher.change(channel, {f"k{n}": {"kind": "fire"} for n in range(count)})
+    assert channel.shape is not None
+    bench.matcher._fold(channel.shape)
+    record = {"id": "r", "kind": "fire", "severity": 1, "lat": 0.0, "lon": 0.0, "_sequence": 1, "_arrived": 0}
+    for _ in range(5):
+        found = bench.matched([record, {**record, "id": "s"}])
+        assert len(found) == len({(key, row) for _, key, row in found}) == 2 * count
+    assert bench.matcher.kept.plans
 
 
 def plan_text(frame: DataFrame) -> str:
@@ -158,7 +220,7 @@ def test_one_that_fails_is_taken_out_wherever_it_is(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the delta of a shape whose other channel and subscriptions lose nothing."""
-    monkeypatch.setattr(matching, "_ISOLATION_SECONDS", 600.0)  # a busy machine
+    monkeypatch.setattr(failing_channels, "_ISOLATION_SECONDS", 600.0)  # a busy machine
     query = ("SELECT r.id FROM reports r WHERE 10 / :x > 0 AND r.kind = 'fire'", {"x": "int"})
     bench = Bench(spark, tmp_path)
     one, two = bench.channel("one", query), bench.channel("two", query)

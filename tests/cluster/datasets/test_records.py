@@ -77,3 +77,19 @@ def test_few_invalid_payloads_are_not_searched_by_halving(monkeypatch: pytest.Mo
 def test_a_column_that_json_cannot_fill_is_refused() -> None:
     with pytest.raises(InputError, match="column tags is map<string, int32>, which is not read from JSON; allowed"):
         check_readable(pa.schema([("id", pa.string()), ("tags", pa.map_(pa.string(), pa.int32()))]), "dataset d")
+
+
+@pytest.mark.parametrize(
+    ("payload", "reason"),
+    [
+        (b'{"x":' + b"[" * 5000, "nested too deeply"),
+        (b'{"id":"x","n":' + b"9" * 6000 + b"}", "couldn't parse:999"),
+    ],
+    ids=["deep", "long"],
+)
+def test_a_record_that_was_made_to_hurt_is_invalid_and_the_others_are_read(payload: bytes, reason: str) -> None:
+    """One that was nested deeply ended the reading of its dataset for good."""
+    values, errors = RecordReader(SCHEMA).read([good(1), payload, good(2)])
+    assert [value is None for value in values.to_pylist()] == [False, True, False]
+    assert reason in errors[1].as_py()
+    assert len(errors[1].as_py()) < 300

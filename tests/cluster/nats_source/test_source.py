@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import uuid
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+)
 from tests.cluster.conftest import Store
 
+from nearcast.cluster.datasets.schema import parse_ddl
 from nearcast.cluster.nats_source.source import NatsSource
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -91,6 +104,48 @@ def test_a_subject_is_filtered_at_the_store(nats: SparkSession, store: Store) ->
     store.put(f"{stream}.b", [b"b1", b"b2"], prefix=f"{stream}b")
     rows = read(nats, store, stream, subject=f"{stream}.b")
     assert [bytes(row.payload) for row in rows] == [b"b1", b"b2"]
+
+
+def test_conditions_are_pushed_down_to_the_stream(nats: SparkSession, store: Store) -> None:
+    stream, other = fresh(store, [b"a%d" % n for n in range(10)]), fresh(store, [b"z"])
+    store.put(f"{stream}.b", [b"b%d" % n for n in range(10)], prefix=f"{stream}b")
+    options = {"servers": store.url, "stream": f"{stream},{other}", "pushFilters": "true"}
+
+    def pushed(*conditions: Filter) -> list[tuple[str, int]]:
+        """What a reader with these conditions reads, before Spark applies them."""
+        source = NatsSource(options)
+        reader = source.reader(parse_ddl(source.schema(), "nats"))
+        assert list(reader.pushFilters(list(conditions))) == list(conditions)
+        found = [row for part in reader.partitions() for rows in reader.read(part) for row in rows.to_pylist()]  # type: ignore[attr-defined]
+        return [(row["subject"], row["sequence"]) for row in found]
+
+    mine = EqualTo(("stream",), stream)
+    assert len(pushed()) == 21
+    assert pushed(mine, GreaterThan(("sequence",), 8), LessThanOrEqual(("sequence",), 10)) == [
+        (f"{stream}.a", 9),
+        (f"{stream}.a", 10),
+    ]
+    assert pushed(In(("stream",), (stream, "unknown")), EqualTo(("sequence",), 11)) == [(f"{stream}.b", 11)]
+    below = LessThan(("sequence",), 13)
+    assert pushed(mine, EqualTo(("subject",), f"{stream}.b"), below) == [(f"{stream}.b", 11), (f"{stream}.b", 12)]
+    assert len(pushed(mine, EqualTo(("subject",), f"{stream}.*"))) == 20  # a wildcard is no subject; Spark drops all
+    assert pushed(EqualTo(("stream",), "unknown")) == []
+    assert len(pushed(Not(below), GreaterThanOrEqual(("value", "sequence"), 100))) == 21  # for Spark alone
+
+    nats.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        frame = nats.read.format("nats").options(**options).load()
+        chosen = frame.where(f"subject = '{stream}.b' AND sequence BETWEEN 12 AND 14 AND payload <> X'6232'")
+        assert sorted(bytes(row.payload) for row in chosen.collect()) == [b"b1", b"b3"]
+        assert frame.where(f"subject = '{stream}.*'").count() == 0
+    finally:
+        nats.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+def test_the_source_needs_no_more_than_its_extra_installs() -> None:
+    others = "('deltalake', 'sqlglot', 'scipy', 'sklearn', 'fastapi', 'nicegui')"
+    script = f"import sys; sys.modules.update(dict.fromkeys({others})); import nearcast.cluster.nats_source.source"
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
 
 
 def test_micro_batches_honour_the_limit_and_go_on_from_the_checkpoint(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 import time
@@ -69,6 +71,23 @@ def test_rows_are_in_the_order_of_the_tasks_however_they_were_run(processes: int
     assert shares[-1] == 1.0
 
 
+def sweep_with_spark(file: str) -> None:
+    """Two tasks on Spark, by the test below in a process of its own: it stops its Spark, and other tests share one."""
+    experiment = catalog.load("monitoring-bytes")
+    write(sweep(experiment, experiment.tasks(quick=True)[:2], no_progress, master="local[2]"), Path(file))
+
+
+@pytest.mark.timeout(900)
+def test_spark_gives_the_same_rows(tmp_path: Path) -> None:
+    command = f"from {__name__} import sweep_with_spark; sweep_with_spark({str(tmp_path / 'spark.csv')!r})"
+    subprocess.run([sys.executable, "-c", command], check=True)
+    experiment = catalog.load("monitoring-bytes")
+    write(sweep(experiment, experiment.tasks(quick=True)[:2], no_progress, processes=1), tmp_path / "here.csv")
+    found = read(tmp_path / "spark.csv")
+    assert found.about["engine"] == "Spark, local[2]"
+    assert found.rows == read(tmp_path / "here.csv").rows
+
+
 def endless(task: Task) -> Iterator[Row]:
     assert task.data is not None
     (task.data / str(os.getpid())).touch()
@@ -132,7 +151,7 @@ def test_estimates_have_students_interval() -> None:
 def test_ratios_are_paired_by_task() -> None:
     results = sweep(PLAIN, PLAIN.tasks(quick=True), no_progress, processes=1)
     ratio = results.ratio("cost", {"method": "two, |"}, {"method": "one"})
-    assert ratio == Estimate(2.0, pytest.approx(0.0), 12)
+    assert ratio == Estimate(2.0, pytest.approx(0.0), 3)
     assert results.difference("cost", {"method": "one"}, {"method": "one"}).mean == 0.0
     # A side may fix a column of the point.
     assert results.ratio("cost", {"n": 2.0}, {"n": 1.0}, method="one").mean == pytest.approx(2.0)
@@ -155,6 +174,66 @@ def test_tables_figure_and_page(tmp_path: Path) -> None:
     assert "![Costs](results/plain.png)" in text
     assert "`other` (needs root)" in text
     assert (folder / "plain.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_values_of_one_seed_count_once() -> None:
+    rows = [{"n": n, "seed": seed, "cost": seed + n} for n in (0.0, 10.0) for seed in (1.0, 2.0, 3.0)]
+    results = Results(rows, ["n", "seed"], {})
+    assert results.mean("cost") == Estimate(7.0, pytest.approx(2.4841, abs=1e-4), 3)
+    assert results.mean("cost", seed=1.0) == Estimate(6.0, 0.0, 1)
+
+
+def test_the_page_names_what_failed_and_what_cannot_be_judged(tmp_path: Path) -> None:
+    results = sweep(PLAIN, PLAIN.tasks(quick=True), no_progress, processes=1)
+    folder = tmp_path / "results"
+    for name in ("plain", "broken", "failed"):
+        write(results, folder / f"{name}.csv")
+    broken = Experiment(
+        **{**PLAIN.__dict__, "name": "broken", "claims": lambda results: results.mean("no such metric")}
+    )
+    failed = Experiment(**{**PLAIN.__dict__, "name": "failed"})
+    text = write_page([broken, failed, PLAIN], folder, {"failed": "failed: no memory"}).read_text()
+    assert "2 claims: 2 hold" in text
+    assert "`broken` (broken.csv cannot be judged: InputError: an estimate needs at least one value" in text
+    assert "`failed` (failed: no memory; what is shown is of an earlier run)" in text
+
+
+def refuse(task: Task) -> Iterator[Row]:
+    raise ValueError(f"nothing works in {task.point}")
+
+
+def test_an_experiment_that_fails_does_not_keep_the_others_from_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing = Experiment(**{**PLAIN.__dict__, "name": "failing", "measure": refuse})
+    unjudged = Experiment(**{**PLAIN.__dict__, "name": "unjudged", "claims": lambda results: results.mean("nothing")})
+    monkeypatch.setattr(catalog, "load_all", lambda: [failing, unjudged, PLAIN])
+    command = ["nearcast", "lab", "run", "all", "--quick", "--processes", "1", "--out", str(tmp_path / "results")]
+    monkeypatch.setattr(sys, "argv", command)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code != 0
+    assert "failed: failing, unjudged" in capsys.readouterr().err
+    page = (tmp_path / "results.md").read_text()
+    assert "1 claims: 1 hold" in page
+    assert "`failing` (failed: nothing works in {'n': 1.0, 'kind': 'a'})" in page
+    assert "`unjudged` (" in page
+
+
+def test_the_page_in_docs_is_what_its_tables_say(tmp_path: Path) -> None:
+    """Judged again from the tables beside it; the README quotes its count and one figure."""
+    docs = Path(__file__).parents[3] / "docs"
+    shutil.copytree(docs / "results", tmp_path / "results")
+    page = write_page(catalog.load_all(), tmp_path / "results").read_text()
+    assert (docs / "results.md").read_text() == page
+    found = re.search(r"(\d+) claims: (\d+) hold, (\d+) hold in part, (\d+) differ\.", page)
+    assert found is not None
+    claims, hold, partly, differ = found.groups()
+    readme = (docs.parent / "README.md").read_text()
+    assert f"| {claims}: {hold} hold, {partly} in part, {differ} differ |" in readme
+    downtime = re.search(r"; 40 ms one way: ([^,]+ ms), told", page)
+    assert downtime is not None
+    assert f"| {downtime[1]} | `nearcast lab run migration --quick`" in readme
 
 
 def test_every_listed_experiment_is_there_under_its_name() -> None:

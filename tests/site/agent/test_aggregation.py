@@ -8,10 +8,12 @@ import pytest
 
 from nearcast.coordinates import Coordinate
 from nearcast.domain.latency_histogram import BUCKETS, bucket, percentile
+from nearcast.nats.boundary import decode
 from nearcast.placement.partitioning import PartitionClients, PartitionSites
 from nearcast.placement.partitioning import aggregate as planned
-from nearcast.protocol.reports import ClientReport, ClientTopic, SiteWay, channel_row
+from nearcast.protocol.reports import ClientReport, ClientTopic, SiteReport, SiteWay, channel_row
 from nearcast.site.agent.aggregation import aggregate, site_ways
+from nearcast.site.agent.report_size import fitting_report
 
 SITE = Coordinate((5.0,) * 8, 2.0)
 
@@ -111,3 +113,31 @@ def test_a_report_has_the_same_size_whatever_the_clients_and_the_sites_they_meas
         assert len(topic.producer_ways) == 8
         sizes.add(len(msgspec.msgpack.encode(topic)))
     assert len(sizes) == 1
+
+
+def made_up(client: str, topics: int) -> ClientReport:
+    """Within all ranges of what a client may report, and nothing of it true."""
+    parts = [ClientTopic(f"gps.{client}.0", True, True, 1 << 53, 1 << 53, 1 << 53, 1 << 53, {5: 1 << 53, 6: 1 << 53})]
+    parts += [ClientTopic(f"{'x' * 190}.{client}.{n}", True, True) for n in range(topics - 1)]
+    return ClientReport(client, 1e-300, SITE, parts, {f"s{n}": 1e9 for n in range(20)})
+
+
+def test_what_a_client_makes_up_leaves_a_report_that_can_be_sent_and_read() -> None:
+    """One client could make its site's report too large, or its figures too large to be read: the site was lost."""
+    clients = [*reports(3), made_up("a", 5000), made_up("b", 5000)]
+    topics = aggregate(clients, ["gps", "gps.>"], {"gps": SITE})
+    report, body = fitting_report(
+        SiteReport("tokyo", 1, topics=topics, arrived=[f"c{n}" for n in range(9000)]), 1 << 20
+    )
+    assert len(body) <= 1 << 20
+    assert decode(body, SiteReport, "msgpack") == report
+    names = {topic.topic for topic in report.topics}
+    assert {"gps", "gps.>"} <= names, "those with most clients stay"
+    assert len(report.arrived) == 5000
+
+
+def test_patterns_that_nobody_registered_are_compared_with_few_topics_of_a_client() -> None:
+    registered = [f"t{n}.*" for n in range(2000)]
+    odd = ClientReport("a", 1.0, None, [ClientTopic(f"*.{n}", subscribes=True) for n in range(3000)])
+    found = aggregate([odd], registered, {})
+    assert max(topic.consumers for topic in found) == 100

@@ -6,17 +6,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from nearcast.domain.number_ranges import NumberRanges
 from nearcast.nats.digest import id_hash
 from nearcast.protocol.marks import Marks, TopicMarks
 from nearcast.site.agent import catch_up_machine
-from nearcast.site.agent.catch_up_machine import CatchUpMachine, DeadLetter, Lag, Redeliver
-from nearcast.site.worker.mark_log import topic_marks
+from nearcast.site.agent.catch_up_machine import CatchUpMachine, Checkpoint, DeadLetter, Lag, Redeliver
 
 TOPIC = "alerts"
 
 
 def marks(*numbers: int, source: str = "a", epoch: int = 1) -> Marks:
-    said = topic_marks([f"{source}:tokyo:1:{number}".encode() for number in numbers], {})
+    said = TopicMarks({source: NumberRanges.of(numbers).flat()})
     return Marks(epoch, "tokyo/worker-0", {TOPIC: said})
 
 
@@ -52,11 +52,58 @@ def test_while_nobody_answers_only_a_few_are_sent_and_often() -> None:
     machine = machine_with(1000)
     first = sequences(machine.due(2.0, 500))
     assert first == list(range(1, 17))
-    assert machine.due(2.5, 500) == []
-    again = machine.due(3.1, 500)
+    assert machine.due(2.4, 500) == []
+    again = machine.due(2.6, 500)
     assert len(again) == 16
-    machine.taken(again[0].sequence, 3.1)  # somebody is there
-    assert len(machine.due(3.2, 500)) == 500
+    machine.taken(again[0].sequence, 2.6)  # somebody is there
+    assert len(machine.due(2.7, 1000)) == 484
+
+
+def answer_all(machine: CatchUpMachine, found: list[Redeliver | DeadLetter], now: float) -> None:
+    for one in found:
+        machine.taken(one.sequence, now)
+
+
+def test_more_are_under_way_while_all_are_processed_soon_and_fewer_while_they_are_not() -> None:
+    machine, now, sizes, read = machine_with(20_000), 2.0, [], 20_000
+    answer_all(machine, machine.due(now, 1000), now)
+    for _ in range(5):
+        now += 0.25
+        found = machine.due(now, 10_000)
+        sizes.append(len(found))
+        answer_all(machine, found, now)
+        read += 1
+        machine.marks(read, marks(*sequences(found)), now)
+    assert sizes == [484, 968, 1936, 3872, 3984]  # beside the sixteen that were sent first
+    found = machine.due(now + 0.25, 10_000)
+    answer_all(machine, found, now + 0.25)
+    machine.due(now + 3, 10_000)  # none of them has an outcome after more than two seconds
+    assert machine.outstanding <= 2000
+
+
+def test_a_store_yields_to_one_that_is_ahead_and_goes_on_when_that_stops() -> None:
+    machine = machine_with(2000)
+    machine.rank = 2
+    answer_all(machine, machine.due(4.0, 1000), 4.0)
+    found = machine.due(4.25, 1000)
+    for one in found:  # the worker has them from another store
+        machine.known(one.sequence, 4.25)
+    machine.marks(2001, marks(*range(1, 501)), 4.3)
+    found = machine.due(4.5, 1000)
+    assert len(found) == 16
+    answer_all(machine, found, 4.5)  # the other store has stopped
+    assert len(machine.due(5.6, 1000)) > 16
+
+
+def test_a_store_whose_redeliveries_are_taken_waits_no_longer_than_the_first_would() -> None:
+    machine = machine_with(1)
+    machine.rank = 3
+    machine.publication(2, 3.0, TOPIC, "a", 2)
+    assert machine.due(5.9, 10) == []
+    found = machine.due(6.0, 10)
+    assert sequences(found) == [1]
+    answer_all(machine, found, 6.0)
+    assert sequences(machine.due(6.1, 10)) == [2]
 
 
 def test_what_was_taken_comes_again_after_growing_pauses_and_then_becomes_a_dead_letter() -> None:
@@ -165,7 +212,7 @@ class World(RuleBasedStateMachine):
         self.stores: list[list[tuple[str, object]]] = [[], []]  # what each has, in order
         self.read = [0, 0]
         self.newest = newest
-        self.machines = [CatchUpMachine(2.0 * rank, newest_first=newest) for rank in (1, 2)]
+        self.machines = [self._machine(n) for n in (0, 1)]
         self.alive = True
         self.epoch = 1
         self.queue: list[int] = []  # taken by the worker
@@ -173,6 +220,11 @@ class World(RuleBasedStateMachine):
         self.marked: set[int] = set()  # marked lately, as the worker remembers
         self.processed: list[int] = []
         self.faults = 0
+
+    def _machine(self, n: int, checkpoint: Checkpoint | None = None) -> CatchUpMachine:
+        machine = CatchUpMachine(2.0, newest_first=self.newest, checkpoint=checkpoint)
+        machine.rank = n + 1
+        return machine
 
     # The fast path
 
@@ -223,7 +275,7 @@ class World(RuleBasedStateMachine):
     @rule(n=st.sampled_from([0, 1]))
     def restart_agent(self, n: int) -> None:
         saved = self.machines[n].checkpoint()
-        self.machines[n] = CatchUpMachine(2.0 * (n + 1), newest_first=self.newest, checkpoint=saved)
+        self.machines[n] = self._machine(n, saved)
         self.read[n] = min(saved.publications, saved.marks)
 
     @rule(n=st.sampled_from([0, 1]))

@@ -14,6 +14,8 @@ from nearcast.site.site_lease import SiteLeaseMachine
 
 
 class FakeConnection:
+    max_payload = 1 << 20
+
     def __init__(self) -> None:
         self.reports: list[SiteReport] = []
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nearcast.errors import InputError
 from nearcast.nats.streams import StoredEntry, StreamError
+from nearcast.site.agent import time_order
 from nearcast.site.agent.store_index import BUCKET_US, IndexedMessage, StoreIndex
 from nearcast.site.agent.time_order import BEGINNING, TimeOrder, following, position_of
 
@@ -33,11 +36,12 @@ class Stream:
             self.entries.append(entry)
             self.index.add([IndexedMessage(sequence, time_us, sequence)], 0.0)
 
-    async def read_range(self, stream: str, subject: str, low: int, high: int) -> list[StoredEntry]:
+    async def pages(self, stream: str, subject: str, low: int, high: int) -> AsyncGenerator[list[StoredEntry], None]:
         found = [entry for entry in self.entries if low <= entry.sequence < high]
         if self.grow:
             self.store([self.grow.pop(0)])
-        return found
+        for start in range(0, len(found), 7):
+            yield found[start : start + 7]
 
     def order(self, stored_after: int = 0) -> TimeOrder:
         return TimeOrder(self, self.index, "pub.t", stored_after)
@@ -95,3 +99,32 @@ def test_an_index_that_was_replaced_is_not_read_further():
     stream.index.replaced = True
     with pytest.raises(StreamError, match="ask again"):
         asyncio.run(all_of(order.forwards(BEGINNING, FOREVER)))
+
+
+def test_what_must_be_in_memory_to_be_put_in_order_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Publishers write the times: a million messages of one microsecond would all be read before the first is given."""
+    monkeypatch.setattr(time_order, "MOST_HELD", 300 * 2500)
+    stream = Stream([7] * 3000)
+    for lists in (stream.order().forwards(BEGINNING, FOREVER), stream.order().backwards((FOREVER, b""))):
+        with pytest.raises(InputError, match="are of about the same time"):
+            asyncio.run(all_of(lists))
+    in_time = Stream(list(range(1, 9000)))
+    assert len(asyncio.run(all_of(in_time.order().forwards(BEGINNING, FOREVER)))) == 8999
+
+
+@given(TIMES, st.sampled_from([1, 50, 1500]))
+def test_all_before_what_was_reached_was_given(times, spread):
+    stream = Stream(times, spread)
+    expected = sorted(stream.entries, key=position_of)
+
+    async def check() -> None:
+        order, given_so_far = stream.order(), list[StoredEntry]()
+        async for entries in order.forwards(BEGINNING, FOREVER):
+            given_so_far += entries
+            assert given_so_far == [entry for entry in expected if entry.time_us < order.reached_us]
+        order, given_so_far = stream.order(), []
+        async for entries in order.backwards((FOREVER, b"")):
+            given_so_far += entries
+            assert given_so_far == [entry for entry in expected[::-1] if entry.time_us > order.reached_us]
+
+    asyncio.run(check())

@@ -12,6 +12,7 @@ from nearcast.domain.topic import TopicSpec
 from nearcast.errors import NearcastError
 from nearcast.nats import subjects
 from nearcast.processors import ProcessorSpec
+from nearcast.protocol.worker import HostTopic
 from nearcast.site.worker.processing_queue import ProcessingQueue
 from nearcast.site.worker.processor_main import Setup
 from nearcast.site.worker.processor_process import ProcessorProcess
@@ -82,7 +83,7 @@ async def test_when_all_are_busy_a_new_one_is_refused(world: World) -> None:
     world.table.most_topics = 3
     for n in range(3):
         world.publish(f"gps.{n}", processed=False)
-    with pytest.raises(NearcastError, match="has messages of 3 topics in hand"):
+    with pytest.raises(NearcastError, match="has messages of 3 topics in flight"):
         world.publish("gps.3")
 
 
@@ -105,3 +106,19 @@ async def test_a_family_has_no_more_topics_than_it_was_given(world: World) -> No
         world.publish(topic)
     with pytest.raises(NearcastError, match=r"few\.\* has 2 topics at this worker, its `max_topics`; few\.c is new"):
         world.publish("few.c")
+
+
+async def test_nothing_is_remembered_of_topics_that_were_removed(world: World) -> None:
+    machine = world.family.machine
+    machine.handle(HostTopic(world.family.spec, 2), 0.0)  # from now on it tells duplicates
+
+    def is_new() -> bool:
+        return machine.take_publication(world.publish("gps.a").name, b"id", b"{}", 0.0)
+
+    assert is_new()
+    assert not is_new()
+    world.silent.sweep()
+    world.now = 110.0
+    world.silent.sweep()
+    assert not world.family.topics
+    assert is_new()

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 import msgspec
 import pytest
 import pytest_asyncio
-from tests.system.conftest import nothing_left_behind
 from tests.system.control import QUICK
 
 from nearcast.auth.auth_folder import AuthFolder
@@ -77,17 +76,6 @@ class Secured:
         for site in self.running.sites:
             seen = monitor.reports.get(site)
             await until(lambda site=site, seen=seen: monitor.reports.get(site) not in (None, seen), 60)  # type: ignore[misc]
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left_behind() -> None:
-    """All tests share a deployment that opens and closes connections all the time: see the next fixture."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def nothing_is_left_behind_by_all() -> Iterator[None]:
-    with nothing_left_behind():
-        yield
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

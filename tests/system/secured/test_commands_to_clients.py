@@ -31,8 +31,8 @@ async def test_a_client_moves_at_the_word_of_the_coordinator_alone(secured: Secu
             if role not in ("coordinator", "store"):
                 async with secured.connected(user) as connection:
                     connection.send(command, b"", msgspec.json.encode(rehome), "")
-                    await until(lambda connection=connection: bool(connection.refused), 60)  # type: ignore[misc]
-                    assert connection.refused == {f"publish {command}": 1}, role
+                    await until(lambda connection=connection: bool(connection.refusals.counts), 60)  # type: ignore[misc]
+                    assert connection.refusals.counts == {f"publish {command}": 1}, role
         assert (car.home, car.coordination.rehoming.moves) == (home, 0)
         moved = await call_coordinator(admin, "client", "move", {"name": "car7", "to": [other]}, dict, 60)
         assert (moved["error"], car.home) == ("", other)

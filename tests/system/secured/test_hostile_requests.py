@@ -10,9 +10,17 @@ from tests.system.secured.conftest import Secured
 import nearcast
 from nearcast.errors import InputError
 from nearcast.nats import subjects
+from nearcast.nats.catalog import Catalog
 from nearcast.nats.rpc import call
 from nearcast.nats.stamp import header_block, reason_of
-from nearcast.protocol.services import HistoryPage, HistoryRequest
+from nearcast.protocol.services import (
+    ConfirmAnswer,
+    ConfirmRequest,
+    HistoryPage,
+    HistoryRequest,
+    TopicsAnswer,
+    TopicsRequest,
+)
 from nearcast.testing import until
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.xdist_group("secured")]
@@ -77,7 +85,27 @@ async def test_nobody_but_the_parts_of_a_site_can_forge_an_acknowledgement(secur
                 for token in tokens:
                     connection.send(f"{inbox}.{token}", b"", forged, "")
                 expected = {f"publish {inbox}.{token}".lower(): 1 for token in tokens}
-                await until(lambda connection=connection: len(connection.refused) == 3, 60)  # type: ignore[misc]
-                assert connection.refused == expected, user
+                await until(lambda connection=connection: len(connection.refusals.counts) == 3, 60)  # type: ignore[misc]
+                assert connection.refusals.counts == expected, user
         receipts = [await client.publish("gps.car7", {"n": n}) for n in range(3)]
         assert {tuple(sorted(receipt.stores)) for receipt in receipts} == {("cloud", "edge")}
+
+
+async def test_requests_of_one_user_leave_room_for_those_of_others(secured: Secured) -> None:
+    """An agent answers a thousand at the same time; one device could have them all."""
+    async with secured.connected("admin") as admin:
+        await Catalog(admin, "cloud").prepare()
+    confirm = subjects.channels_service("edge", "confirm")  # it waits for seconds
+    async with secured.connected("car7") as car, secured.connected("service") as other:
+        asked = [
+            asyncio.create_task(call(car, confirm, ConfirmRequest(1 << 50), ConfirmAnswer, timeout=60))
+            for _ in range(1200)
+        ]
+        await asyncio.sleep(0)
+        await car.flush()
+        lookup = subjects.topics_lookup("edge")
+        answer = await call(other, lookup, TopicsRequest("gps.*"), TopicsAnswer, timeout=60)
+        assert [topic.name for topic in answer.topics] == ["gps.*"]
+        found = await asyncio.gather(*asked, return_exceptions=True)
+        assert any("busy: 250 other requests of car7 are being answered" in str(one) for one in found)
+        assert not any("busy: 1000" in str(one) for one in found)

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import msgspec
+import psutil
 import pytest
 from tests.system.secured.conftest import GPS, Secured
 
 import nearcast
+from nearcast.domain.topic import TopicSpec
 from nearcast.nats import subjects
 from nearcast.nats.connection import Connection
 from nearcast.nats.coordinator_rpc import call_coordinator
 from nearcast.nats.kv import Bucket
+from nearcast.nats.replica_stream import holds_topic
+from nearcast.nats.rpc import call
+from nearcast.protocol.services import TopicsAnswer, TopicsRequest
 from nearcast.testing import until
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.xdist_group("secured")]
@@ -59,6 +67,65 @@ async def test_no_acknowledgement_is_the_value_of_a_key(secured: Secured) -> Non
         assert [key for key, entry in state.items() if entry.payload.startswith(b'{"stream"')] == []
         assert secured.coordinator.lease.term == term
         await secured.reported()
+
+
+async def test_no_store_acknowledges_for_another_topic(secured: Secured) -> None:
+    """A receipt came although no store of the topic had it: of somebody else's publication, by the same reply."""
+    far = TopicSpec("far", (), ("edge",), 1)
+    file = secured.auth.credentials_file("service", "main")
+    store = secured.running.sites["edge"].store
+    assert store is not None
+    assert store.pid is not None
+    async with (
+        secured.connected("admin") as admin,
+        secured.connected("car7") as car,
+        nearcast.connect(secured.running.url("cloud"), credentials=file) as client,
+    ):
+        await call_coordinator(admin, "topic", "add", {"spec": msgspec.to_builtins(far)}, object, 60)
+        await until(lambda: known(admin, "far"), 60)
+        answers: list[bytes] = []
+        await car.subscribe_raw("_INBOX.car7.done", lambda subject, reply, payload, headers: answers.append(payload))
+        acknowledgements = client._sessions.current.acknowledgements
+        hung = psutil.Process(store.pid)
+        hung.suspend()
+        try:
+            published = asyncio.create_task(client.publish("far", {"n": 1}, timeout=120))
+            await until(lambda: bool(acknowledgements._waiting))
+            for reply in (
+                *(f"{acknowledgements._inbox}.{token}" for token in acknowledgements._waiting),
+                "_INBOX.car7.done",
+            ):
+                car.send(subjects.publications("gps.car7"), b"", b'{"n": 1}', reply)
+            await until(lambda: bool(answers), 60)  # the other store has acknowledged both
+            await client.flush()
+            assert not published.done(), await published
+        finally:
+            hung.resume()
+        assert (await published).stores == ("edge",)
+
+
+async def test_no_trace_goes_where_its_sender_may_not_publish(secured: Secured) -> None:
+    """Brokers publish the trace of a message to the subject that its header names."""
+    stream = subjects.stream_name(GPS.name)
+    forbidden = (
+        subjects.publications("gps.other"),
+        "_INBOX.service.x",
+        subjects.client_command("other"),
+        f"{subjects.store_api('edge')}.STREAM.PURGE.{stream}",
+    )
+    async with secured.connected("car7") as car:
+        for subject in forbidden:
+            block = b"NATS/1.0\r\nNats-Trace-Dest: %b\r\n\r\n" % subject.encode()
+            car.send(subjects.publications("gps.car7"), block, b'{"n": 1}', "")
+        expected = {f"publish {subject}".lower(): 1 for subject in forbidden}
+        await until(lambda: len(car.refusals.counts) == len(forbidden), 60)
+        assert car.refusals.counts == expected
+
+
+async def known(admin: Connection, topic: str) -> bool:
+    """Whether the agent of the cloud knows a topic, and the store of edge keeps it."""
+    found = await call(admin, subjects.topics_lookup("cloud"), TopicsRequest(topic), TopicsAnswer, timeout=60)
+    return bool(found.topics) and await holds_topic(admin, "edge", topic)
 
 
 async def last_sequences(admin: Connection) -> dict[tuple[str, str], int]:

@@ -11,9 +11,17 @@ import contextlib
 import os
 import random
 
-import psutil
 import pytest
-from tests.system.fuzzing import concrete, payload, structs, subscribed_subjects
+from tests.system.fuzzing import (
+    MemoryGrowth,
+    all_caught_up,
+    concrete,
+    connections,
+    payload,
+    processes,
+    structs,
+    subscribed_subjects,
+)
 from tests.system.secured.conftest import Secured
 
 import nearcast
@@ -58,11 +66,12 @@ async def test_messages_of_the_wrong_role_are_refused_and_hurt_nobody(secured: S
             patterns = await all_patterns(secured, admin)
             assert len(patterns) > 150
             assert {pattern.split(".")[0] for pattern in patterns} >= {"$JS", "$KV", "$SYS", "_INBOX", "ctl", "mon"}
-            processes = servers_and_workers(secured)
-            memory = {process.pid: process.memory_info().rss for process in [psutil.Process(), *processes]}
+            before, running = await connections(secured.running), processes(secured.running)
+            memory = MemoryGrowth(running)
             sent = dict.fromkeys(ROLES, 0)
             wrong = {role: forbidden(given, patterns, rng) for role, (_, given) in ROLES.items()}
-            for n in range(IN_ALL or PER_ROLE * len(ROLES)):
+            count = IN_ALL or PER_ROLE * len(ROLES)
+            for n in range(count):
                 role = list(ROLES)[n % len(ROLES)]
                 reply = rng.choice(["", attackers[role].new_inbox(), rng.choice(wrong[role])])
                 attackers[role].send(rng.choice(wrong[role]), b"", payload(kinds, rng), reply)
@@ -72,8 +81,12 @@ async def test_messages_of_the_wrong_role_are_refused_and_hurt_nobody(secured: S
                     asked = concrete(allowed, rng)
                     if covers(allowed, asked):
                         attackers[role].send(asked, b"", payload(kinds, rng), rng.choice(wrong[role]))
-                if n % 500 == 0:
+                if n % 500 == 0 or n in (count // 2, count - 1):
                     await asyncio.gather(*(one.flush(timeout=60) for one in attackers.values()))
+                    await all_caught_up(secured.running)
+                if n in (count // 2, count - 1):
+                    await secured.reported()
+                    memory.note()
             for role, (_, given) in ROLES.items():
                 for pattern in patterns:
                     if not any(overlaps(allowed, pattern) for allowed in given.subscribe):
@@ -87,11 +100,10 @@ async def test_messages_of_the_wrong_role_are_refused_and_hurt_nobody(secured: S
             receipt = await client.publish("gps.car7", {"n": 7})
             assert sorted(receipt.stores) == ["cloud", "edge"]
             assert (await anext(received)).data == {"n": 7}
-            assert servers_and_workers(secured) == processes
-            for process in [psutil.Process(), *processes]:
-                grown = process.memory_info().rss - memory[process.pid]
-                print(f"{process.name()} {process.pid}: {grown / 2**20:+.1f} MiB")
-                assert grown < 150 << 20, process
+            assert [process.pid for process in processes(secured.running)] == [process.pid for process in running]
+            assert before - await connections(secured.running) == set()
+            grown = memory.of_last_part()
+            assert max(grown.values()) < 64, grown
         assert secured.lost == []
         print(f"{sum(sent.values())} messages on {len(patterns)} patterns of subjects, all refused")
     finally:
@@ -121,22 +133,12 @@ def forbidden(given: Permissions, patterns: list[str], rng: random.Random) -> li
 
 
 def publications_refused(connection: Connection) -> int:
-    return sum(count for what, count in connection.refused.items() if what.startswith("publish"))
+    return sum(count for what, count in connection.refusals.counts.items() if what.startswith("publish"))
 
 
 def requests(given: Permissions) -> list[str]:
     """What a role may ask for."""
     return [pattern for pattern in given.publish if pattern.startswith("api.")]
-
-
-def servers_and_workers(secured: Secured) -> list[psutil.Process]:
-    """Brokers, stores and the worker that hosts the topic; idle workers come and go."""
-    pids = [secured.running.sites["edge"].workers["worker-0"].pid]
-    for site in secured.running.sites.values():
-        assert site.broker is not None
-        assert site.store is not None
-        pids += [site.broker.pid, site.store.pid]
-    return [psutil.Process(pid) for pid in sorted(pid for pid in pids if pid is not None)]
 
 
 def never(subject: str, reply: str, payload: bytes, headers: bytes) -> None:

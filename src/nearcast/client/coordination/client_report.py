@@ -76,11 +76,12 @@ def build_report(
     deliveries: Iterable[DeliveryStatistics],
     round_trips: dict[str, float],
     moved: bool,
+    position: tuple[float, float] | None = None,
 ) -> ClientReport:
-    """The report over these seconds. Counts begin anew."""
+    """The report over these seconds. Counts start again."""
     topics = []
     for topic, route in routes.items():
         topics.append(ClientTopic(topic, publishes=True, messages_out=route.sent, bytes_out=route.bytes))
         route.sent = route.bytes = 0
     topics.extend(statistics.take() for statistics in deliveries)
-    return ClientReport(client, seconds, coordinate, topics, round_trips, moved)
+    return ClientReport(client, seconds, coordinate, topics, round_trips, moved, position)

@@ -43,7 +43,8 @@ _PING_EVERY = 1.0
 class Coordination:
     """One client's part in the control plane.
 
-    rehoming: its moves. registered: what the coordinator was told last, once it answered.
+    rehoming: its moves. registered: what the coordinator was told last, once it answered. position: latitude and
+    longitude, as the application says.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Coordination:
         self._sessions, self._routes, self._coordinate, self._period = sessions, routes, coordinate, period
         self.rehoming = RehomingExecutor(sessions, subscriptions, lambda: self._neighbourhood.round_trips)
         self.registered: ClientRecord | None = None
+        self.position: tuple[float, float] | None = None
         self._registration = subjects.client_request("register", sessions.name)
         self._deliveries: dict[Subscription, DeliveryStatistics] = {}
         self._offered: list[str] = []
@@ -161,7 +163,7 @@ class Coordination:
         if self._ping.suspicious(ping):
             pings = [ping, await _ping_ms(connection), await _ping_ms(connection)]
             if connection is self._sessions.connection() and self._ping.confirmed(pings):
-                _log.info("client %s: its way to %s has changed", self._sessions.name, self._sessions.home)
+                _log.info("client %s: its round trip to %s has changed", self._sessions.name, self._sessions.home)
                 self._way_changed()
 
     async def _measure(self, connection: Connection, rounds: int) -> None:
@@ -247,6 +249,7 @@ class Coordination:
             self._deliveries.values(),
             self._neighbourhood.round_trips,
             moved,
+            self.position,
         )
 
 

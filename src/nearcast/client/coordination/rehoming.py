@@ -23,9 +23,9 @@ __all__ = [
     "Open",
     "Opened",
     "Rehoming",
+    "Resubscribe",
+    "Resubscribed",
     "Settled",
-    "SubscribeAnew",
-    "SubscribedAnew",
     "Switch",
     "Wait",
 ]
@@ -46,7 +46,7 @@ class Opened:
 
 
 @dataclass(frozen=True)
-class SubscribedAnew:
+class Resubscribed:
     """All subscriptions are known to the new broker."""
 
 
@@ -70,8 +70,8 @@ class Open:
 
 
 @dataclass(frozen=True)
-class SubscribeAnew:
-    """SubscribeAnew on the new connection to all there is on the old one."""
+class Resubscribe:
+    """Resubscribe on the new connection to all there is on the old one."""
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,8 @@ class MoveOutcome:
     term: int
 
 
-Event = Commanded | Opened | SubscribedAnew | Settled | Lost
-Instruction = Open | SubscribeAnew | Switch | Wait | Close | MoveOutcome
+Event = Commanded | Opened | Resubscribed | Settled | Lost
+Instruction = Open | Resubscribe | Switch | Wait | Close | MoveOutcome
 
 
 class Rehoming:
@@ -121,8 +121,8 @@ class Rehoming:
                 return self._commanded(term, home, url)
             case Opened() if self.phase == "opening":
                 self.phase = "subscribing"
-                return [SubscribeAnew()]
-            case SubscribedAnew() if self.phase == "subscribing":
+                return [Resubscribe()]
+            case Resubscribed() if self.phase == "subscribing":
                 self.phase, self.home = "overlapping", self.target
                 return [Switch(), MoveOutcome("", self.term), Wait()]
             case Settled() if self.phase == "overlapping":

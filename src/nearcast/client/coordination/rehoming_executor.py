@@ -13,7 +13,7 @@ from nats.errors import Error as NatsError
 from nearcast.client.coordination import rehoming as rh
 from nearcast.errors import NearcastError
 from nearcast.nats import subjects
-from nearcast.nats.connection import ConnectionLostError, interest_settle
+from nearcast.nats.connection import interest_settle
 from nearcast.nats.rpc import Endpoint, NoAnswerError, StaleTermError, call
 from nearcast.nats.tasks import TaskSet
 from nearcast.protocol.control import Rehome, TermClaim
@@ -116,7 +116,7 @@ class RehomingExecutor:
                         else:
                             new = opened
                             events.append(rh.Opened())
-                    case rh.SubscribeAnew():
+                    case rh.Resubscribe():
                         events.append(await self._subscribe(old, new))
                     case rh.Switch():
                         await self._switch(old, new)
@@ -132,8 +132,8 @@ class RehomingExecutor:
     async def _open(self, url: str) -> Session | rh.Lost:
         try:
             session = await self._sessions.open([url, *self._sessions.urls])
-        except ConnectionLostError as error:
-            return rh.Lost(str(error))
+        except Exception as error:  # whatever it is, the machine must hear of it, or the client never moves again
+            return rh.Lost(str(error) or type(error).__name__)
         if session.home != self._machine.target:
             await self._sessions.discard(session)
             return rh.Lost("does not answer")
@@ -145,9 +145,9 @@ class RehomingExecutor:
                 await subscription.attach_also(old.connection, new.connection)
             await self.listen(new)
             await new.connection.flush(timeout=10)
-        except Exception as error:  # whatever it is, the machine must hear of it, or the client never moves again
+        except Exception as error:
             return rh.Lost(str(error) or type(error).__name__)
-        return rh.SubscribedAnew()
+        return rh.Resubscribed()
 
     async def _switch(self, old: Session, new: Session) -> None:
         """From here on publications leave by the new session; what waits for stores is still answered on the old."""

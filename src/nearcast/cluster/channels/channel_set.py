@@ -19,6 +19,7 @@ from nearcast.nats.catalog import decode_spec
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from nearcast.cluster.channels.planning_guard import PlanningGuard
     from nearcast.cluster.driver_progress import DriverProgress
     from nearcast.domain.dataset import DatasetSpec
 
@@ -28,7 +29,10 @@ _log = logging.getLogger(__name__)
 
 
 class ChannelSet:
-    """schedule: makes the ScheduledChannel of a channel with a period. removed: is told the channels that end."""
+    """schedule: makes the ScheduledChannel of a channel with a period. removed: is told the channels that end.
+
+    guard: around each plan that is made.
+    """
 
     def __init__(
         self,
@@ -36,8 +40,10 @@ class ChannelSet:
         progress: DriverProgress,
         schedule: Callable[[RunningChannel], ScheduledChannel],
         removed: Callable[[RunningChannel], None],
+        guard: PlanningGuard,
     ) -> None:
         self._spark, self._progress, self._schedule, self._removed = spark, progress, schedule, removed
+        self._guard = guard
         self._specs: dict[str, ChannelSpec] = {}
         self._refused: dict[str, ChannelSpec] = {}
         self.running: dict[str, RunningChannel] = {}
@@ -50,7 +56,7 @@ class ChannelSet:
             if value is not None:
                 try:
                     self._specs[name] = decode_spec(name, value, ChannelSpec)
-                except InputError as error:  # the others go on
+                except InputError as error:  # the others continue
                     drop("channel", name, error)
                     self._progress.note(name, problem=f"its entry in the catalog is unreadable: {error}")
 
@@ -73,7 +79,8 @@ class ChannelSet:
                 if (same := known.get(_query(spec))) is not None:
                     validated = replace(same, spec=spec)
                 else:
-                    validated = known[_query(spec)] = validate_query(self._spark, spec, datasets)
+                    with self._guard.planning(spec):
+                        validated = known[_query(spec)] = validate_query(self._spark, spec, datasets)
             except Exception as error:  # it was valid when it was added; a dataset must have changed since
                 if not isinstance(error, NearcastError) and is_interruption(error):
                     raise

@@ -11,13 +11,14 @@ import itertools
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from nearcast.cluster.channels.statement import levels_in, number_column, subscription_table
+from nearcast.cluster.channels.statement import in_buckets, levels_in, number_column, range_buckets, subscription_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -31,6 +32,8 @@ MATCHES = pa.schema([("channel", pa.string()), ("key", pa.string()), ("row", pa.
 _NAMES = ["channel", "key"]
 # The delta becomes part of the base when it has more rows than this, or than 2 % of a larger base, up to a limit.
 _LARGEST_DELTA, _LARGEST_SHARE, _DELTA_LIMIT = 1_000, 0.02, 5_000
+# A smaller one when nothing changed for this long, and a second longer for each so many rows: a large base costs more.
+_UNCHANGED_SECONDS, _ROWS_FOR_A_SECOND = 5.0, 10_000
 
 _numbers = itertools.count()
 _subscription_numbers = itertools.count()
@@ -45,15 +48,22 @@ def shape_of(channel: ValidatedChannel) -> object:
 
 @dataclass(frozen=True, eq=False)
 class SubscriptionBase:
-    """Subscriptions in Spark. rows: with the names of their channels and their keys. frame: None without rows."""
+    """Subscriptions in Spark. rows: with the names of their channels and their keys. frame: None without rows.
+    buckets: of the parameters that are ranges."""
 
     rows: pa.Table
     frame: DataFrame | None
+    buckets: Mapping[str, pa.Table] = field(default_factory=dict)
     number: int = field(default_factory=lambda: next(_numbers))
 
     @property
     def view(self) -> str:
         return f"_subscriptions_{self.number}"
+
+    @property
+    def bounds(self) -> str:
+        """How the names of the views of its buckets begin; empty when it has none."""
+        return f"{self.view}_bounds" if self.buckets else ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,11 +79,13 @@ class ShapeState:
         """Whether the delta is too large to be sent with every batch."""
         return bool(self.delta.num_rows > _DELTA_LIMIT)
 
-    @property
-    def should_fold(self) -> bool:
-        """Whether a new base is worth its cost."""
-        largest = max(_LARGEST_DELTA, min(int(self.base.rows.num_rows * _LARGEST_SHARE), _DELTA_LIMIT))
-        return bool(self.delta.num_rows > largest or len(self.removed) > max(largest, self.base.rows.num_rows // 10))
+    def should_fold(self, unchanged_seconds: float) -> bool:
+        """Whether a new base is worth its cost: every batch evaluates a delta beside its base."""
+        rows = self.base.rows.num_rows
+        largest = max(_LARGEST_DELTA, min(int(rows * _LARGEST_SHARE), _DELTA_LIMIT))
+        if self.delta.num_rows > largest or len(self.removed) > max(largest, rows // 10):
+            return True
+        return bool(rows and self.delta.num_rows and unchanged_seconds > _UNCHANGED_SECONDS + rows / _ROWS_FOR_A_SECOND)
 
 
 class ChannelShape:
@@ -88,6 +100,8 @@ class ChannelShape:
         self.folding = threading.Lock()
         empty = self._rows("", {})
         self.state = ShapeState(SubscriptionBase(empty, None), empty)
+        self._seen = self.state, 0.0
+        self.unfoldable: ShapeState | None = None  # the state whose folding failed
         self.inputs_version: object = None
         self.unchanged_batches = 0
 
@@ -95,6 +109,12 @@ class ChannelShape:
     def name(self) -> str:
         """For the log."""
         return ", ".join(sorted(self.channels))
+
+    def unchanged_seconds(self, now: float) -> float:
+        """Since the first call that found the present subscriptions."""
+        if self._seen[0] is not self.state:
+            self._seen = self.state, now
+        return now - self._seen[1]
 
     def count(self, channel: str) -> int:
         """How many subscriptions of a channel are evaluated."""
@@ -138,9 +158,13 @@ class ChannelShape:
         """The levels on the grid that rows use."""
         return levels_in(self.validated, *rows)
 
-    def spark_rows(self, rows: pa.Table) -> pa.Table:
-        """Rows as the statement reads them."""
-        return rows.drop_columns(_NAMES)
+    def spark_rows(self, rows: pa.Table, buckets: Mapping[str, pa.Table] = MappingProxyType({})) -> pa.Table:
+        """Rows as the statement reads them; in one bucket, if no others are given."""
+        return in_buckets(self.validated, rows.drop_columns(_NAMES), buckets)
+
+    def buckets(self, rows: pa.Table) -> dict[str, pa.Table]:
+        """The buckets for rows, by parameter."""
+        return range_buckets(self.validated, rows)
 
     def _rows(self, channel: str, rows: Mapping[str, Mapping[str, Any]]) -> pa.Table:
         numbers = [next(_subscription_numbers) for _ in rows]
@@ -161,6 +185,12 @@ class SubscriptionNames:
 
     def __init__(self, named: Iterable[pa.Table]) -> None:
         self._tables = [(np.asarray(table["number"].to_numpy()), table) for table in named if table.num_rows]
+
+    def beside(self, named: Iterable[pa.Table]) -> SubscriptionNames:
+        """These names and more."""
+        more = SubscriptionNames(named)
+        more._tables = [*self._tables, *more._tables]
+        return more
 
     def matches(self, found: pa.Table, removed: frozenset[int]) -> pa.Table:
         """Rows (channel, key, row as JSON, position) from rows with numbers, without those of removed subscriptions."""

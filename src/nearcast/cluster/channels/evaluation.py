@@ -8,7 +8,9 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from nearcast.cluster.channels.channel_shape import ChannelShape, ShapeState, SubscriptionBase
+from nearcast.cluster.channels.plan_output import PlanOutput, PlanTimeoutError
 from nearcast.cluster.channels.statement import NUMBERED, result_sql
+from nearcast.cluster.channels.statement_template import bounds_view
 from nearcast.cluster.channels.time_limit import TimeLimit
 from nearcast.cluster.spark_errors import error_line, is_interruption
 
@@ -29,6 +31,7 @@ class Evaluation:
     def __init__(self, spark: SparkSession, limit: float) -> None:
         self.spark, self._limit, self.lock = spark, limit, threading.RLock()
         self._views: dict[str, str] = {}
+        self._whole: dict[str, pa.Table] = {}  # the deltas in views of base and delta, by the view of the base
         self._numbers = itertools.count()
 
     def run(self, queries: Sequence[str]) -> pa.Table:
@@ -52,6 +55,16 @@ class Evaluation:
                 raise EvaluationError(f"it took longer than {self._limit:g} s") from error
             raise
 
+    def output_rows(self, output: PlanOutput) -> pa.Table:
+        """The rows of kept plans."""
+        if not output.prepared:
+            with TimeLimit(self.spark, self._limit):
+                output.prepare()
+        try:
+            return output.rows(self._limit)
+        except PlanTimeoutError as error:
+            raise EvaluationError(f"it took longer than {self._limit:g} s") from error
+
     def check_running(self, error: Exception) -> None:
         """Raise an error that says that Spark ends, or that the query is stopped: nobody's fault."""
         if is_interruption(error) or self.spark.sparkContext._jsc.sc().isStopped():
@@ -67,34 +80,46 @@ class Evaluation:
         """Rows in Spark's memory, and views of them; that for kept plans has the suffix `_broadcast`."""
         if not rows.num_rows:
             return SubscriptionBase(rows, None)
-        frame = self.spark.createDataFrame(shape.spark_rows(rows))
+        buckets = shape.buckets(rows)
+        frame = self.spark.createDataFrame(shape.spark_rows(rows, buckets))
         frame = frame.repartition(int(self.spark.conf.get("spark.sql.shuffle.partitions") or "2")).cache()
         frame.count()  # now, not in the next micro-batch
-        base = SubscriptionBase(rows, frame)
+        base = SubscriptionBase(rows, frame, buckets)
+        for name, table in buckets.items():
+            few = self.spark.createDataFrame(table).hint("broadcast")
+            few.createOrReplaceTempView(bounds_view(base.bounds, name))
         frame.createOrReplaceTempView(base.view)
         frame.hint("broadcast").createOrReplaceTempView(f"{base.view}_broadcast")
         return base
 
     def drop(self, base: SubscriptionBase) -> None:
         """Forget a base that no execution uses any more."""
+        self._whole.pop(base.view, None)
         if base.frame is not None:
             base.frame.unpersist()
-            for suffix in ("", "_broadcast", "_all"):
-                self.spark.catalog.dropTempView(base.view + suffix)
+            views = [base.view + suffix for suffix in ("", "_broadcast", "_all")]
+            for view in (*views, *(bounds_view(base.bounds, name) for name in base.buckets)):
+                self.spark.catalog.dropTempView(view)
 
     def whole_sql(self, shape: ChannelShape, state: ShapeState, view_of: Mapping[str, str]) -> str:
         """The statement for base and delta."""
         base, delta = state.base, state.delta
         view = base.view
         if delta.num_rows:
-            rows = self.spark.createDataFrame(shape.spark_rows(delta))
             view = f"{base.view}_all"
-            (rows if base.frame is None else base.frame.union(rows)).createOrReplaceTempView(view)
-        return self.sql(shape, view_of, view, shape.levels(base.rows, delta))
+            if self._whole.get(base.view) is not delta:
+                rows = self.spark.createDataFrame(shape.spark_rows(delta, base.buckets))
+                (rows if base.frame is None else base.frame.union(rows)).createOrReplaceTempView(view)
+                self._whole[base.view] = delta
+        return self.sql(shape, view_of, view, shape.levels(base.rows, delta), base.bounds)
 
     @staticmethod
     def sql(
-        shape: ChannelShape, view_of: Mapping[str, str], subscriptions: str, levels: Mapping[str, Collection[int]]
+        shape: ChannelShape,
+        view_of: Mapping[str, str],
+        subscriptions: str,
+        levels: Mapping[str, Collection[int]],
+        bounds: str = "",
     ) -> str:
-        """The statement for a view of subscriptions."""
-        return result_sql(shape.validated, view_of.__getitem__, subscriptions, levels)
+        """The statement for a view of subscriptions. bounds: how the names of the views of their buckets begin."""
+        return result_sql(shape.validated, view_of.__getitem__, subscriptions, levels, bounds)

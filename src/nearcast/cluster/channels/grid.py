@@ -25,10 +25,12 @@ _LEVELS = 19  # the last one has cells larger than half the way round the globe
 # A row with room for fewer cells, at the poles, is one cell.
 _FEWEST = 8
 
+# `least` passes over what is null or no number: the last term makes the distance of an unknown point unknown.
 DISTANCE = f"""CREATE OR REPLACE TEMPORARY FUNCTION {FUNCTION}(lat1 DOUBLE, lon1 DOUBLE, lat2 DOUBLE, lon2 DOUBLE)
 RETURNS DOUBLE COMMENT 'metres between two points, along the globe'
 RETURN 2 * {_RADIUS}D * asin(least(1D, sqrt(pow(sin(radians(lat2 - lat1) / 2), 2)
-  + cos(radians(lat1)) * cos(radians(lat2)) * pow(sin(radians(lon2 - lon1) / 2), 2))))"""
+  + cos(radians(lat1)) * cos(radians(lat2)) * pow(sin(radians(lon2 - lon1) / 2), 2))))
+  + 0D * (lat1 + lon1 + lat2 + lon2)"""
 
 
 def levels_of(radii: NDArray[np.float64]) -> NDArray[np.int64]:

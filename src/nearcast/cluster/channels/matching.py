@@ -5,18 +5,15 @@ next, so a plan is kept and evaluated again until a dataset that it reads change
 and go meanwhile. Where a plan cannot be kept, or while datasets change all the time, a plan is made for the one batch:
 the records are broadcast, the cached subscriptions stay in place.
 
-A channel that fails, fails alone: it is evaluated by itself, and `fault_isolation` finds the subscriptions or records
-that are to blame.
+A channel that fails, fails alone: it is evaluated by itself (`failing_channels`).
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -30,39 +27,25 @@ from nearcast.cluster.channels.channel_shape import (
     SubscriptionNames,
     shape_of,
 )
-from nearcast.cluster.channels.evaluation import Evaluation, EvaluationError
-from nearcast.cluster.channels.fault_isolation import EvaluationFailure, isolate
-from nearcast.cluster.channels.faults import ChannelFault, FaultLog
+from nearcast.cluster.channels.evaluation import Evaluation
+from nearcast.cluster.channels.failing_channels import FailingChannels, NewRecords
+from nearcast.cluster.channels.faults import FaultLog
 from nearcast.cluster.channels.kept_plans import KeptPlans
 from nearcast.cluster.channels.running_channel import RunningChannel
-from nearcast.cluster.channels.statement import levels_in, result_sql, subscription_table
+from nearcast.cluster.java_connection import send_answers_at_once
 from nearcast.cluster.spark_errors import error_line
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.types import StructType
 
     from nearcast.cluster.datasets.dataset_tables import StreamTable
     from nearcast.cluster.datasets.views import DatasetViews
 
-__all__ = ["Matcher", "NewRecords"]
+__all__ = ["Matcher"]
 
 _log = logging.getLogger(__name__)
-# After a failure, this many batches of a channel are planned anew.
+# After a failure, this many batches of a channel are planned again.
 _BATCHES_AFTER_FAILURE = 100
-# The search for what makes a channel fail ends after this many seconds.
-_ISOLATION_SECONDS = 60.0
-# A subscription is switched off when it failed this often with records that nothing else could be compared with.
-_UNDECIDED_FAILURES = 3
-
-
-@dataclass(frozen=True)
-class NewRecords:
-    """The records that one execution sees once. load: reads them into the driver, when a failure must be isolated."""
-
-    dataset: str
-    schema: StructType
-    load: Callable[[], pa.Table]
 
 
 class Matcher:
@@ -71,14 +54,16 @@ class Matcher:
     limit: seconds that one evaluation may take.
     """
 
-    def __init__(self, spark: SparkSession, faults: FaultLog | None = None, limit: float = 60.0) -> None:
-        self._spark, self.faults = spark, faults or FaultLog()
+    def __init__(self, spark: SparkSession, limit: float = 60.0) -> None:
+        self._spark, self.faults = spark, FaultLog()
         self._evaluation = Evaluation(spark, limit)
+        self._failing = FailingChannels(spark, self._evaluation, self.faults, self._fold)
         self.kept = KeptPlans(self._evaluation)
         self._shapes: dict[object, ChannelShape] = {}
         self._channels: dict[str, RunningChannel] = {}
         self._swapping = threading.Lock()  # a new base and the plans with it come at once
         self._folder = ThreadPoolExecutor(1, thread_name_prefix="fold")
+        self._to_fold: set[ChannelShape] = set()
         self._retired: dict[ChannelShape, SubscriptionBase] = {}
         spark.sql(grid.DISTANCE)
 
@@ -112,13 +97,19 @@ class Matcher:
         if not shape.channels:
             self._shapes = {key: other for key, other in self._shapes.items() if other is not shape}
             self._evaluation.drop(shape.state.base)
+            self.kept.drop(shape)
 
-    def fold(self) -> None:
-        """Make large deltas part of their bases: very large ones now, others in the background."""
+    def fold(self, now: float) -> None:
+        """Make large deltas part of their bases: very large ones now, others in the background; small ones, too, when
+        they have not changed for a while. now: on any clock."""
         for shape in list(self._shapes.values()):
+            unchanged = shape.unchanged_seconds(now)
+            if shape.state is shape.unfoldable:
+                continue
             if shape.state.bulky:
                 self._fold_or_report(shape)
-            elif shape.state.should_fold and not shape.folding.locked():
+            elif shape not in self._to_fold and shape.state.should_fold(unchanged):
+                self._to_fold.add(shape)
                 self._folder.submit(self._fold_or_report, shape)
 
     def settle(self) -> None:
@@ -132,6 +123,7 @@ class Matcher:
         due = _shapes_of(channel for channel in channels if channel.due)
         if not due or not records.num_rows:
             return MATCHES.empty_table()
+        send_answers_at_once(self._spark)
         shapes = _shapes_of(channels)  # a kept plan stays valid when the last subscription of one leaves
         name = table.spec.name
         others = {dataset for shape in shapes for dataset in shape.validated.datasets} - {name}
@@ -186,106 +178,28 @@ class Matcher:
         shape.unchanged_batches = -_BATCHES_AFTER_FAILURE
         running = [self._channels.get(name) for name in sorted(shape.channels)]
         due = [channel for channel in running if channel is not None and channel.due]
-        found = pa.concat_tables([MATCHES.empty_table(), *(self._match_alone(c, view_of, new) for c in due)])
+        found = pa.concat_tables([MATCHES.empty_table(), *(self._failing.match(c, view_of, new) for c in due)])
         if shape.state.removed:  # a subscription that is gone may be what fails
             self._fold(shape)
         return found
 
-    def _match_alone(self, channel: RunningChannel, view_of: Mapping[str, str], new: NewRecords | None) -> pa.Table:
-        rows = channel.evaluated_rows()
-        try:
-            return self._of_rows(channel, rows, view_of)
-        except Exception as error:
-            self._evaluation.check_running(error)
-            channel.failures += 1
-            reason = error_line(error)
-            broken = self._unreadable(channel, view_of)
-            if broken:  # not the channel's fault: it is evaluated again with the next batch
-                self.faults.add(ChannelFault(channel.name, f"{broken}: {reason}", off=False))
-            elif isinstance(error, EvaluationError):
-                self._switch_off(channel, reason)
-            else:
-                return self._isolate(channel, rows, view_of, new)
-            return MATCHES.empty_table()
-
-    def _of_rows(
-        self, channel: RunningChannel, rows: Mapping[str, Mapping[str, Any]], view_of: Mapping[str, str]
-    ) -> pa.Table:
-        """The results of some subscriptions of a channel, by a plan of their own."""
-        table, validated = subscription_table(channel.validated, rows.values()), channel.validated
-        view = self._evaluation.view(f"alone {channel.number}", self._spark.createDataFrame(table))
-        found = self._evaluation.run([result_sql(validated, view_of.__getitem__, view, levels_in(validated, table))])
-        numbers, keys = pa.array(range(len(rows)), pa.int64()), pa.array(list(rows), pa.string())
-        channels = pa.array([channel.name] * len(rows), pa.string())
-        named = pa.table([numbers, channels, keys], names=["number", "channel", "key"])
-        return SubscriptionNames([named]).matches(found, frozenset())
-
-    def _isolate(
-        self,
-        channel: RunningChannel,
-        subscriptions: Mapping[str, Mapping[str, Any]],
-        view_of: Mapping[str, str],
-        new: NewRecords | None,
-    ) -> pa.Table:
-        """The results of all subscriptions and records but those that make the channel fail."""
-        shape = channel.shape
-        assert shape is not None
-        records = None if new is None else new.load()
-        deadline = time.monotonic() + _ISOLATION_SECONDS
-
-        def evaluate(keys: Sequence[str], rows: Sequence[int]) -> pa.Table | EvaluationFailure:
-            views = dict(view_of)
-            if new is not None and records is not None:
-                part = self._spark.createDataFrame(records.take(pa.array(rows, pa.int64())), new.schema)
-                views[new.dataset] = self._evaluation.view(f"isolated {channel.number} {new.dataset}", part)
-            try:
-                return self._of_rows(channel, {key: subscriptions[key] for key in keys}, views)
-            except Exception as error:
-                self._evaluation.check_running(error)
-                return EvaluationFailure(error_line(error))
-
-        count = 1 if records is None else records.num_rows
-        found = isolate(list(subscriptions), range(count), evaluate, lambda: time.monotonic() < deadline)
-        for row, reason in found.records.items():
-            number = records["_sequence"][row].as_py() if records is not None else 0
-            self.faults.add(ChannelFault(channel.name, reason, record=number))
-        for key, reason in found.undecided.items():
-            channel.undecided[key] = channel.undecided.get(key, 0) + 1
-            if channel.undecided[key] >= _UNDECIDED_FAILURES:
-                found.subscriptions[key] = reason
-            else:
-                self.faults.add(ChannelFault(channel.name, reason, off=False))
-        if found.given_up:
-            self._switch_off(channel, found.given_up)
-        elif found.subscriptions:
-            for key, reason in found.subscriptions.items():
-                self.faults.add(ChannelFault(channel.name, reason, key=key))
-            with channel.loading:
-                channel.off |= found.subscriptions
-                shape.change(channel.name, {}, found.subscriptions)
-            self._fold(shape)  # dropping their results is not enough: they must not be evaluated
-        return MATCHES.empty_table() if found.result is None else found.result
-
-    def _switch_off(self, channel: RunningChannel, reason: str) -> None:
-        assert channel.shape is not None
-        with channel.loading:
-            channel.problem = reason
-            channel.shape.clear(channel.name)
-        self._fold(channel.shape)
-        self.faults.add(ChannelFault(channel.name, reason))
-
     def _fold_or_report(self, shape: ChannelShape) -> None:
+        before = shape.state
         try:
             self._fold(shape)
         except Exception as error:  # the delta stays beside the base; the next change tries again
+            shape.unfoldable = before
             _log.warning("subscriptions of channel %s are not folded: %s", shape.name, error_line(error))
+        finally:
+            self._to_fold.discard(shape)
 
     def _fold(self, shape: ChannelShape) -> None:
-        """A new base of all subscriptions, and plans with it, while executions go on with the old ones."""
+        """A new base of all subscriptions, and plans with it, while executions continue with the old ones."""
         with shape.folding:
             before = shape.state
             if not before.delta.num_rows and not before.removed:
                 return
+            send_answers_at_once(self._spark)
             base = self._evaluation.base(shape, shape.live_rows(before))
             renewed = self.kept.renewed(shape, base)
             with self._swapping:
@@ -294,16 +208,6 @@ class Matcher:
             if (retired := self._retired.pop(shape, None)) is not None:
                 self._evaluation.drop(retired)
             self._retired[shape] = before.base  # an execution may just have begun with it
-
-    def _unreadable(self, channel: RunningChannel, view_of: Mapping[str, str]) -> str:
-        """The first dataset of a channel that cannot be read; empty when all can."""
-        for dataset in channel.validated.datasets:
-            try:
-                self._spark.table(view_of[dataset]).count()
-            except Exception as error:
-                self._evaluation.check_running(error)
-                return f"dataset {dataset} cannot be read"
-        return ""
 
 
 def _shapes_of(channels: Iterable[RunningChannel]) -> list[ChannelShape]:

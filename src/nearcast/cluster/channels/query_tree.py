@@ -12,7 +12,9 @@ from sqlglot.dialects import Spark
 from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.scope import walk_in_scope
 
-from nearcast.cluster.channels.query_policy import PolicyError, check_policy
+from nearcast.cluster.channels.query_policy import PolicyError, check_length, check_policy
+from nearcast.cluster.channels.text_patterns import check_patterns
+from nearcast.cluster.channels.value_bounds import check_bounds
 
 __all__ = ["QueryTree", "has_aggregate", "own_nodes", "parse_query", "source_alias", "sources", "to_sql"]
 
@@ -49,13 +51,14 @@ class QueryTree:
 def parse_query(text: str) -> QueryTree:
     """Parse and check a query. SqlglotError when it cannot be parsed, PolicyError when a part of it is not allowed."""
     text = text.strip().rstrip(";").rstrip()
+    check_length(text)
     dialect = Spark()
     tokens = dialect.tokenize(text)
     statements = [tree for tree in dialect.parser().parse(tokens, text) if tree is not None]
     if len(statements) != 1:
         raise PolicyError("one SELECT is needed")
     tree: Any = statements[0]
-    check_policy(text, tree)
+    check_policy(tree)
     parameters: dict[str, int] = {}
     for colon, name in pairwise(tokens):
         if colon.token_type == TokenType.COLON and name.start == colon.end + 1:
@@ -73,6 +76,8 @@ def parse_query(text: str) -> QueryTree:
     tree = _without_with(tree, {})
     while isinstance(tree, exp.Subquery) and not tree.alias and isinstance(tree.this, exp.Query):
         tree = _unwrapped(tree)
+    check_bounds(tree)
+    check_patterns(tree)
     datasets = dict.fromkeys(table.name.lower() for table in tree.find_all(exp.Table))
     return QueryTree(text, tree, parameters, tuple(datasets), not any(map(_evaluated_at_planning, tree.walk())))
 

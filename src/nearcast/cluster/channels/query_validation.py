@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
 from sqlglot.errors import ParseError, SqlglotError
@@ -13,43 +13,29 @@ from sqlglot.errors import ParseError, SqlglotError
 from nearcast.cluster.channels import grid
 from nearcast.cluster.channels.batch_dependence import BatchDependenceError, check_batches
 from nearcast.cluster.channels.disjunctions import split_disjunction
+from nearcast.cluster.channels.query_errors import QueryError, node_offset, raise_located
 from nearcast.cluster.channels.query_policy import PolicyError
 from nearcast.cluster.channels.query_tree import QueryTree, parse_query, to_sql
-from nearcast.cluster.channels.rewrite import Rewriter, Statement, UnsupportedError, free_prefix
+from nearcast.cluster.channels.rewrite import Rewriter, UnsupportedError
 from nearcast.cluster.channels.statement import result_sql, subscription_ddl
+from nearcast.cluster.channels.statement_template import Statement, free_prefix
+from nearcast.cluster.channels.text_patterns import like_parameters
 from nearcast.cluster.channels.validated_channel import ValidatedChannel
 from nearcast.cluster.datasets.schema import dataset_ddl, parse_ddl
 from nearcast.cluster.spark_errors import error_line
 from nearcast.domain.channel import ChannelSpec, check_channel
 from nearcast.domain.dataset import DatasetSpec
-from nearcast.errors import InputError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["QueryError", "first_stream", "validate_query"]
+__all__ = ["first_stream", "validate_query"]
 
 _CROSS = ("CartesianProduct", "BroadcastNestedLoopJoin")
 _SAMPLES = {
     "int": "7", "bigint": "7L", "double": "7.5D", "boolean": "true", "date": "DATE'2001-02-03'",
     "timestamp": "TIMESTAMP'2001-02-03 04:05:06Z'",
 }  # fmt: skip
-
-
-class QueryError(InputError):
-    """A query that cannot be that of a channel. offset: of the error in the text, if known."""
-
-    def __init__(self, channel: str, text: str, offset: int | None, reason: str) -> None:
-        self.offset = offset
-        if offset is None:
-            super().__init__(f"channel {channel}: {reason}")
-            return
-        line = text.count("\n", 0, offset) + 1
-        column = offset - (text.rfind("\n", 0, offset) + 1) + 1
-        shown = (text.splitlines() or [""])[line - 1]
-        super().__init__(
-            f"channel {channel}: line {line}, column {column}: {reason}\n  {shown}\n  {' ' * (column - 1)}^"
-        )
 
 
 def first_stream(query: str, datasets: Mapping[str, DatasetSpec]) -> str:
@@ -78,7 +64,6 @@ def validate_query(spark: SparkSession, channel: ChannelSpec, datasets: Mapping[
     _check_faithful(session, channel, query, types, analysed)
     tree, columns = _named_columns(channel, query, analysed.columns)
     prefix = free_prefix(" ".join([query.text, *(datasets[name].schema for name in query.datasets)]))
-    _empty_view(session, f"{prefix}subscriptions", subscription_ddl(prefix, channel.parameters))
     known = {name: [field.lower() for field in session.table(name).columns] for name in query.datasets}
     rewriter = Rewriter(prefix, known, types, partial(_output_columns, session, types))
     try:
@@ -87,7 +72,9 @@ def validate_query(spark: SparkSession, channel: ChannelSpec, datasets: Mapping[
         raise QueryError(
             channel.name, query.text, None, f"cannot be answered for all subscriptions at once: {error}"
         ) from None
-    validated = ValidatedChannel(channel, statement, query.datasets, columns, query.timeless)
+    _empty_view(session, f"{prefix}subscriptions", subscription_ddl(statement, channel.parameters))
+    likes = like_parameters(query.tree)
+    validated = ValidatedChannel(channel, statement, query.datasets, columns, query.timeless, likes)
     _check_plan(session, validated)
     return validated
 
@@ -111,12 +98,14 @@ def _parsed(session: SparkSession, channel: ChannelSpec) -> QueryTree:
     try:
         return parse_query(text)
     except PolicyError as error:
-        raise QueryError(channel.name, text, _offset(error.node), str(error)) from None
-    except (SqlglotError, RecursionError) as error:
+        raise QueryError(channel.name, text, node_offset(error.node), str(error)) from None
+    except RecursionError:  # Spark's parser would end its own stack over it
+        raise QueryError(channel.name, text, None, "the query is nested too deeply") from None
+    except SqlglotError as error:
         try:
             session._jsparkSession.sessionState().sqlParser().parsePlan(text)
         except ParseException as spark_error:
-            _explain(channel, text, spark_error)
+            raise_located(channel.name, text, spark_error)
         reason = error.errors[0]["description"] if isinstance(error, ParseError) and error.errors else str(error)
         raise QueryError(channel.name, text, None, f"the query is not understood: {reason}") from None
 
@@ -139,17 +128,9 @@ def _check_datasets(channel: ChannelSpec, query: QueryTree, datasets: Mapping[st
         if table.name.lower() not in datasets:
             have = ", ".join(sorted(datasets)) or "none"
             reason = f"there is no dataset {table.name.lower()!r}; there are: {have}"
-            raise QueryError(channel.name, query.text, _offset(table.this), reason)
+            raise QueryError(channel.name, query.text, node_offset(table.this), reason)
     if not query.datasets:
         raise QueryError(channel.name, query.text, None, "the query reads no dataset")
-
-
-def _offset(node: exp.Expr | None) -> int | None:
-    """Where a node is in the text, if sqlglot noted it."""
-    if node is None:
-        return None
-    starts = [inner.meta["start"] for inner in node.walk() if "start" in inner.meta]
-    return min(starts, default=None)
 
 
 def sample_arguments(types: Mapping[str, str]) -> dict[str, Any]:
@@ -171,7 +152,7 @@ def _analysed(session: SparkSession, channel: ChannelSpec, query: QueryTree, typ
         frame = session.sql(query.text, args=sample_arguments(types))
         columns = frame.columns
     except PySparkException as error:
-        _explain(channel, query.text, error)
+        raise_located(channel.name, query.text, error)
     for n, column in enumerate(columns):
         if column.lower() in [other.lower() for other in columns[:n]]:
             raise QueryError(channel.name, query.text, None, f"two columns are named {column!r}; rename one with AS")
@@ -217,33 +198,6 @@ def _without_cross(tree: exp.Expr) -> exp.Expr:
             join.set("kind", None)
             join.set("on", exp.true())
     return tree
-
-
-def _explain(channel: ChannelSpec, text: str, error: Any) -> NoReturn:
-    message = re.sub(r"; line \d+ pos \d+\s*;?$", "", error_line(error)).rstrip(";. ")
-    offset = _place(str(error), error)
-    if offset is not None:
-        offset = min(max(offset, 0), max(len(text) - 1, 0))
-    raise QueryError(channel.name, text, offset, message) from None
-
-
-def _place(text: str, error: Any) -> int | None:
-    """The offset of Spark's error: from its context, else from `line x pos y` in its text."""
-    try:
-        for context in error.getQueryContext():
-            if context.contextType().name == "SQL":
-                return int(context.startIndex())
-    except Exception:  # the contexts of some errors cannot be read; the text has the place, too
-        pass
-    sql = re.search(r"\(line (\d+), pos (\d+)\)|line (\d+),? pos (\d+)", text)
-    if sql is None:
-        return None
-    line, column = (int(sql[1]), int(sql[2])) if sql[1] else (int(sql[3]), int(sql[4]))
-    body = text.partition("== SQL ==\n")[2]
-    if body:
-        lines = [piece for piece in body.splitlines() if not re.fullmatch(r"-*\^+", piece)]
-        return sum(len(piece) + 1 for piece in lines[: line - 1]) + column
-    return column if line == 1 else None
 
 
 def _check_casts(channel: ChannelSpec, query: QueryTree, analysed: DataFrame, types: Mapping[str, str]) -> None:

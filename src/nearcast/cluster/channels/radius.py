@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sqlglot import exp
 
 from nearcast.cluster.channels import grid
-from nearcast.cluster.channels.query_tree import source_alias, sources, to_sql
+from nearcast.cluster.channels.query_tree import to_sql
+from nearcast.cluster.channels.source_copies import SourceCopies
 
 __all__ = ["RadiusConditions"]
 
@@ -22,8 +23,8 @@ class RadiusConditions:
     own_cells: SQL of the one cell of a point, by marker.
     """
 
-    def __init__(self, prefix: str, columns: Mapping[str, Collection[str]], types: Mapping[str, str]) -> None:
-        self._prefix, self._columns, self._types = prefix, columns, types
+    def __init__(self, prefix: str, types: Mapping[str, str], copies: SourceCopies) -> None:
+        self._prefix, self._types, self._copies = prefix, types, copies
         self._numbers = itertools.count()
         self._bounds: dict[str, str | float] = {}
         self.own_cells: dict[str, str] = {}
@@ -37,10 +38,10 @@ class RadiusConditions:
                 continue
             arguments, bound = found
             for here, there in ((arguments[:2], arguments[2:]), (arguments[2:], arguments[:2])):
-                owner = self._owner(select, here)
+                owner = self._copies.owner(select, here)
                 if owner is None or id(owner) in copied or (only is not None and owner is not only):
                     continue
-                copied.add(id(self._copy(select, owner, condition, here, there, bound)))
+                copied.add(id(self._copy(owner, condition, here, there, bound)))
                 break
 
     def resolve(self, tree: exp.Expr) -> tuple[tuple[str, str, str, str | float], ...]:
@@ -76,37 +77,8 @@ class RadiusConditions:
             return None
         return list(call.expressions), bound
 
-    def _owner(self, select: exp.Select, parts: list[exp.Expr]) -> exp.Expr | None:
-        """The relation of the SELECT that has all columns of these expressions."""
-        owners: list[exp.Expr | None] = []
-        for part in parts:
-            if part.find(exp.Placeholder, exp.Query, exp.Lambda):
-                return None
-            owners += [self._owner_of(select, column) for column in part.find_all(exp.Column)]
-        if not owners or any(owner is not owners[0] for owner in owners):
-            return None
-        return owners[0]
-
-    def _owner_of(self, select: exp.Select, column: exp.Column) -> exp.Expr | None:
-        first = column.parts[0].name.lower()
-        relations = [source for source, _ in sources(select)]
-        if len(column.parts) > 1:
-            named = [source for source in relations if source_alias(source) == first]
-            if named:
-                return named[0] if _copyable(named[0]) else None
-        having = [source for source in relations if self._may_have(source, first)]
-        return having[0] if len(having) == 1 and _copyable(having[0]) and not select.args.get("laterals") else None
-
-    def _may_have(self, source: exp.Expr, column: str) -> bool:
-        if isinstance(source, exp.Table) and not source.args.get("joins"):
-            return column in self._columns.get(source.name.lower(), ())
-        if isinstance(source, exp.Subquery) and isinstance(source.this, exp.Select) and not source.this.is_star:
-            return column in [name.lower() for name in source.this.named_selects]
-        return True  # unknown
-
     def _copy(
         self,
-        select: exp.Select,
         source: exp.Expr,
         condition: exp.Expr,
         here: list[exp.Expr],
@@ -115,7 +87,6 @@ class RadiusConditions:
     ) -> exp.Expr:
         number = next(self._numbers)
         cells, own, column = (f"{self._prefix}{what}{number}" for what in ("cells", "own", "e"))
-        alias = source_alias(source)
         level: exp.Expr
         height: exp.Expr
         if isinstance(bound, exp.Placeholder):
@@ -126,31 +97,15 @@ class RadiusConditions:
             self._bounds[cells] = radius
             level = exp.Literal.number(grid.level_of(radius))
             height = exp.cast(exp.Literal.number(repr(grid.height_of(grid.level_of(radius)))), "double")
-        copies = exp.Anonymous(this="explode", expressions=[_call(cells, [part.copy() for part in here])])
-        inner = exp.select("*", exp.alias_(copies, column))
-        wrapped = exp.Subquery(this=inner, alias=exp.TableAlias(this=exp.to_identifier(alias, quoted=True)))
-        source.replace(wrapped)
-        if not source.alias:
-            source.set("alias", exp.TableAlias(this=exp.to_identifier(alias, quoted=True)))
-        inner.set("from_", exp.From(this=source))
-        equal = exp.EQ(
-            this=exp.column(column, exp.to_identifier(alias, quoted=True)),
-            expression=_call(own, [*(part.copy() for part in there), level, height]),
-        )
+        around = _call(cells, [part.copy() for part in here])
+        wrapped, cell = self._copies.explode(source, around, column)
+        equal = exp.EQ(this=cell, expression=_call(own, [*(part.copy() for part in there), level, height]))
         condition.replace(exp.Paren(this=exp.and_(equal, condition.copy())))
         return wrapped
 
 
 def _call(name: str, arguments: list[exp.Expr]) -> exp.Anonymous:
     return exp.Anonymous(this=name, expressions=arguments)
-
-
-def _copyable(source: exp.Expr) -> bool:
-    if isinstance(source, exp.Table):
-        return not any(source.args.get(name) for name in ("joins", "laterals"))
-    plain = isinstance(source, exp.Subquery) and isinstance(source.this, exp.Query) and bool(source.alias)
-    # A subquery with parameters gets its key later; its columns may be renamed: leave both as they are.
-    return plain and source.find(exp.Placeholder) is None and not source.args["alias"].args.get("columns")
 
 
 def _conditions(select: exp.Select) -> Iterator[tuple[exp.Expr, Any]]:

@@ -12,38 +12,45 @@ import pyarrow.compute as pc
 from nearcast.nats import subjects
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from nearcast.cluster.datasets.warehouse import Warehouse
     from nearcast.cluster.nats_source.blocking_connection import BlockingConnection
+    from nearcast.nats.stream_publisher import OutgoingMessage
 
-__all__ = ["RESULTS", "ResultLog", "group_results", "result_id"]
+__all__ = ["RESULTS", "ResultLog", "group_results", "messages_by_channel", "result_id"]
 
 _log = logging.getLogger(__name__)
 _LARGEST = 512 << 10
+# From this many results on, executors publish those of a long micro-batch.
+_BY_TASKS = 5_000
+
+_TIME, _TEXT, _FIRST = pa.timestamp("us", "UTC"), pa.large_string(), pa.scalar(0, pa.int32())
 
 RESULTS = pa.schema(
     [
         ("channel", pa.string()),
         ("key", pa.string()),
         ("execution", pa.int64()),
-        ("at", pa.timestamp("us", "UTC")),
+        ("at", _TIME),
         ("part", pa.int32()),
-        ("payload", pa.string()),
+        ("payload", _TEXT),
     ]
 )
+_PARTS = pa.schema([("channel", pa.string()), ("key", pa.string()), ("part", pa.int32()), ("rows", _TEXT)])
 
 
 @dataclass(frozen=True)
 class StoredResults:
     """Results on disk. metadata: the positions of their channels' streams before any was published, and more.
 
-    recovered: stored by a run that did not finish; some of them may be published already.
+    recovered: stored by a run that did not finish; some of them may be published already. path: of their file.
     """
 
     table: pa.Table
     metadata: dict[str, Any]
     recovered: bool
+    path: str = ""
 
     @property
     def positions(self) -> dict[str, int]:
@@ -59,19 +66,24 @@ def group_results(rows: pa.Table, execution: int, at_us: int) -> pa.Table:
     """
     if pc.any(pc.is_valid(rows["position"])).as_py():
         rows = rows.take(pc.sort_indices(rows, [("position", "ascending")]))
-    found: dict[tuple[str, str], list[str]] = {}
-    columns = (rows["channel"].to_pylist(), rows["key"].to_pylist(), rows["row"].to_pylist())
-    for channel, key, row in zip(*columns, strict=True):
-        found.setdefault((channel, key), []).append(row)
-    out: list[tuple[str, str, int, int, int, str]] = []
-    for (channel, key), all_rows in found.items():
-        for part, some in enumerate(_parts(all_rows)):
-            payload = f'{{"channel":"{channel}","key":"{key}","execution":{execution},"rows":[{",".join(some)}]}}'
-            out.append((channel, key, execution, at_us, part, payload))
-    if not out:
-        return RESULTS.empty_table()
-    arrays = [pa.array(column, field.type) for column, field in zip(zip(*out, strict=True), RESULTS, strict=True)]
-    return pa.Table.from_arrays(arrays, schema=RESULTS)
+    rows = rows.select(["channel", "key"]).append_column("row", rows["row"].cast(_TEXT))
+    found = rows.group_by(["channel", "key"], use_threads=False).aggregate([("row", "list")])  # threads mix the rows
+    joined = pc.binary_join(found["row_list"], pa.scalar(",", _TEXT))
+    whole = pa.table([found["channel"], found["key"], pa.repeat(_FIRST, found.num_rows), joined], schema=_PARTS)
+    large = pc.greater(pc.binary_length(joined), _LARGEST)
+    cut = [
+        {"channel": row["channel"], "key": row["key"], "part": part, "rows": ",".join(some)}
+        for row in found.filter(large).to_pylist()
+        for part, some in enumerate(_parts(row["row_list"]))
+    ]
+    parts = pa.concat_tables([whole.filter(pc.invert(large)), pa.Table.from_pylist(cut, _PARTS)])
+    channel, key = (parts[name].cast(_TEXT) for name in ("channel", "key"))
+    between = ('{"channel":"', '","key":"', f'","execution":{execution},"rows":[', "]}", "")
+    start, to_key, to_rows, end, nothing = (pa.scalar(text, _TEXT) for text in between)
+    payload = pc.binary_join_element_wise(start, channel, to_key, key, to_rows, parts["rows"], end, nothing)
+    executions, times = (pa.repeat(pa.scalar(value, pa.int64()), len(parts)) for value in (execution, at_us))
+    columns = [parts["channel"], parts["key"], executions, times.cast(_TIME), parts["part"], payload]
+    return pa.table(columns, schema=RESULTS)
 
 
 class ResultLog:
@@ -99,26 +111,18 @@ class ResultLog:
         """Store results. These are published from now on, even if subscriptions change meanwhile."""
         positions = {name: self._position(name) for name in table["channel"].unique().to_pylist()}
         noted = {"positions": positions, **(metadata or {})}
+        path = ""
         if table.num_rows:
             day = table["at"][0].as_py().strftime("%Y-%m-%d")
-            self._warehouse.write(f"{self.folder}/day={day}", number, table, noted)
-        return StoredResults(table, noted, False)
+            path = self._warehouse.write(f"{self.folder}/day={day}", number, table, noted)
+        return StoredResults(table, noted, False, path)
 
-    def publish(self, stored: StoredResults) -> int:
-        """Publish those that are not published yet; returns how many."""
-        waiting: dict[str, list[tuple[str, str, bytes]]] = {}
-        table = stored.table
-        for channel, key, execution, at, part, payload in zip(
-            *(table[name].to_pylist() for name in ("channel", "key", "execution")),
-            table["at"].cast(pa.int64()).to_pylist(), table["part"].to_pylist(), table["payload"].to_pylist(),
-            strict=True,
-        ):  # fmt: skip
-            message = (
-                subjects.channel_results(channel, key),
-                result_id(channel, key, at, execution, part),
-                payload.encode(),
-            )
-            waiting.setdefault(channel, []).append(message)
+    def publish(self, stored: StoredResults, tasks: Callable[[str, pa.Table], None] | None = None) -> int:
+        """Publish those that are not published yet; returns how many. tasks: publishes very many, from their file."""
+        if tasks is not None and stored.table.num_rows >= _BY_TASKS and not stored.recovered:
+            tasks(stored.path, stored.table)
+            return self._complete(stored)
+        table, waiting = stored.table, messages_by_channel(stored.table)
         published = 0
         for channel, messages in waiting.items():
             position = stored.positions[channel]
@@ -134,6 +138,17 @@ class ResultLog:
         if stored.recovered:
             _log.info("recovered %d results, published %d that were missing", table.num_rows, published)
         return published
+
+    def _complete(self, stored: StoredResults) -> int:
+        """Publish what streams did not take from tasks; returns how many all are."""
+        for row in stored.table["channel"].value_counts().to_pylist():
+            channel, count = row["values"], row["counts"]
+            last = self._connection.bounds(subjects.channel_stream(channel), self._prefix).last
+            self._positions[channel] = last
+            if last != (position := stored.positions[channel]) + count:
+                messages = messages_by_channel(stored.table.filter(pc.equal(stored.table["channel"], channel)))
+                self._publish_missing(channel, messages[channel], max(min(position, last - count), 0))
+        return int(stored.table.num_rows)
 
     def _publish_missing(self, channel: str, messages: Sequence[tuple[str, str, bytes]], position: int) -> int:
         """Publish those whose ids the stream does not hold from a position on; returns how many."""
@@ -162,6 +177,17 @@ class ResultLog:
         pattern = subjects.channel_results(channel, "*")
         entries = self._connection.call(reader.read_range(stream, pattern, position + 1, last + 1))
         return {entry.id.decode() for entry in entries if entry.id}
+
+
+def messages_by_channel(results: pa.Table) -> dict[str, list[OutgoingMessage]]:
+    """Results as messages for the streams of their channels."""
+    found: dict[str, list[OutgoingMessage]] = {}
+    columns = [results[name] for name in ("channel", "key", "execution", "at", "part", "payload")]
+    columns[3] = columns[3].cast(pa.int64())
+    for channel, key, execution, at, part, payload in zip(*(column.to_pylist() for column in columns), strict=True):
+        subject, number = subjects.channel_results(channel, key), result_id(channel, key, at, execution, part)
+        found.setdefault(channel, []).append((subject, number, payload.encode()))
+    return found
 
 
 def result_id(channel: str, key: str, at_us: int, execution: int, part: int) -> str:

@@ -1,6 +1,6 @@
 """Query plans that are made once and evaluated for each micro-batch.
 
-Spark plans every query anew and broadcasts a small table to its tasks: for a micro-batch of some hundred records that
+Spark plans every query again and broadcasts a small table to its tasks: for a micro-batch of some hundred records that
 takes longer than the join. A frame that is evaluated again is not planned again. So the plan of a channel is made once,
 over a `PlanInput` whose rows are replaced for each batch: they are the content of the partitions of an RDD and travel
 with the tasks.
@@ -24,6 +24,10 @@ _AS_RDD = "spark.sql.execution.arrow.localRelationThreshold"
 _NAME = "nearcast_plan_input"
 # Fewer rows go into one partition: more partitions would only be more tasks.
 _SPREAD = 2_000
+# Parts of plans that keep the rows of their first evaluation.
+_CACHING = ("Exchange", "Subquery")
+# A longer text of a plan may have been cut off (`spark.sql.maxPlanStringLength`).
+_WHOLE_TEXT = 90_000
 
 
 class PlanInput:
@@ -68,7 +72,12 @@ def is_reusable(frame: DataFrame) -> bool:
 
 
 def _caches_input(plan: Any) -> bool:
-    if ("Exchange" in plan.nodeName() or "Subquery" in plan.nodeName()) and _NAME in plan.toString():
+    """Each question is a call of Java, so the text of a plan answers what it can: most parts of plans need no walk."""
+    text = str(plan.toString())
+    whole = len(text) < _WHOLE_TEXT
+    if whole and (_NAME not in text or not any(kind in text for kind in _CACHING)):
+        return False
+    if any(kind in plan.nodeName() for kind in _CACHING) and (_NAME in text or not whole):
         return True
     below = [plan.children(), plan.subqueries()]
     return any(_caches_input(some.apply(n)) for some in below for n in range(some.size()))

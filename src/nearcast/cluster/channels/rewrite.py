@@ -5,7 +5,8 @@ of it: values are never text. The key of the subscription goes with each row: it
 groups, partitions and limits are made by key. Names inside begin with a prefix that the query does not contain.
 
 `distance(a.lat, a.lon, x, y) <= :radius` is also written as an equality, so that it is a hash join: the rows of `a` are
-copied into the grid cells around them, and the other point has one cell.
+copied into the grid cells around them, and the other point has one cell (`radius`). `a.x > :least` becomes an equality
+of buckets (`ranges`).
 """
 
 from __future__ import annotations
@@ -13,55 +14,21 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from sqlglot import exp
 
-from nearcast.cluster.channels import grid
 from nearcast.cluster.channels.query_tree import has_aggregate, own_nodes, sources, to_sql
 from nearcast.cluster.channels.radius import RadiusConditions
+from nearcast.cluster.channels.ranges import RangeConditions
+from nearcast.cluster.channels.source_copies import SourceCopies
+from nearcast.cluster.channels.statement_template import Statement, parameter_column
 
-__all__ = ["Rewriter", "Statement", "UnsupportedError", "free_prefix"]
+__all__ = ["Rewriter", "UnsupportedError"]
 
 
 class UnsupportedError(ValueError):
     """A construct that cannot be written for all subscriptions at once."""
-
-
-def free_prefix(text: str) -> str:
-    """A prefix for names that does not occur in a text."""
-    lowered = text.lower()
-    return next(p for n in itertools.count() if (p := f"nc{n or ''}__") not in lowered)
-
-
-@dataclass(frozen=True)
-class Statement:
-    """A query for all subscriptions. template: its text, in which views and cells are marked.
-
-    key, position: columns of the subscription's key and of the row's place in its result (if it has one).
-    cells: marker, coordinates and bound of each radius condition.
-    """
-
-    template: str
-    prefix: str
-    key: str
-    position: str
-    cells: tuple[tuple[str, str, str, str | float], ...] = ()
-
-    @property
-    def radius_parameters(self) -> tuple[str, ...]:
-        return tuple(bound for _, _, _, bound in self.cells if isinstance(bound, str))
-
-    def text(self, view_of: Callable[[str], str], subscriptions: str, levels: Mapping[str, Collection[int]]) -> str:
-        """The text for given views. levels: on the grid, in use for the parameters that are a radius."""
-        around = {}
-        for marker, lat, lon, bound in self.cells:
-            used = levels.get(bound, ()) if isinstance(bound, str) else (grid.level_of(bound),)
-            around[marker] = grid.cells_around(lat, lon, used, self.prefix)
-        text = re.sub(rf"`?{self.prefix}cells\d+`?", lambda m: around[m[0].strip("`")], self.template)
-        text = re.sub(rf"`?{self.prefix}view_(\w+)`?", lambda m: view_of(m[1]), text)
-        return text.replace(f"{self.prefix}subscriptions", subscriptions)
 
 
 class Rewriter:
@@ -74,10 +41,12 @@ class Rewriter:
         types: Mapping[str, str],
         output_columns: Callable[[exp.Expr], list[str] | None],
     ) -> None:
-        self._prefix, self._columns, self._types, self._output = prefix, columns, types, output_columns
+        self._prefix, self._output = prefix, output_columns
         self._numbers = itertools.count()
         self._names: dict[int, list[str] | None] = {}  # of the columns of set operations and of their sides
-        self._radius = RadiusConditions(prefix, columns, types)
+        copies = SourceCopies(columns)
+        self._radius = RadiusConditions(prefix, types, copies)
+        self._ranges = RangeConditions(prefix, types, copies)
 
     def statement(self, tree: exp.Expr) -> Statement:
         """The statement for all subscriptions; UnsupportedError when there is none."""
@@ -99,7 +68,8 @@ class Rewriter:
         text = to_sql(keyed)
         for marker, sql in self._radius.own_cells.items():
             text = re.sub(rf"`?{marker}`?(?!\w)", lambda _, sql=sql: sql, text)  # type: ignore[misc]
-        return Statement(text, self._prefix, key, position, cells)
+        copies = tuple(found for found in self._ranges.found if found.marker in text)
+        return Statement(text, self._prefix, key, position, cells, copies)
 
     def _named(self, query: exp.Expr) -> list[str]:
         names = self._names.get(id(query))
@@ -203,6 +173,7 @@ class Rewriter:
             orders.append(item)
         if not select.args.get("group") and has_aggregate(select):
             return self._lateral(select, subscription, key), key, orders
+        self._ranges.rewrite(select)
         self._join_subscriptions(select, subscription)
         self._bind(select, subscription)
         key_column = exp.column(f"{self._prefix}key", subscription)
@@ -304,11 +275,6 @@ class Rewriter:
         used = {node.name: node.copy() for node in select.find_all(exp.Column) if node.table == subscription}
         for column in (key.copy(), *(used[name] for name in sorted(used))):
             group.append("expressions", column)
-
-
-def parameter_column(prefix: str, name: str) -> str:
-    """The column of the subscription table for a parameter; `#level_x` and `#height_x`: of `:x` on the grid."""
-    return f"{prefix}{name[1:]}" if name.startswith("#") else f"{prefix}value_{name}"
 
 
 def _depends(node: Any) -> bool:

@@ -7,6 +7,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from nearcast.cluster.channels.text_patterns import check_like_values
 from nearcast.cluster.channels.validated_channel import ValidatedChannel
 from nearcast.domain.channel import check_values
 from nearcast.errors import InputError
@@ -80,7 +81,9 @@ def valid_values(
     valid, refused = {}, {}
     for key, row in rows.items():
         try:
-            valid[key] = check_values(channel.validated.spec, row)
+            values = check_values(channel.validated.spec, row)
+            check_like_values(channel.validated.like_parameters, values)
+            valid[key] = values
         except InputError as error:
             refused[key] = str(error)
     return valid, refused

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from nearcast.cluster.channels.matching import NewRecords
+from nearcast.cluster.channels.failing_channels import NewRecords
 from nearcast.cluster.channels.results import ResultLog, group_results
 from nearcast.cluster.driver_progress import StageTimer
 from nearcast.cluster.spark_errors import error_line

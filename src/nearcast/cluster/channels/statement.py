@@ -11,13 +11,18 @@ import numpy as np
 import pyarrow as pa
 
 from nearcast.cluster.channels import grid
-from nearcast.cluster.channels.rewrite import parameter_column
+from nearcast.cluster.channels.ranges import bounds_of, bucket_of
+from nearcast.cluster.channels.statement_template import parameter_column
 
 if TYPE_CHECKING:
+    from nearcast.cluster.channels.statement_template import Statement
     from nearcast.cluster.channels.validated_channel import ValidatedChannel
     from nearcast.domain.channel import Parameter
 
-__all__ = ["NUMBERED", "levels_in", "number_column", "result_sql", "subscription_ddl", "subscription_table"]
+__all__ = [
+    "NUMBERED", "in_buckets", "levels_in", "number_column", "range_buckets", "result_sql", "subscription_ddl",
+    "subscription_table",
+]  # fmt: skip
 
 NUMBERED = pa.schema([("number", pa.int64()), ("row", pa.string()), ("position", pa.int32())])
 _ARROW = {
@@ -36,25 +41,30 @@ def result_sql(
     view_of: Callable[[str], str],
     subscriptions: str,
     levels: Mapping[str, Collection[int]],
+    bounds: str = "",
 ) -> str:
-    """The statement over given views. levels: on the grid, in use for the parameters that are a radius."""
+    """The statement over given views. levels: on the grid, in use for the parameters that are a radius. bounds: how the
+    names of the views of the subscriptions' buckets begin, if they have any."""
     statement = channel.statement
     fields = ", ".join(f"{_text(label)}, `{column}`" for label, column in channel.columns)
     position = f"CAST(`{statement.position}` AS INT)" if statement.position else "CAST(NULL AS INT)"
     return (
         f"SELECT `{statement.key}` AS number, "
         f"to_json(named_struct({fields}), {_JSON_OPTIONS}) AS row, {position} AS position "
-        f"FROM ({statement.text(view_of, subscriptions, levels)})"
+        f"FROM ({statement.text(view_of, subscriptions, levels, bounds)})"
     )
 
 
-def subscription_ddl(prefix: str, parameters: Sequence[Parameter]) -> str:
-    """The columns of the subscription table: its number, values, and for numbers their level and height on the grid."""
+def subscription_ddl(statement: Statement, parameters: Sequence[Parameter]) -> str:
+    """The columns of the subscription table: its number, values, for numbers their level and height on the grid, and
+    the buckets of ranges."""
+    prefix = statement.prefix
     columns = [f"{prefix}key BIGINT"]
     for p in parameters:
         columns.append(f"{parameter_column(prefix, p.name)} {p.type}")
         if p.type in _NUMBERS:
             columns.append(f"{prefix}level_{p.name} BIGINT, {prefix}height_{p.name} DOUBLE")
+    columns += [f"{_bucket_column(prefix, name)} INT" for name in statement.range_parameters]
     return ", ".join(columns)
 
 
@@ -79,7 +89,31 @@ def subscription_table(
             levels = grid.levels_of(values.to_numpy().astype(np.float64))
             columns[f"{prefix}level_{p.name}"] = pa.array(levels, pa.int64())
             columns[f"{prefix}height_{p.name}"] = pa.array(grid.heights_of(levels), pa.float64())
+    for name in channel.statement.range_parameters:  # one bucket, until there are bounds
+        columns[_bucket_column(prefix, name)] = pa.array(np.zeros(len(rows), np.int32), pa.int32())
     return pa.table(columns)
+
+
+def range_buckets(channel: ValidatedChannel, rows: pa.Table) -> dict[str, pa.Table]:
+    """The buckets (number, lowest value, lowest value of the next one) of each parameter that is a range."""
+    statement, found = channel.statement, {}
+    names = [f"{statement.prefix}{what}" for what in ("bucket", "low", "high")]
+    for name in statement.range_parameters:
+        bounds = bounds_of(rows[parameter_column(statement.prefix, name)])
+        end, numbers = pa.nulls(1, bounds.type), pa.array(range(len(bounds) + 1), pa.int32())
+        columns = [numbers, pa.concat_arrays([end, bounds]), pa.concat_arrays([bounds, end])]
+        found[name] = pa.table(columns, names=names)
+    return found
+
+
+def in_buckets(channel: ValidatedChannel, rows: pa.Table, buckets: Mapping[str, pa.Table]) -> pa.Table:
+    """Subscriptions with the numbers of their buckets."""
+    prefix = channel.statement.prefix
+    for name, table in buckets.items():
+        column, values = _bucket_column(prefix, name), rows[parameter_column(prefix, name)]
+        numbers = bucket_of(values, table[f"{prefix}low"].combine_chunks().drop_null())
+        rows = rows.set_column(rows.schema.get_field_index(column), column, numbers)
+    return rows
 
 
 def levels_in(channel: ValidatedChannel, *tables: pa.Table) -> dict[str, frozenset[int]]:
@@ -91,6 +125,10 @@ def levels_in(channel: ValidatedChannel, *tables: pa.Table) -> dict[str, frozens
         )
         for name in statement.radius_parameters
     }
+
+
+def _bucket_column(prefix: str, name: str) -> str:
+    return parameter_column(prefix, f"#bucket_{name}")
 
 
 def _value(kind: str, value: Any) -> Any:

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from nearcast.cluster.channels import grid
 from nearcast.cluster.channels.statement import levels_in, result_sql, subscription_ddl, subscription_table
+from nearcast.cluster.channels.text_patterns import check_like_values
 from nearcast.cluster.channels.validated_channel import ValidatedChannel
 from nearcast.cluster.datasets.schema import arrow_schema, dataset_ddl, parse_ddl
 from nearcast.domain.channel import check_values
@@ -31,7 +32,9 @@ def try_channel(
     values: Mapping[str, Any],
 ) -> list[dict[str, Any]]:
     """The rows of one subscription, when the datasets have these records and no others."""
-    rows = _frame(spark, channel, datasets, records, [check_values(channel.spec, values)]).toArrow().to_pylist()
+    checked = check_values(channel.spec, values)
+    check_like_values(channel.like_parameters, checked)
+    rows = _frame(spark, channel, datasets, records, [checked]).toArrow().to_pylist()
     return [json.loads(row["row"]) for row in sorted(rows, key=lambda row: row["position"] or 0)]
 
 
@@ -63,7 +66,7 @@ def _frame(
     if subscriptions:
         frame = session.createDataFrame(table)
     else:
-        schema = parse_ddl(subscription_ddl(channel.statement.prefix, channel.spec.parameters), view)
+        schema = parse_ddl(subscription_ddl(channel.statement, channel.spec.parameters), view)
         frame = session.createDataFrame(session.sparkContext.emptyRDD(), schema)
     frame.createOrReplaceTempView(view)
     return session.sql(result_sql(channel, lambda name: name, view, levels_in(channel, table)))

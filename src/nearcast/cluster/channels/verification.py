@@ -11,7 +11,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from nearcast.cluster.channels import grid
-from nearcast.cluster.channels.query_validation import QueryError
+from nearcast.cluster.channels.query_errors import QueryError
 from nearcast.cluster.channels.statement import levels_in, result_sql, subscription_table
 from nearcast.cluster.channels.validated_channel import ValidatedChannel
 from nearcast.cluster.datasets.schema import dataset_ddl, parse_ddl

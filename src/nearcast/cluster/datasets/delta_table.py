@@ -88,6 +88,11 @@ def write_files(fs: pafs.FileSystem, folder: str, name: str, records: pa.Table, 
     return found
 
 
+def _seconds(moment: pa.Scalar) -> float:
+    """Of a time that a Delta log has: milliseconds, as a number or as a timestamp."""
+    return float(moment.cast(pa.timestamp("ms")).cast(pa.int64()).as_py()) / 1000
+
+
 def vacuum(uri: str, older_than: timedelta = LONGEST_READ) -> None:
     """Delete files that are in a table no more, and were not for longer than any reader takes."""
     hours = -(-int(older_than.total_seconds()) // 3600)
@@ -166,6 +171,13 @@ class RecordTable:
             known = pc.fill_null(actions["max._sequence"], 1 << 62)
             actions = actions.filter(pc.greater(known, after))
         return [f"{self.folder}/{path}" for path in actions["path"].to_pylist()]
+
+    def contents(self) -> tuple[int, float]:
+        """How many records it has, and when the last file of them was added, in seconds since 1970; 0 for never."""
+        actions = pa.table(self._table.get_add_actions(flatten=True))
+        if not actions.num_rows:
+            return 0, 0.0
+        return int(pc.sum(actions["num_records"]).as_py() or 0), _seconds(pc.max(actions["modification_time"]))
 
     def oldest_day(self) -> str | None:
         """The first day that has records."""

@@ -58,7 +58,7 @@ class KeyedTable:
             self.version += 1
 
     def fold_if_large(self) -> None:
-        """Make a large delta part of the base and write a snapshot, while batches go on."""
+        """Make a large delta part of the base and write a snapshot, while batches continue."""
         with self._lock:
             state = self._state
             if state.delta.num_rows <= max(_LARGEST_DELTA, state.base.num_rows // 4):

@@ -23,6 +23,7 @@ __all__ = ["RecordReader", "check_readable"]
 _MOST_DOUBTFUL = 0.02
 # After an invalid payload, this many reads begin with the quick look: invalid ones seldom come alone.
 _WARY_READS = 20
+_LONGEST_REASON = 200  # it may show a number of a million digits
 
 
 @dataclass
@@ -163,4 +164,4 @@ def _plain(message: str) -> str:
     found = re.fullmatch(r"Column\(/?(.*)\) changed from (\w+) to (\w+)", text)
     if found:
         return f"field {found[1]} is {found[3]}, not {found[2]}" if found[1] else f"{found[3]}, not an object"
-    return text
+    return text if len(text) <= _LONGEST_REASON else f"{text[:_LONGEST_REASON]}…"

@@ -31,7 +31,7 @@ def find_suspects(schema: pa.Schema, payloads: Sequence[bytes]) -> dict[int, str
     for n, payload in enumerate(payloads):
         try:
             decode(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
             found[n] = _reason(payload, error)
     return found
 
@@ -40,6 +40,8 @@ def _reason(payload: bytes, error: Exception) -> str | None:
     start = payload.lstrip()
     if not start.startswith(b"{"):
         return "a JSON object is needed" if start else "the payload is empty"
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
     text = str(error)
     if wrong := _WRONG_TYPE.fullmatch(text):
         if (wrong["got"], wrong["expected"].split(" | ")[0]) == ("float", "int"):

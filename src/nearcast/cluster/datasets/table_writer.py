@@ -126,7 +126,7 @@ class TableWriter:
         except NearcastError as error:  # tried again a second later
             _log.warning("%s", error)
             self._problem(str(error))
-        except Exception as error:  # the thread goes on whatever happens
+        except Exception as error:  # the thread continues whatever happens
             _log.exception("a batch is not in the table yet")
             self._problem(error_line(error))
 

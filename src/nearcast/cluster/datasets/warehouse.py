@@ -105,12 +105,13 @@ class Warehouse:
         selector = pafs.FileSelector(folder, recursive=True, allow_not_found=True)
         return live_files(info.path for info in self.fs.get_file_info(selector) if info.is_file)
 
-    def write(self, folder: str, last: int, table: pa.Table, metadata: Mapping[str, Any] | None = None) -> None:
-        """Write one batch as one file, atomically."""
+    def write(self, folder: str, last: int, table: pa.Table, metadata: Mapping[str, Any] | None = None) -> str:
+        """Write one batch as one file, atomically; returns its path."""
         path = f"{folder}/batch-{last:020d}.parquet"
         if metadata is not None:
             table = table.replace_schema_metadata({"nearcast": json.dumps(metadata)})
         self.write_file(path, table)
+        return path
 
     def read(self, span_or_path: FileSpan | str) -> pa.Table:
         path = span_or_path.path if isinstance(span_or_path, FileSpan) else span_or_path

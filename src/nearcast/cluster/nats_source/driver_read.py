@@ -36,6 +36,7 @@ class DriverReader:
             self._fs, self._folder = pafs.FileSystem.from_uri(checkpoint)
         else:
             self._fs, self._folder = pafs.LocalFileSystem(), checkpoint
+        self._known: tuple[int, int] | None = None
 
     def read(self, batch: int, after: int) -> pa.Table | None:
         """The messages of a batch that starts after a sequence; None if it is long, or its end cannot be read."""
@@ -77,8 +78,12 @@ class DriverReader:
 
     def _end(self, batch: int) -> int | None:
         """From Spark's offset log: a version, a line of metadata, and a line with the last sequence of each stream."""
+        if self._known is not None and self._known[0] == batch:
+            return self._known[1]
         try:
             with self._fs.open_input_file(f"{self._folder}/offsets/{batch}") as file:
-                return int(json.loads(file.read().decode().splitlines()[-1])[self._stream])
+                end = int(json.loads(file.read().decode().splitlines()[-1])[self._stream])
         except (OSError, ValueError, KeyError, TypeError):  # another format: the batch is read by tasks
             return None
+        self._known = batch, end  # Spark does not change it
+        return end

@@ -38,7 +38,7 @@ class RangeReader:
     """Reads ranges. records: parses the payloads, if they have a schema. Travels to Spark's workers."""
 
     def __init__(self, options: ReadOptions, records: RecordReader | None) -> None:
-        self._options, self._records = options, records
+        self._options, self.records = options, records
 
     def read(self, part: SequenceRange) -> Iterator[pa.RecordBatch]:
         """The rows of a range."""
@@ -96,16 +96,16 @@ class RangeReader:
             "payload": pa.nulls(1, pa.binary()),
             "removed": pa.array([count], pa.int64()),
         }
-        if self._records is not None:
-            rows["value"] = pa.nulls(1, pa.struct([field.with_nullable(True) for field in self._records.schema]))
+        if self.records is not None:
+            rows["value"] = pa.nulls(1, pa.struct([field.with_nullable(True) for field in self.records.schema]))
             rows["error"] = pa.array([problem])
         return pa.RecordBatch.from_arrays(list(rows.values()), names=list(rows))
 
     def _batch(self, stream: str, rows: dict[str, pa.Array]) -> pa.RecordBatch:
         count = len(rows["sequence"])
         columns = {"stream": pa.repeat(pa.scalar(stream), count), **rows, "removed": pa.repeat(pa.scalar(0), count)}
-        if self._records is not None:
-            columns["value"], columns["error"] = self._records.read(rows["payload"].to_pylist())
+        if self.records is not None:
+            columns["value"], columns["error"] = self.records.read(rows["payload"].to_pylist())
             # The payload of a valid record is not needed again; it would double the data that Spark moves.
             failed = pc.is_valid(columns["error"])
             columns["payload"] = pc.if_else(failed, rows["payload"], pa.scalar(None, pa.binary()))

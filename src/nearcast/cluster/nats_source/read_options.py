@@ -12,7 +12,7 @@ __all__ = ["ReadOptions", "server_list"]
 
 _NAMES = (
     "servers", "stream", "domain", "subject", "startingSequence", "maxRowsPerBatch", "partitions", "valueSchema",
-    "failOnRemoved", "path",
+    "failOnRemoved", "pushFilters", "path",
 )  # fmt: skip
 
 
@@ -29,6 +29,7 @@ class ReadOptions:
     partitions: int
     value_schema: str
     fail_on_removed: bool
+    push_filters: bool
 
     @staticmethod
     def of(options: Mapping[str, str]) -> ReadOptions:
@@ -52,6 +53,7 @@ class ReadOptions:
             partitions=_positive(given, "partitions", 2),
             value_schema=given.get("valueschema", ""),
             fail_on_removed=_boolean(given, "failonremoved"),
+            push_filters=_boolean(given, "pushfilters"),
         )
 
 

@@ -12,10 +12,23 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from nearcast.cluster.datasets.records import RecordReader
@@ -35,6 +48,9 @@ __all__ = ["NatsSource", "NatsStreamReader"]
 _log = logging.getLogger(__name__)
 # A smaller range is not worth a task of its own.
 _SMALLEST_RANGE = 2_000
+_HIGHEST = 2**63 - 1
+_WILDCARDS = frozenset("*> \t\r\n")
+_COMPARISONS = (EqualTo, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual)
 
 
 class NatsSource(DataSource):
@@ -50,7 +66,8 @@ class NatsSource(DataSource):
         return f"{COLUMNS}, value STRUCT<{without_not_null(ddl)}>, error STRING" if ddl else COLUMNS
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return NatsReader(ReadOptions.of(self.options), schema)
+        options = ReadOptions.of(self.options)
+        return FilteredNatsReader(options, schema) if options.push_filters else NatsReader(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         return NatsStreamReader(ReadOptions.of(self.options), schema)
@@ -99,9 +116,44 @@ class _Reader:
 class NatsReader(_Reader, DataSourceReader):
     """All that the streams hold when the query starts."""
 
+    _first, _last = 1, _HIGHEST
+
     def partitions(self) -> Sequence[SequenceRange]:
         bounds = self._bounds()
-        return _split(self._options, self._start(), {name: some.last for name, some in bounds.items()}, bounds)
+        start = {name: max(after, self._first - 1) for name, after in self._start().items()}
+        return _split(self._options, start, {name: min(some.last, self._last) for name, some in bounds.items()}, bounds)
+
+
+class FilteredNatsReader(NatsReader):
+    """Reads no more than the conditions on `stream`, `sequence` and `subject` need. Spark applies them all again.
+
+    A class of its own: Spark refuses a reader with `pushFilters` while the setting for it is off."""
+
+    def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802
+        for condition in filters:
+            if isinstance(condition, _COMPARISONS) and isinstance(condition.value, int):
+                if condition.attribute == ("sequence",):
+                    self._limit(condition, condition.value)
+            elif isinstance(condition, EqualTo | In):
+                values = condition.value if isinstance(condition, In) else (condition.value,)
+                self._choose(condition.attribute, [value for value in values if isinstance(value, str)])
+        return filters
+
+    def _limit(self, condition: Filter, value: int) -> None:
+        if isinstance(condition, EqualTo | GreaterThanOrEqual | GreaterThan):
+            self._first = max(self._first, value + isinstance(condition, GreaterThan))
+        if isinstance(condition, EqualTo | LessThanOrEqual | LessThan):
+            self._last = min(self._last, value - isinstance(condition, LessThan))
+
+    def _choose(self, attribute: tuple[str, ...], values: list[str]) -> None:
+        options = self._options
+        # Which messages of one subject were removed is not known.
+        any_subject = not options.subject and not options.fail_on_removed
+        if attribute == ("stream",):
+            options = replace(options, streams=tuple(name for name in options.streams if name in values))
+        elif attribute == ("subject",) and any_subject and len(values) == 1 and _WILDCARDS.isdisjoint(values[0]):
+            options = replace(options, subject=values[0])
+        self._options, self.ranges = options, RangeReader(options, self.ranges.records)
 
 
 class NatsStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):

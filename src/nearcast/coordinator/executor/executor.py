@@ -154,7 +154,7 @@ class Executor:
             names = ", ".join(sorted(lost))
             return Finish("abandoned", f"{names} is back, or too few other sites hear this coordinator")
         finish = await self._move_topic(move, resumed)
-        self._leases.release(lost)  # not when it was interrupted: the next leader goes on with it
+        self._leases.release(lost)  # not when it was interrupted: the next leader continues with it
         return finish
 
     async def _move_topic(self, move: TopicMove, resumed: bool) -> Finish:

@@ -82,7 +82,7 @@ class SiteCapacityGoal(Goal):
         for row in np.flatnonzero(hit).tolist():
             left = tuple(np.flatnonzero(topics.managing[row] & sites.alive).tolist())
             gone = ", ".join(sites.names[n] for n in np.flatnonzero(topics.managing[row] & ~sites.alive))
-            why = f"{gone} is lost, and the other sites that run it go on without it"
+            why = f"{gone} is lost, and the other sites that run it continue without it"
             found.append(TopicProposal(row, model.members_at(row, left), left, float(topics.latency[row]), why))
         return list(found)
 

@@ -1,7 +1,7 @@
 """Replicas near demand: replicas move when their readers are elsewhere, or when a store is lost.
 
 The number of stores in a topic's record is the wished number of replicas, and no plan makes it smaller: a lost store is
-replaced by one that answers, or stays in the record when there is none, and goes on with what it has when it is back.
+replaced by one that answers, or stays in the record when there is none, and continues with what it has when it is back.
 """
 
 from __future__ import annotations

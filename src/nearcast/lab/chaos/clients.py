@@ -26,6 +26,7 @@ from nearcast.nats.tasks import cancel_and_wait
 if TYPE_CHECKING:
     from nearcast.client import Client
     from nearcast.message import Message
+    from nearcast.nats.connection import Connection
 
 __all__ = ["READY", "STOPPED", "ClientsJob"]
 
@@ -57,6 +58,8 @@ class Publishing:
         self._client, self._job, self._ledger = client, job, ledger
         self._name = f"{job.name}.{os.getpid()}"
         self._receipts: set[asyncio.Task[None]] = set()
+        self._connection: Connection | None = None
+        self._connections = 0
 
     async def run(self, stopped: asyncio.Event) -> None:
         """Publish until told to stop, then wait for the last receipts."""
@@ -75,7 +78,7 @@ class Publishing:
         count, fields = 2 if n % _TWICE == 0 else 1, self._fields(n)
         self._ledger.note(
             "published", publisher=self._name, n=n, topic=job.topic, count=count, fields=fields,
-            home=client.home, path=f"{client.home}/{client.reconnects}",
+            home=client.home, path=self._path(),
         )  # fmt: skip
         data = {"publisher": self._name, "n": n, "count": count, **fields}
         try:
@@ -88,6 +91,14 @@ class Publishing:
         task = asyncio.create_task(self._note_receipt(n, receipt))
         self._receipts.add(task)
         task.add_done_callback(self._receipts.discard)
+
+    def _path(self) -> str:
+        """The connection that a publication leaves by: while its broker is away, the next one."""
+        connection = self._client.connection
+        if connection is not self._connection:
+            self._connection = connection
+            self._connections += 1
+        return f"{self._connections}/{self._client.reconnects + (not connection.is_connected)}"
 
     def _fields(self, n: int) -> dict[str, Any]:
         """What else the payload has."""

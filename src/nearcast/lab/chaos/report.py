@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 
 import nearcast
-from nearcast.lab.chaos.checker.judge import LOSSES
+from nearcast.lab.chaos.checker.verdict import LOSSES
 
 if TYPE_CHECKING:
-    from nearcast.lab.chaos.checker.judge import Verdict
+    from nearcast.lab.chaos.checker.verdict import Verdict
 
 __all__ = ["commit", "verdict_lines", "verdict_table", "write_verdict"]
 

@@ -8,7 +8,6 @@ import shutil
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ from nearcast.config.deployment_file import read_configuration
 from nearcast.errors import NearcastError
 from nearcast.lab.chaos import deployment as city
 from nearcast.lab.chaos.checker.evidence import read_ledger
-from nearcast.lab.chaos.checker.judge import Verdict, check, owed
+from nearcast.lab.chaos.checker.judge import check, owed
 from nearcast.lab.chaos.clients import READY, STOPPED, ClientsJob
 from nearcast.lab.chaos.disk import small_disk
 from nearcast.lab.chaos.faults import FaultInjector
@@ -29,15 +28,16 @@ from nearcast.lab.chaos.mqtt_devices import DevicesJob
 from nearcast.lab.chaos.processor import LEDGER_VARIABLE, SITE_VARIABLE
 from nearcast.lab.chaos.services import NodeService
 from nearcast.lab.chaos.store_dump import dump_history, dump_replicas, dump_store
-from nearcast.lab.scenarios.processes import NodeProcess, NodeProcesses, node_processes
+from nearcast.lab.scenarios.processes import BACKGROUND, NodeProcess, NodeProcesses, node_processes
 from nearcast.lab.wan import Area, call_at, wide_area
 from nearcast.nats.tasks import cancel_and_wait
 from nearcast.site.site import Site
 
 if TYPE_CHECKING:
-    from nearcast.lab.chaos.schedule import Fault, Phases
+    from nearcast.lab.chaos.checker.verdict import Verdict
+    from nearcast.lab.chaos.schedule import ChaosPlan
 
-__all__ = ["ChaosPlan", "run_chaos"]
+__all__ = ["run_chaos"]
 
 _READY_LIMIT = 120.0
 _SPARK_LIMIT = 240.0
@@ -45,22 +45,6 @@ _STOP_LIMIT = 30.0
 _UP_LIMIT = 60.0
 _OVERHEAD = 600.0  # s; for starting, reading the stores and ending, on a busy machine
 _DUMP = "stores.jsonl"
-
-
-@dataclass(frozen=True)
-class ChaosPlan:
-    """What a run does, all of it known before it begins."""
-
-    seed: int
-    faults: tuple[Fault, ...]
-    phases: Phases
-    cluster: bool = False
-
-    @property
-    def seconds(self) -> float:
-        """How long publishers publish."""
-        p = self.phases
-        return p.warm_up + p.steady + sum(fault.seconds + p.recovery for fault in self.faults)
 
 
 async def run_chaos(
@@ -87,7 +71,7 @@ async def _run(plan: ChaosPlan, folder: Path, ledger: Path, logs: Path, tick: Ca
     with small_disk(disk):
         async with (
             wide_area(city.topology(), seed=plan.seed) as area,
-            node_processes(area, logs, priority=False) as processes,
+            node_processes(area, logs, niceness=0) as processes,
         ):
             run = _ChaosRun(plan, area, processes, folder, ledger)
             async with run.deployed():
@@ -164,14 +148,14 @@ class _ChaosRun:
             places=[city.CLOUD, city.DRIVER],
         )  # fmt: skip
         catalog = await self._processes.python(
-            city.CLOUD, "catalog", "-m", "nearcast.lab.chaos.catalog", str(configuration)
+            city.CLOUD, "catalog", "-m", "nearcast.lab.chaos.catalog", str(configuration), niceness=BACKGROUND
         )
         await catalog.finished(_SPARK_LIMIT)
         await self._start("driver", city.CLOUD, partial(self._driver, configuration), _SPARK_LIMIT)
 
     async def _driver(self, configuration: Path, number: int) -> NodeProcess:
         arguments = ("cluster", "run", "--config", str(configuration))
-        return await self._processes.nearcast(city.CLOUD, f"driver.{number}", *arguments)
+        return await self._processes.nearcast(city.CLOUD, f"driver.{number}", *arguments, niceness=BACKGROUND)
 
     async def _start_clients(self) -> None:
         jobs = city.client_jobs(self._url)

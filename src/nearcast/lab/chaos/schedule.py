@@ -11,7 +11,7 @@ import numpy as np
 
 from nearcast.lab.chaos.deployment import CLOUD, COORDINATORS, DRIVER, SITES, SMALL_DISK, STORES, devices_node
 
-__all__ = ["KINDS", "PHASES", "QUICK_PHASES", "Fault", "Phases", "make_schedule"]
+__all__ = ["KINDS", "PHASES", "QUICK_PHASES", "ChaosPlan", "Fault", "Phases", "make_schedule"]
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Fault:
     """Something that breaks for a while.
 
     target: what breaks: a node, or two of them for a link. touches: nodes whose flows may stop while it lasts; all
-    others must go on. stores: those that may not answer.
+    others must continue. stores: those that may not answer.
     """
 
     kind: str
@@ -44,6 +44,22 @@ class Phases:
         """How many faults make a run at least this long, however short each of them is."""
         each = self.shortest_fault + self.recovery
         return max(1, math.ceil((seconds - self.warm_up - self.steady) / each))
+
+
+@dataclass(frozen=True)
+class ChaosPlan:
+    """What a run does, all of it known before it begins."""
+
+    seed: int
+    faults: tuple[Fault, ...]
+    phases: Phases
+    cluster: bool = False
+
+    @property
+    def seconds(self) -> float:
+        """How long publishers publish."""
+        p = self.phases
+        return p.warm_up + p.steady + sum(fault.seconds + p.recovery for fault in self.faults)
 
 
 PHASES = Phases()

@@ -6,6 +6,8 @@ Delays are one way, in milliseconds. People, reports and shelters are those of t
 from __future__ import annotations
 
 import itertools
+import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -152,6 +154,18 @@ class City:
         scene = self.scene
         x = float(np.interp(at, scene.times, scene.user_x[person]))
         return _degrees(x, float(np.interp(at, scene.times, scene.user_y[person])))
+
+    def place(self, name: str, zone: str, at: float) -> tuple[float, float]:
+        """Where a participant is, as latitude and longitude. zone: where its swarm is; visitors stay at the stadium."""
+        number = int(re.sub(r"\D", "", name.rpartition("-")[2]) or 0)
+        if name.startswith("person") and number < self.people:
+            return self.walk(number, max(0.0, at))
+        if name.startswith("sensor"):
+            return self.position(zone)
+        x, y = site_grid(len(ZONES), _FIELD_KM)
+        n, angle = ZONES.index(zone), 2.4 * number + at / 10
+        radius = 0.4 + 0.05 * (number % 10)
+        return _degrees(float(x[n]) + radius * math.cos(angle), float(y[n]) + radius * math.sin(angle))
 
     def scenario(self, prefix: str = "swarm") -> Scenario:
         """Drones, a sensor for each zone, and people, as the ledger of the lab's scenarios knows them.

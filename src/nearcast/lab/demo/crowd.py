@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from nearcast.auth.roles import Grants
+from nearcast.auth.grants import Grants
 from nearcast.client import Client, connect
 from nearcast.errors import NearcastError
 from nearcast.lab.demo.city import CLOUD, DRONE_RATE, REPORT_SECONDS, ZONES, Report
@@ -43,10 +43,13 @@ _GRANTS = Grants((">",), (">",), ("*",), ("*",))
 
 
 class Crowd:
-    """Run it at its node; everything else may be called from another loop through `do`."""
+    """Run it at its node; everything else may be called from another loop through `do`. zone: where its node is."""
 
     def __init__(self, node: str, deployment: CityDeployment, notes: Notes) -> None:
         self.node, self._deployment, self._notes, self._city = node, deployment, notes, deployment.city
+        self.zone = node.removeprefix("people-")
+        if self.zone not in ZONES:
+            self.zone = self._city.first_zone(int(node.removeprefix("swarm")))
         self._start, self._begun = 0.0, asyncio.Event()
         self._clients: dict[str, Client] = {}
         self._tasks, self._connected = TaskSet(), list[asyncio.Task[None]]()
@@ -108,21 +111,36 @@ class Crowd:
 
     async def _connect(self, name: str, *, coordinated: bool, mobile: bool = False, home: str = "") -> Client:
         credentials = self._deployment.auth.add_user("device", name, grants=_GRANTS)
-        url = self._deployment.url
+        url, attempts = self._deployment.url, itertools.count()
+        spools = self._deployment.folder / "spools"
+        spools.mkdir(exist_ok=True)
+
+        async def attempt() -> Client:
+            if coordinated:
+                client = connect(
+                    coordinator=[url(CLOUD), *(url(zone) for zone in ZONES)], credentials=credentials, mobile=mobile,
+                    timeout=_CONNECT_LIMIT, spool=spools / f"{name}-{next(attempts)}", report_seconds=REPORT_SECONDS,
+                )  # fmt: skip
+            else:
+                client = connect([url(home), url(CLOUD)], credentials=credentials, timeout=_CONNECT_LIMIT)
+            ready = asyncio.get_running_loop().create_future()
+            self._connected.append(asyncio.create_task(self._hold(client, ready), name=name))
+            await ready
+            return client
+
+        # A broker closes a connection that does not prove who it is in time, as on a busy machine.
+        client = self._clients[name] = await retry(attempt, within=_CONNECT_LIMIT, on=(NearcastError,), pause=1.0)
         if coordinated:
-            spool = self._deployment.folder / "spools" / name
-            spool.parent.mkdir(exist_ok=True)
-            client = connect(
-                coordinator=[url(CLOUD), *(url(zone) for zone in ZONES)], credentials=credentials, mobile=mobile,
-                timeout=_CONNECT_LIMIT, spool=spool, report_seconds=REPORT_SECONDS,
-            )  # fmt: skip
-        else:
-            client = connect([url(home), url(CLOUD)], credentials=credentials, timeout=_CONNECT_LIMIT)
-        ready = asyncio.get_running_loop().create_future()
-        self._connected.append(asyncio.create_task(self._hold(client, ready), name=name))
-        await ready
-        self._clients[name] = client
+            self._tasks.spawn(self._roam(client))
         return client
+
+    async def _roam(self, client: Client) -> None:
+        """Tell the map where somebody is; who changes zone flies there, half of the way each time."""
+        while True:
+            lat, lon = self._city.place(client.name, self.zone, time.time() - (self._start or time.time()))
+            old = client.position or (lat, lon)
+            client.position = ((old[0] + lat) / 2, (old[1] + lon) / 2)
+            await asyncio.sleep(REPORT_SECONDS)
 
     async def _hold(self, client: Client, ready: asyncio.Future[None]) -> None:
         """Keep a client connected until the end."""
@@ -271,7 +289,7 @@ class Crowd:
                 return
 
     def _place(self, person: int) -> tuple[float, float]:
-        return self._city.walk(person, max(0.0, time.time() - self._start))
+        return self._city.place(f"person{person}", self.zone, time.time() - self._start)
 
     async def _walk(self, client: Client, person: int) -> None:
         """Say where somebody is. Noted before: it may count from then on."""

@@ -2,11 +2,13 @@
 
     python -m nearcast.lab.demo.data_cluster CONFIGURATION SHELTERS
 
-It is `nearcast dataset add`, `channel add` and `cluster run` with one Java for all of them.
+It is `nearcast dataset add`, `channel add` and `cluster run` with one Java for all of them. Spark starts at once; the
+rest waits for a line on standard input, which says that the sites are up.
 """
 
 from __future__ import annotations
 
+import select
 import signal
 import sys
 import threading
@@ -67,14 +69,16 @@ CHANNELS = (
 
 def main() -> None:
     """Run until told to stop."""
-    deployment = read_configuration(Path(sys.argv[1]))
     sys.setswitchinterval(0.001)  # a batch passes through several threads, each switch may take this long
-    spec = deployment.data_cluster()
-    spark = spark_session("nearcast demo", master=spec.master, settings=spec.spark)
+    spark = spark_session("nearcast demo")
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):  # after Spark has started: it installs its own handlers
         signal.signal(number, lambda *_: stop.set())
     try:
+        while not select.select([sys.stdin], [], [], 0.2)[0]:
+            if stop.is_set():
+                return
+        deployment = read_configuration(Path(sys.argv[1]))
         admin = Admin(deployment)
         for dataset in DATASETS:
             admin.add_dataset(dataset, spark)

@@ -20,7 +20,8 @@ from nearcast.config.deployment_file import read_configuration, read_sites
 from nearcast.lab.chaos.deployment import toml_fields
 from nearcast.lab.chaos.services import NodeService
 from nearcast.lab.demo.city import CLOUD, COORDINATOR_SETTINGS, ZONES
-from nearcast.lab.scenarios.processes import NodeProcess, NodeProcesses, node_processes
+from nearcast.lab.demo.data_cluster import READY
+from nearcast.lab.scenarios.processes import BACKGROUND, NodeProcess, NodeProcesses, node_processes
 from nearcast.nats.connection import Connection, open_connection
 from nearcast.nats.coordinator_rpc import CoordinatorError, call_coordinator
 from nearcast.nats.identity.credentials import VARIABLE, given_credentials
@@ -65,6 +66,8 @@ class CityDeployment:
     async def start(self) -> None:
         """Keys, sites, coordinators and the console. The data cluster starts in the background."""
         self._open_console()
+        if self._cluster:  # Spark begins to start while the rest waits for keys and sites
+            spark = await self._start_spark()
         for site in (*ZONES, CLOUD):
             (self.folder / "stores" / site).mkdir(parents=True)
         self._configuration.write_text(self.city.configuration(self.nodes.address, cluster=self._cluster))
@@ -74,7 +77,9 @@ class CityDeployment:
         self._say(f"Keys and certificates for {len(sites)} sites are made.")
         await asyncio.gather(*(self._start(site, site, partial(self._site, site)) for site in (*ZONES, CLOUD)))
         deployment = read_configuration(self._configuration)
-        joined = {site: Site(deployment, site, self.folder).wait_for_gateways for site in (*ZONES, CLOUD)}
+        joined = {
+            site: Site(deployment, site, self.folder / ".nearcast" / site).wait_for_gateways for site in (*ZONES, CLOUD)
+        }
         await asyncio.gather(*(self.nodes.call(site, partial(joined[site], (*ZONES, CLOUD))) for site in joined))
         self._say(f"Sites are up: {', '.join(ZONES)} and the cloud, each with broker, store and worker.")
         settings = self.folder / "coordinator.toml"
@@ -88,7 +93,7 @@ class CityDeployment:
         )
         self._say(f"Two coordinators are up{', and the console' if self.console else ''}.")
         if self._cluster:
-            self.data_cluster = asyncio.create_task(self._start_cluster(), name="start the data cluster")
+            self.data_cluster = asyncio.create_task(_begin(spark), name="start the data cluster")
 
     async def stop(self) -> None:
         """Nothing is started again; who owns the processes ends them."""
@@ -176,20 +181,27 @@ class CityDeployment:
     async def _console(self, number: int) -> NodeProcess:
         assert self._listener is not None
         descriptor = self._listener.fileno()
-        arguments = ("web", "--url", self.url(CLOUD), "--socket", str(descriptor))
+        arguments = ("web", "--no-login", "--url", self.url(CLOUD), "--socket", str(descriptor))
         credentials = {VARIABLE: str(self._user("admin"))}
         return await self._processes.nearcast(
             CLOUD, f"console.{number}", *arguments, environment=credentials, descriptors=[descriptor]
         )
 
-    async def _start_cluster(self) -> None:
+    async def _start_spark(self) -> NodeProcess:
         shelters = self.folder / "shelters.jsonl"
         shelters.write_text("\n".join(map(json.dumps, self.city.shelters)))
-        process = await self._processes.python(
+        credentials = self.folder / "auth" / "users" / "main" / "cluster.creds"  # made while it starts
+        return await self._processes.python(
             CLOUD, "data-cluster", "-m", "nearcast.lab.demo.data_cluster", str(self._configuration), str(shelters),
-            environment={VARIABLE: str(self._user("cluster"))},
+            environment={VARIABLE: str(credentials)}, niceness=BACKGROUND,
         )  # fmt: skip
-        await process.said("Ready", _SPARK_LIMIT)
+
+
+async def _begin(spark: NodeProcess) -> None:
+    """Tell the data cluster that the sites are up, and wait until it is."""
+    with contextlib.suppress(OSError):  # it has ended; `said` says why
+        await spark.tell(b"the sites are up")
+    await spark.said(READY, _SPARK_LIMIT)
 
 
 @contextlib.asynccontextmanager
@@ -197,7 +209,7 @@ async def deployed(
     city: City, nodes: Nodes, folder: Path, logs: Path, say: Say, *, cluster: bool
 ) -> AsyncIterator[CityDeployment]:
     """The city's processes, up inside the block. Their logs are kept."""
-    async with node_processes(nodes, logs, priority=False) as processes:
+    async with node_processes(nodes, logs, niceness=0) as processes:
         deployment = CityDeployment(city, nodes, processes, folder, say, cluster=cluster)
         try:
             await deployment.start()

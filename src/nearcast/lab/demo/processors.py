@@ -24,6 +24,6 @@ def to_plain_swarm(message: Message, spool: SpoolView) -> bytes:
 
 @processor("alerts.*", spool=100)
 def alert(message: Message, spool: SpoolView) -> dict[str, Any]:
-    """The report, and how many of its kind the zone had lately."""
+    """The report, and how many of its kind the zone had recently."""
     report = message.data
     return {**report, "same_kind": sum(past.data["kind"] == report["kind"] for past in spool)}

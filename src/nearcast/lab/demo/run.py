@@ -30,7 +30,7 @@ _MEASURE_LIMIT = 60.0
 
 @dataclass(frozen=True)
 class DemoOptions:
-    """distance: with an emulated wide area, if this machine allows it. keep: go on after the story until cancelled."""
+    """distance: with an emulated wide area, if this machine allows it. keep: run on after the story until cancelled."""
 
     city: City
     acts: tuple[Act, ...]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import time
 import urllib.error
 import urllib.request
@@ -35,7 +34,6 @@ _KILLED = "harbour"
 _STATUS_SECONDS = 5.0
 _SETTLE_LIMIT = 90.0
 _CLUSTER_LIMIT = 400.0
-_CORES_FOR_BOTH = 4
 _HISTORY_SECONDS, _HISTORY_ATTEMPTS = 600.0, 60
 _LEAST_ENRICHED, _LEAST_SECONDS = (
     30,
@@ -74,7 +72,6 @@ class Story:
 
     async def play(self, acts: tuple[Act, ...]) -> CityAccount:
         """All acts, then the account."""
-        await self._wait_for_cluster()
         self._start = time.time() + 0.5
         await self._everybody("begin", self._start)
         self._tasks.spawn(self._narrate())
@@ -133,6 +130,7 @@ class Story:
             zones[swarm] = str(rng.choice([zone for zone in ZONES if zone != zones[swarm]]))
             await asyncio.sleep(begun + seconds * flight / (flights + 1) - time.time())
             self._deployment.nodes.move(f"swarm{swarm}", ways(zones[swarm]))
+            self._crowds[f"swarm{swarm}"].zone = zones[swarm]
             self._say(f"  Swarm {swarm} reaches the {zones[swarm]}.")
 
     async def _failure(self, seconds: float) -> None:
@@ -161,16 +159,6 @@ class Story:
                     break
             await asyncio.sleep(1.0)
         self._say(answer)
-
-    async def _wait_for_cluster(self) -> None:
-        """Where Spark would take all processors while it starts, the story waits: it would measure nothing but that."""
-        cluster = self._deployment.data_cluster
-        if cluster is None or (os.cpu_count() or 1) >= _CORES_FOR_BOTH:
-            return
-        begun = time.monotonic()
-        while not cluster.done():
-            self._say(f"Spark starts ({time.monotonic() - begun:.0f} s); on so few processors the story waits for it.")
-            await asyncio.wait([cluster], timeout=_STATUS_SECONDS)
 
     async def _open_channels(self) -> None:
         cluster = self._deployment.data_cluster

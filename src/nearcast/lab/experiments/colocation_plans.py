@@ -111,37 +111,42 @@ def _topics_claims(results: Results) -> list[Claim]:
     slow = results.ratio("seconds", {"method": "lfs"}, {"method": "ffd"}, n=sizes[-1])
     late = {name: results.mean("late_topics", method=name) for name in (*paper, ours)}
     messages = {name: results.mean("late_messages", method=name) for name in (*paper, ours)}
-    worst = max(results.most("late_topics", method=name) for name in paper)
+    worst, worst_messages = (
+        max(results.most(metric, method=name) for name in paper) for metric in ("late_topics", "late_messages")
+    )
+    used = {name: results.where(method=name).numbers("workers") for name in paper}
+    lfs_is_fewest = float((np.min(list(used.values()), axis=0) == used["lfs"]).mean())
     more = results.ratio("workers", {"method": ours}, {"method": "ffd"})
+    fewer_late = results.difference("late_topics", {"method": ours}, {"method": "ffd"})
     return [
         Claim(
             "The heuristics use similar numbers of workers, LFS the fewest in most cases.",
             "Fig. 3a",
-            f"LFS {fewest.percent()} against FFD",
-            verdict(fewest.mean <= 1.0),
+            f"LFS {fewest.percent()} against FFD (similar: 10 %); in {lfs_is_fewest:.0%} of requests none has fewer",
+            verdict(abs(fewest.mean - 1) <= 0.1, lfs_is_fewest > 0.5),
             "Where load and not k limits a worker, sets of k light topics leave heavy ones alone.",
         ),
         Claim(
             "LFS takes far longer than FFD.",
             "prohibitive",
-            f"{slow.text(0)} times at n = {sizes[-1]:g}",
-            verdict(slow.low > 2),
+            f"{slow.text(0)} times at n = {sizes[-1]:g} (far longer: 10 times)",
+            verdict(slow.low > 10),
             "Ours is pruned (docs/placement.md): the ratio is smaller, and no plan took long.",
         ),
         Claim(
             "Some topics and messages miss the bound of 1 s.",
             "up to 13 % of topics, 9 % of messages",
             f"topics: FFD {late['ffd'].text(1, ' %', 100)}, LFS {late['lfs'].text(1, ' %', 100)}, at most {worst:.0%}; "
-            f"messages: FFD {messages['ffd'].text(1, ' %', 100)}",
-            verdict(0 < worst <= 0.2),
+            f"messages: FFD {messages['ffd'].text(1, ' %', 100)}, at most {worst_messages:.0%}",
+            verdict(0 < worst <= 0.13, 0 < worst_messages <= 0.09),
             "The learned mean is exceeded by every second run near saturation.",
         ),
         Claim(
             "Ours: with the tail learned and the margin checked hardly a topic is late.",
             "—",
             f"{late[ours].text(2, ' %', 100)} of topics, {messages[ours].text(2, ' %', 100)} of messages, "
-            f"{more.percent()} workers against FFD",
-            verdict(late[ours].mean <= 0.005, late[ours].mean < late["ffd"].mean),
+            f"{more.percent()} workers against FFD (hardly: 0.5 %)",
+            verdict(late[ours].mean <= 0.005, fewer_late.high < 0),
             "Judged by other random runs than those that chose the margin.",
         ),
     ]
@@ -172,7 +177,13 @@ def _seed_size_claims(results: Results) -> list[Claim]:
             verdict(p90.low > 1),
             "Plans are not more compact with a higher k' (first claim).",
         ),
-        Claim("Up to 12 % of topics are late.", "12 %", f"at most {late:.0%} in a request", verdict(late <= 0.2)),
+        Claim(
+            "Up to 12 % of topics are late.",
+            "12 %",
+            f"at most {late:.0%} in a request",
+            verdict(late <= 0.12),
+            "The learned mean is exceeded by every second run near saturation.",
+        ),
     ]
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from nearcast.lab.experiments.experiment import Claim, Experiment, Panel, verdict
 from nearcast.lab.experiments.figure import COLOURS, plain_axes
+from nearcast.lab.experiments.reloc_claims import cluster_claims, sigma_claims, spool_claims, step_claims
 from nearcast.lab.workloads.city import CityParameters, city, random_members
 from nearcast.lab.workloads.follow import FollowParameters, memberships
 from nearcast.lab.workloads.formats import read_follows
@@ -27,7 +28,6 @@ __all__ = ["EXPERIMENTS"]
 
 DATA = "sinanet/edge.txt"
 CLUSTERS = 4  # K
-PAPER_METHODS = ("RA", "NS", "OTOS", "RELOC")
 SIGMAS = (1.0, 5.0, 10.0, 15.0, 20.0)
 
 
@@ -148,142 +148,9 @@ def _sigma_points(quick: bool) -> list[Point]:
     return [{"topics": topics, "sigma": sigma} for topics in ("dense", "sparse") for sigma in sigmas]
 
 
-def _smallest(results: Results, **point: Any) -> str:
-    """The method of the paper with the smallest mean delay at a point."""
-    return min(PAPER_METHODS, key=lambda method: results.mean("Y", method=method, **point).mean)
-
-
-def _sigma_claims(results: Results) -> list[Claim]:
-    claims = []
-    for topics in ("dense", "sparse"):
-        here = results.where(topics=topics)
-        sigmas = [float(s) for s in here.values("sigma")]
-        winners = {s: _smallest(here, sigma=s) for s in sigmas}
-        fill = ", ".join(f"{here.mean('fill', method='NS', sigma=s).mean:.2f}" for s in sigmas)
-        wide = [winners[s] == "RELOC" for s in sigmas if s >= 5]
-        claims.append(
-            Claim(
-                f"RELOC has the smallest delay for σ ≥ 5 km ({topics} topics).",
-                "RELOC",
-                "; ".join(f"σ = {s:g}: {winners[s]}" for s in sigmas) + f" (NS fills the sites to {fill} of A)",
-                verdict(*wide),
-                "Where RELOC overtakes NS depends on how full the sites are: while NS fits, it is best. Our OTOS puts "
-                "topics near their members, which the paper leaves open; hard to beat while these live close together.",
-            )
-        )
-    most = results.most("storage_max", method="RELOC")
-    printed = results.most("storage_max", method="RELOC as printed")
-    claims.append(
-        Claim(
-            "RELOC's storage use never exceeds A.",
-            "never above A",
-            f"the fullest site of any city: {most:.2f} A; as printed {printed:.2f} A",
-            verdict(most <= 1 + 1e-6),
-            "As printed, cooperation stays within a cluster, and a full cluster overflows. Ours leaves it then.",
-        )
-    )
-    near = results.ratio("distance_km", {"method": "NS"}, {"method": "RELOC"})
-    over = results.most("storage_max", method="NS")
-    claims.append(
-        Claim(
-            "NS has the shortest distance and overflows.",
-            "smallest distance, Y2 grows with σ",
-            f"distance {near.percent()} against RELOC; fullest site {over:.2f} A",
-            verdict(near.high < 1, over > 1),
-        )
-    )
-    stored = results.ratio("storage", {"method": "OTOS"}, {"method": "RELOC"})
-    farther = results.ratio("Y1", {"method": "OTOS"}, {"method": "RELOC"})
-    claims.append(
-        Claim(
-            "OTOS stores least but is farther than RELOC.",
-            "smallest storage, larger Y1 at every σ",
-            f"storage {stored.percent()}, Y1 {farther.percent()} against RELOC",
-            verdict(stored.high < 1, farther.low > 1),
-            ""
-            if farther.low > 1
-            else "Our OTOS chooses the site nearest to a topic's members; at small σ that is near.",
-        )
-    )
-    ours = results.ratio("Y", {"method": "refined"}, {"method": "RELOC"})
-    claims.append(
-        Claim("Beyond the paper: refined is below RELOC.", "–", f"Y {ours.percent()}", verdict(ours.high < 1))
-    )
-    return claims
-
-
 def _spool_points(quick: bool) -> list[Point]:
     values = (1.0, 2.0, 3.0) if quick else (0.5, 1.0, 1.5, 2.0, 2.5, 3.0)
     return [{"topics": "dense", "p": p} for p in values]
-
-
-def _spool_claims(results: Results) -> list[Claim]:
-    winners = {float(p): _smallest(results, p=float(p)) for p in results.values("p")}
-    delegated = results.mean("delegated", method="refined", p=3.0)
-    most = results.most("storage_max", method="refined")
-    return [
-        Claim(
-            "RELOC has the smallest delay at every spool size (σ = 5 km).",
-            "RELOC",
-            "; ".join(f"p = {p:g}: {winner}" for p, winner in winners.items()),
-            verdict(*(winner == "RELOC" for winner in winners.values())),
-            "With small spools everything fits and NS is best; our OTOS is near its members.",
-        ),
-        Claim(
-            "Beyond the paper: at p = 3 refined keeps sites within A.",
-            "–",
-            f"delegated {delegated.text(2, ' %', 100)}, fullest site {most:.2f} A",
-            verdict(delegated.mean < 0.001),
-            "" if delegated.mean < 0.001 else "For some cities no plan without overflow was found in the sweeps given.",
-        ),
-    ]
-
-
-def _cluster_claims(results: Results) -> list[Claim]:
-    def spread(sigma: float) -> float:
-        means = [results.mean("Y", sigma=sigma, K=k).mean for k in (1.0, 2.0, 4.0, 8.0)]
-        return max(means) / min(means) - 1
-
-    small = [float(s) for s in results.values("sigma") if float(s) <= 5]
-    large = [float(s) for s in results.values("sigma") if float(s) >= 10]
-    falls = {s: results.ratio("Y", {"K": 8.0}, {"K": 1.0}, sigma=s) for s in small}
-    return [
-        Claim(
-            "With strong locality (σ = 1, 5) the delay falls as K grows.",
-            "minimised by increasing K",
-            "; ".join(f"σ = {s:g}: K = 8 against 1 {ratio.percent()}" for s, ratio in falls.items()),
-            verdict(*(ratio.high < 1 for ratio in falls.values())),
-        ),
-        Claim(
-            "From σ = 10 on the delay hardly depends on K.",
-            "fluctuates, does not vary much",
-            "; ".join(f"σ = {s:g}: {100 * spread(s):.0f} % between K = 1 and 8" for s in large),
-            verdict(*(spread(s) < 0.25 for s in large)),
-            "With few clusters homes are far (Y1), with many the sites overflow (Y2); here the two do not cancel.",
-        ),
-    ]
-
-
-def _step_claims(results: Results) -> list[Claim]:
-    ten, eleven = results.where(figure="Fig. 10"), results.where(figure="Fig. 11")
-    before, after = ten.mean("compute_max", method="relation"), ten.mean("compute_max", method="cooperation")
-    sites = {name: eleven.mean("sites", method=name).mean for name in PAPER_METHODS}
-    return [
-        Claim(
-            "Relations gather the topic at few sites; cooperation brings them within their limits.",
-            "shown for one example",
-            f"compute of the fullest site {before.text()} B, then {after.text()} B",
-            verdict(before.mean > 1, after.mean <= 1 + 1e-9),
-        ),
-        Claim(
-            "RELOC manages a topic at more sites than OTOS and fewer than NS.",
-            "shown for one example",
-            "; ".join(f"{name} {count:.1f} sites" for name, count in sites.items()),
-            verdict(sites["OTOS"] <= sites["RELOC"], sites["RELOC"] <= sites["NS"]),
-            "No site can hold the whole topic: our OTOS moves publishers that overfill a site to the least used one, "
-            "one by one, and so spreads them.",
-        ),
-    ]
 
 
 def _panels(x: str, label: str, **where: Any) -> list[Panel]:
@@ -307,7 +174,7 @@ STEPS = Experiment(
     points=lambda quick: [{"topics": "one"}],
     seeds=(20, 100),
     measure=measure_steps,
-    claims=_step_claims,
+    claims=step_claims,
     panels=[
         Panel("method", "sites", "", "sites that manage the topic", series="figure"),
         Panel("method", "compute_max", "", "compute of the fullest site / B", series="figure", limits={"B": 1.0}),
@@ -346,7 +213,7 @@ SIGMA = Experiment(
     points=_sigma_points,
     seeds=(5, 20),
     measure=measure_sigma,
-    claims=_sigma_claims,
+    claims=sigma_claims,
     panels=_panels("sigma", "locality σ, km", topics="dense"),
     data=DATA,
 )
@@ -359,7 +226,7 @@ SPOOL = Experiment(
     points=_spool_points,
     seeds=(6, 20),
     measure=measure_spool,
-    claims=_spool_claims,
+    claims=spool_claims,
     panels=_panels("p", "spooled messages per member p"),
 )
 NUMBER_OF_CLUSTERS = Experiment(
@@ -371,7 +238,7 @@ NUMBER_OF_CLUSTERS = Experiment(
     points=lambda quick: [{"topics": "dense", "sigma": s} for s in ((1.0, 5.0, 10.0) if quick else SIGMAS)],
     seeds=(4, 20),
     measure=measure_clusters,
-    claims=_cluster_claims,
+    claims=cluster_claims,
     panels=_panels("K", "clusters K"),
 )
 

@@ -46,9 +46,9 @@ class Estimate:
         mean, half = scale * self.mean, scale * self.half
         return f"{mean:.{digits}f}{f' ± {half:.{digits}f}' if self.count > 1 else ''}{unit}"
 
-    def percent(self, digits: int = 1) -> str:
+    def percent(self) -> str:
         """Of a ratio: by how much it is above or below 1, as `-12.3 ± 0.8 %`."""
-        return Estimate(self.mean - 1, self.half, self.count).text(digits, " %", 100).replace("-0.0", "0.0")
+        return Estimate(self.mean - 1, self.half, self.count).text(1, " %", 100).replace("-0.0", "0.0")
 
 
 def estimate(values: Iterable[float] | Floats) -> Estimate:
@@ -60,6 +60,14 @@ def estimate(values: Iterable[float] | Floats) -> Estimate:
         return Estimate(float(sample[0]), 0.0, 1)
     half = float(student.ppf(0.975, len(sample) - 1) * sample.std(ddof=1) / np.sqrt(len(sample)))
     return Estimate(float(sample.mean()), half, len(sample))
+
+
+def _over_seeds(values: Iterable[tuple[Value, float]]) -> Estimate:
+    """Of values with their seeds. Those of one seed share what was drawn: they count as one value, their mean."""
+    by_seed: dict[Value, list[float]] = {}
+    for seed, value in values:
+        by_seed.setdefault(seed, []).append(value)
+    return estimate(float(np.mean(each)) for each in by_seed.values())
 
 
 class Results:
@@ -87,7 +95,7 @@ class Results:
         return np.array([row[metric] for row in self.rows if metric in row], dtype=float)
 
     def mean(self, metric: str, **equal: Value) -> Estimate:
-        return estimate(self.where(**equal).numbers(metric))
+        return _over_seeds((row["seed"], float(row[metric])) for row in self.where(**equal).rows if metric in row)
 
     def most(self, metric: str, **equal: Value) -> float:
         """The largest value of any row."""
@@ -96,16 +104,17 @@ class Results:
     def ratio(self, metric: str, of: Mapping[str, Value], to: Mapping[str, Value], **equal: Value) -> Estimate:
         """Mean over the tasks of (the metric of one row / that of the other row of the same task)."""
         above, below = self._by_task(metric, {**of, **equal}), self._by_task(metric, {**to, **equal})
-        return estimate(value / below[task] for task, value in above.items() if below.get(task))
+        return _over_seeds((task[-1], value / below[task]) for task, value in above.items() if below.get(task))
 
     def difference(self, metric: str, of: Mapping[str, Value], to: Mapping[str, Value], **equal: Value) -> Estimate:
         """Mean over the tasks of the difference of two rows of a task."""
         above, below = self._by_task(metric, {**of, **equal}), self._by_task(metric, {**to, **equal})
-        return estimate(value - below[task] for task, value in above.items() if task in below)
+        return _over_seeds((task[-1], value - below[task]) for task, value in above.items() if task in below)
 
     def _by_task(self, metric: str, equal: Mapping[str, Value]) -> dict[tuple[Value, ...], float]:
+        """By the columns of the task, the seed last."""
         # A column that one side fixes is no part of the pairing: it may be a column of the point.
-        columns = [name for name in self.task_columns if name not in equal]
+        columns = [*(name for name in self.task_columns if name not in equal and name != "seed"), "seed"]
         found = self.where(**equal).rows
         return {tuple(row[name] for name in columns): float(row[metric]) for row in found if metric in row}
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ExperimentError", "sweep"]
 
-Measure = "Callable[[Task], Iterable[Row]]"
-
 
 class ExperimentError(NearcastError):
     """A task of an experiment failed."""
@@ -123,7 +121,7 @@ def _measure(measure: Callable[[Task], Iterable[Row]], task: Task) -> list[Row]:
 def _begin_process() -> None:
     """The tasks share the cores: more threads for linear algebra in each would only get in each other's way.
 
-    A process whose parent was killed would wait for tasks for ever: it ends with its parent.
+    A process whose parent was killed would wait for tasks forever: it ends with its parent.
     """
     import threadpoolctl
 

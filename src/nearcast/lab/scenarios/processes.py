@@ -12,10 +12,11 @@ from typing import Protocol
 
 from nearcast.errors import NearcastError
 
-__all__ = ["NodeProcess", "NodeProcesses", "node_processes"]
+__all__ = ["BACKGROUND", "MEASURED", "NodeProcess", "NodeProcesses", "node_processes"]
 
 _END_LIMIT = 10.0
-_NICENESS = "-20"  # latency is measured, not what else runs on this machine
+MEASURED = -20  # latency is measured, not what else runs on this machine
+BACKGROUND = 19
 
 
 class _Places(Protocol):
@@ -104,13 +105,12 @@ class NodeProcess:
 class NodeProcesses:
     """All processes of one run. They get no signal of the terminal: who runs them ends them.
 
-    priority: run before everything else on this machine, for what is measured by the clock; else as this process does.
+    niceness: of all of them, 0 for this process's. `MEASURED`: before everything else on this machine.
     """
 
-    def __init__(self, area: _Places, logs: Path, *, priority: bool = True) -> None:
+    def __init__(self, area: _Places, logs: Path, *, niceness: int = MEASURED) -> None:
         logs.mkdir(parents=True, exist_ok=True)
-        self._area, self._logs = area, logs
-        self._priority = priority
+        self._area, self._logs, self._niceness = area, logs, niceness
         self._running: list[NodeProcess] = []
 
     async def nearcast(
@@ -120,10 +120,13 @@ class NodeProcesses:
         *arguments: str,
         environment: Mapping[str, str] | None = None,
         descriptors: Sequence[int] = (),
+        niceness: int | None = None,
     ) -> NodeProcess:
         """Run a command of `nearcast` at a node."""
         command = ("-c", "from nearcast.cli import main; main()", *arguments)
-        return await self.python(node, name, *command, environment=environment, descriptors=descriptors)
+        return await self.python(
+            node, name, *command, environment=environment, descriptors=descriptors, niceness=niceness
+        )
 
     async def python(
         self,
@@ -132,13 +135,15 @@ class NodeProcesses:
         *arguments: str,
         environment: Mapping[str, str] | None = None,
         descriptors: Sequence[int] = (),
+        niceness: int | None = None,
     ) -> NodeProcess:
         """Run Python at a node, with these variables beside those of this process.
 
-        descriptors: open files and sockets it inherits.
+        descriptors: open files and sockets it inherits. niceness: another than the others'.
         """
         log = self._logs / f"{name}.log"
-        command = [*(("nice", "-n", _NICENESS) if self._priority else ()), sys.executable, *arguments]
+        nice = self._niceness if niceness is None else niceness
+        command = [*(("nice", "-n", str(nice)) if nice else ()), sys.executable, *arguments]
         with log.open("wb") as errors:
             process = await asyncio.create_subprocess_exec(
                 *self._area.command(node, *command),
@@ -146,13 +151,13 @@ class NodeProcesses:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=errors,
                 # Where the kernel groups processes by session, niceness counts within one, and each group has its own.
-                start_new_session=self._priority,
-                process_group=None if self._priority else 0,
+                start_new_session=nice != 0,
+                process_group=None if nice else 0,
                 env=os.environ | dict(environment or {}),
                 pass_fds=tuple(descriptors),
             )
-        if self._priority:
-            _prefer(process.pid)
+        if nice:
+            _set_group_niceness(process.pid, nice)
         started = NodeProcess(name, process, log)
         self._running.append(started)
         return started
@@ -162,16 +167,16 @@ class NodeProcesses:
         await asyncio.gather(*(process.end() for process in self._running))
 
 
-def _prefer(pid: int) -> None:
+def _set_group_niceness(pid: int, niceness: int) -> None:
     """Give a session's group the niceness of its processes."""
     with contextlib.suppress(OSError):
-        Path(f"/proc/{pid}/autogroup").write_text(_NICENESS)
+        Path(f"/proc/{pid}/autogroup").write_text(str(niceness))
 
 
 @contextlib.asynccontextmanager
-async def node_processes(area: _Places, logs: Path, *, priority: bool = True) -> AsyncIterator[NodeProcesses]:
+async def node_processes(area: _Places, logs: Path, *, niceness: int = MEASURED) -> AsyncIterator[NodeProcesses]:
     """Processes that end with the block."""
-    processes = NodeProcesses(area, logs, priority=priority)
+    processes = NodeProcesses(area, logs, niceness=niceness)
     try:
         yield processes
     finally:

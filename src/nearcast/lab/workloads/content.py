@@ -22,7 +22,16 @@ from nearcast.placement.storage import Network, from_edges
 if TYPE_CHECKING:
     from nearcast.placement.arrays import Floats, Ints
 
-__all__ = ["ContentParameters", "content", "locality", "popularity", "random_edges", "random_tree", "zipf_demand"]
+__all__ = [
+    "ContentParameters",
+    "balanced_tree",
+    "content",
+    "locality",
+    "popularity",
+    "random_edges",
+    "random_tree",
+    "zipf_demand",
+]
 
 
 @dataclass(frozen=True)
@@ -79,6 +88,12 @@ def random_tree(nodes: int, rng: np.random.Generator) -> Network:
     return from_edges(nodes, *_tree_edges(nodes, rng).T)
 
 
+def balanced_tree(nodes: int, low: int, high: int, rng: np.random.Generator) -> Network:
+    """A tree that is filled level by level: every node has `low` to `high` children, until there are enough nodes."""
+    children = rng.integers(low, high + 1, size=nodes)
+    return from_edges(nodes, np.repeat(np.arange(nodes), children)[: nodes - 1], np.arange(1, nodes))
+
+
 def zipf_demand(
     network: Network,
     topics: int,
@@ -86,13 +101,12 @@ def zipf_demand(
     *,
     popularity_exponent: float = 1.0,
     locality_exponent: float | None = None,
-    rate: float = 25.0,
 ) -> Floats:
-    """r_i^t = rate · p_t requests/s at each asking node, topics × nodes; all nodes ask without a locality exponent.
+    """r_i^t = 25 p_t requests/s at each asking node, topics × nodes; all nodes ask without a locality exponent.
 
     With one, topic t is asked for by the nodes closest to a random centre: its Zipf share of all nodes.
     """
-    demand = np.repeat(rate * popularity(topics, popularity_exponent)[:, None], network.nodes, axis=1)
+    demand = np.repeat(25.0 * popularity(topics, popularity_exponent)[:, None], network.nodes, axis=1)
     if locality_exponent is not None:
         for topic, share in enumerate(popularity(topics, locality_exponent)):
             centre = rng.integers(network.nodes)

@@ -25,6 +25,7 @@ __all__ = ["Played", "play"]
 # Publish no further ahead of the subscribers than this: their buffers are bounded.
 _UNDER_WAY = 10_000
 _PROBE_S = 0.05
+_LIMIT_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Played:
     most_late_s: float
 
 
-async def play(schedule: Schedule, urls: Sequence[str], *, speed: float = 1.0, limit_s: float = 30.0) -> Played:
+async def play(schedule: Schedule, urls: Sequence[str], *, speed: float = 1.0) -> Played:
     """Play the events, `speed` seconds of the schedule in one of ours (infinity: as fast as it goes).
 
     The schedule's sites are assigned to the brokers at `urls` in turn.
@@ -48,7 +49,7 @@ async def play(schedule: Schedule, urls: Sequence[str], *, speed: float = 1.0, l
     site_of = {name: n % len(urls) for n, name in enumerate(schedule.sites)}
     clock = asyncio.get_running_loop().time
     late = 0.0
-    async with _Player(urls, limit_s) as player:
+    async with _Player(urls) as player:
         start = clock()
         for event in schedule:
             ahead = start + event.time_s / speed - clock()
@@ -73,8 +74,8 @@ class _PlayedClient:
 class _Player:
     """The connected clients, who listens to what, and what was published and heard."""
 
-    def __init__(self, urls: Sequence[str], limit_s: float) -> None:
-        self._urls, self._limit_s = list(urls), limit_s
+    def __init__(self, urls: Sequence[str]) -> None:
+        self._urls = list(urls)
         self._clients: dict[str, _PlayedClient] = {}
         self._markers: list[nearcast.Client] = []
         self._marker_names: set[str] = set()
@@ -182,7 +183,7 @@ class _Player:
         Brokers learn that in the background and do not report it: markers from every other site are repeated until
         one arrives.
         """
-        deadline = asyncio.get_running_loop().time() + self._limit_s
+        deadline = asyncio.get_running_loop().time() + _LIMIT_S
         new, self._new = self._new, set()
         await asyncio.gather(
             *(
@@ -204,11 +205,11 @@ class _Player:
 
     async def _connect(self, name: str, url: str) -> nearcast.Client:
         self._connections += 1
-        return await nearcast.connect(url, name=f"{name}-{self._connections}", timeout=self._limit_s).__aenter__()
+        return await nearcast.connect(url, name=f"{name}-{self._connections}", timeout=_LIMIT_S).__aenter__()
 
-    async def _until(self, holds: Callable[[], bool], limit_s: float | None = None) -> bool:
+    async def _until(self, holds: Callable[[], bool], limit_s: float = _LIMIT_S) -> bool:
         clock = asyncio.get_running_loop().time
-        deadline = clock() + (self._limit_s if limit_s is None else limit_s)
+        deadline = clock() + limit_s
         while not holds():
             if clock() > deadline:
                 return False

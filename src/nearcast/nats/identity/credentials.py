@@ -56,6 +56,9 @@ class Credentials:
             options["tls"] = ssl.create_default_context(cadata=self.ca)
         return options
 
+    async def prepare(self, challenge: str) -> None:
+        """Called with the broker's challenge before `options` must sign it."""
+
     def refuse_expired(self) -> None:
         """Say so before a broker does, in fewer words."""
         expires = self.claims.expires

@@ -167,10 +167,13 @@ def user_token(
     tags: list[str],
     expires: int = 0,
     mqtt: bool = False,
+    leaf_node: bool = False,
     queues_denied: Sequence[str] = (),
 ) -> str:
     """A user. mqtt: the token itself is the password of an MQTT device, and good for nothing else.
 
+    leaf_node: it is a server, and connects as no client; nobody else connects as a leaf node, which would hear what
+    others subscribe to and have no rate.
     queues_denied: `subject queue` pairs that it may not subscribe to, although it may to the subject alone.
     """
     listens = {"allow": subscribe} if subscribe else {"deny": [">"]}
@@ -184,6 +187,7 @@ def user_token(
         "data": -1,
         "payload": limits.payload,
         "tags": [*tags, *limit_tags(limits)],
+        "allowed_connection_types": ["LEAFNODE"] if leaf_node else ["STANDARD", "WEBSOCKET"],
         "type": "user",
         "version": 2,
     }

@@ -159,7 +159,7 @@ def _first_valid(state: IncrementalLoad, destinations: Ints) -> tuple[int, int] 
 def _progresses(state: IncrementalLoad, rank: int, to: int, after: float) -> bool:
     """Valid allows the destination to become as heavy as the source was; then the other must get lighter.
 
-    Without this the two could pass a subscriber back and forth for ever.
+    Without this the two could pass a subscriber back and forth forever.
     """
     source = float(state.load[state.site[rank]])
     return after < source - state.tiny or source - state.relief(rank) < state.load[to] - state.tiny

@@ -25,11 +25,12 @@ __all__ = ["RefineParameters", "refine", "refined", "refined_with_few_moves"]
 class RefineParameters:
     """A search ends after `rounds`, or once neither a move nor one of `swap_trials` swaps helps.
 
-    Then it is perturbed: a few clients move to random sites and the search goes on from there. There are at most
+    Then it is perturbed: a few clients move to random sites and the search continues from there. There are at most
     `perturbations`, fewer where perturbations × clients × sites would exceed `perturbation_work`.
 
     `refined` anneals in `sweeps` over all clients, fewer where sweeps × clients × sites would exceed `annealing_work`,
-    and for at most `seconds`: a limit that is reached makes the plan depend on the speed of the machine.
+    and for at most `seconds`: a limit that is reached makes the plan depend on the speed of the machine. Where that
+    work allows, it does so `anneals` times: one run ends in any of several optima when sites are nearly full.
     """
 
     rounds: int = 50
@@ -37,6 +38,7 @@ class RefineParameters:
     perturbations: int = 40
     perturbation_work: int = 20_000
     sweeps: int = 600
+    anneals: int = 4
     annealing_work: int = 3_000_000
     seconds: float = 60.0
     seed: int = 0
@@ -76,8 +78,12 @@ def refined(
     sweeps = min(parameters.sweeps, parameters.annealing_work // max(problem.clients * problem.sites, 1))
     if sweeps:
         rng = np.random.default_rng(parameters.seed)
-        home = anneal(problem, best.home, sweeps, rng, parameters.seconds, advance)
-        best = min(best, refine(problem, home, replace(parameters, perturbations=0)), key=lambda plan: plan.delay_ms)
+        work = sweeps * max(problem.clients * problem.sites, 1)
+        anneals = max(1, min(parameters.anneals, parameters.annealing_work // work))
+        for _ in range(anneals):
+            home = anneal(problem, best.home, sweeps, rng, parameters.seconds / anneals, advance)
+            plan = refine(problem, home, replace(parameters, perturbations=0))
+            best = min(best, plan, key=lambda plan: plan.delay_ms)
     return refine(problem, best.home, parameters, no_progress if sweeps else advance)
 
 

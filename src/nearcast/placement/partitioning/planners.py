@@ -58,11 +58,9 @@ def centroid(topics: PartitionTopics, sites: PartitionSites, advance: Advance = 
     return _repartition(topics, sites, lambda rows: centroid_latencies(topics, sites, rows), advance)
 
 
-def by_latencies(
-    topics: PartitionTopics, sites: PartitionSites, latencies: Floats, advance: Advance = no_progress
-) -> Partition:
+def by_latencies(topics: PartitionTopics, sites: PartitionSites, latencies: Floats) -> Partition:
     """Algorithm 1 with W(t, b) as it was measured: topics × sites."""
-    return _repartition(topics, sites, lambda rows: latencies[rows], advance)
+    return _repartition(topics, sites, lambda rows: latencies[rows], no_progress)
 
 
 def all_pairs(

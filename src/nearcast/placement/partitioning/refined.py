@@ -1,7 +1,7 @@
 """Better than Algorithm 1 when sites are full, and with fewer moves when they are not.
 
 Algorithm 1 places each topic once, moves topics that are late everywhere, and gives up when the sites it needs are
-full. This goes on from its plan and from a rounded linear programme, and only accepts changes that lower, in this
+full. This continues from its plan and from a rounded linear programme, and only accepts changes that lower, in this
 order, the rate above the limits, what is late (topics, or producer-consumer pairs), and the number of moves. It never
 returns worse than its start.
 """
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nearcast.placement.partitioning.planners import current_capacity, described
+from nearcast.placement.partitioning.planners import centroid, current_capacity, described
 from nearcast.placement.partitioning.problem import NOWHERE
 from nearcast.placement.partitioning.relaxation import nearest_of_least, relaxed, solved
 from nearcast.placement.partitioning.search import PartitionSearch
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["late_topics", "refined"]
 
-MOST_RELAXED = 200_000  # topics × sites of the linear programme; beyond it the search goes on from Algorithm 1 only
+MOST_RELAXED = 200_000  # topics × sites of the linear programme; beyond it the search continues from Algorithm 1 only
 MOST_SOLVED = 2_000  # topics × sites of the integer programme
 
 
@@ -48,7 +48,7 @@ def refined(
 
     `latencies` is the latency of every topic at every site. `late` is what is to be kept low, of every topic at every
     site: by default 1 where the topic is above its bound; `late_pairs` counts pairs. With `moves_at_most` a start with
-    more moves is not gone on from.
+    more moves is not gone on from. With as many moves no plan of `centroid` is better, nor is that without a cap.
     """
     late = late_topics(topics, latencies) if late is None else late
     capacity = current_capacity(topics, sites)
@@ -64,10 +64,16 @@ def refined(
     fewest = int(np.count_nonzero(moved[np.arange(len(topics)), anywhere]))
     stay = np.where(topics.site == NOWHERE, start.site, topics.site)
     starts = [start.site if start.moves <= most else stay, anywhere if fewest <= most else stay]
+    by_centroid = centroid(topics, sites)
+    if by_centroid.moves <= most:
+        starts.append(by_centroid.site)
+    if moves_at_most is not None:
+        free = refined(topics, sites, latencies, start, late)
+        if free.moves <= most:
+            starts.append(free.site)
     best = min((searched(site) for site in starts), key=PartitionSearch.merit)
-    if best.merit() > (0.0, 0, float(late.min(axis=1).sum()), fewest) and late.size <= MOST_RELAXED:
+    if best.merit() > (0, 0.0, 0, float(late.min(axis=1).sum()), fewest) and late.size <= MOST_RELAXED:
         divided = relaxed(late, topics.site, topics.rate, capacity, latencies, moves_at_most)
-        # Where even divided topics do not fit, a site stays overloaded, and the search from the start decides.
         if divided is not None:
             best = min(best, searched(divided), key=PartitionSearch.merit)
             whole = (

@@ -1,7 +1,8 @@
 """Where topics would go if they could be divided: a linear programme whose plans are nearly whole.
 
-The late topics (or pairs) and, a weight below, the moves are minimised within the sites' limits. At a vertex of that
-programme at most as many topics are divided as there are sites, so rounding changes little.
+The late topics (or pairs) and, a weight below, the moves are minimised within the sites' limits, or where these are too
+low with the least rate above them. At a vertex of that programme at most as many topics are divided as there are sites,
+so rounding changes little.
 """
 
 from __future__ import annotations
@@ -9,16 +10,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.sparse import csr_array, vstack
+from scipy.sparse import csr_array, eye_array, hstack, vstack
 
 from nearcast.placement.partitioning.problem import NOWHERE
 
 if TYPE_CHECKING:
+    from scipy.optimize import OptimizeResult
+
     from nearcast.placement.arrays import Floats, Ints
 
 __all__ = ["nearest_of_least", "relaxed", "solved"]
 
 _WHOLE = 1 - 1e-6
+_INFEASIBLE = 2  # of HiGHS
+_MOST_ABOVE = 500  # topics × sites of the integer programme where the limits are too low: that search is slow
 _NODES = 400  # of the search tree; a number and not a time, so that the same problem has the same plan
 
 
@@ -30,7 +35,7 @@ def nearest_of_least(cost: Floats, latencies: Floats) -> Ints:
 def relaxed(
     late: Floats, home: Ints, rate: Floats, capacity: Floats, latencies: Floats, moves_at_most: int | None
 ) -> Ints | None:
-    """The linear programme, rounded; None where even divided topics do not fit. The plan may overload sites."""
+    """The linear programme, rounded; None where the solver fails. The plan may overload sites."""
     share = _programme(late, home, rate, capacity, moves_at_most, whole=False)
     if share is None:
         return None
@@ -38,10 +43,13 @@ def relaxed(
     whole = site != NOWHERE
     load = np.bincount(site[whole], rate[whole], len(capacity))
     divided = np.flatnonzero(~whole)
+    moved = _moved(home, len(capacity))
+    left = (len(home) if moves_at_most is None else moves_at_most) - int(moved[whole, site[whole]].sum())
     for topic in divided[np.argsort(-rate[divided], kind="stable")].tolist():
         fits = load + rate[topic] <= capacity
-        order = np.lexsort((latencies[topic], -share[topic], late[topic], ~fits))
+        order = np.lexsort((latencies[topic], -share[topic], late[topic], ~fits, moved[topic] > max(left, 0)))
         site[topic] = order[0]
+        left -= int(moved[topic, order[0]])
         load[order[0]] += rate[topic]
     return site
 
@@ -52,29 +60,51 @@ def solved(late: Floats, home: Ints, rate: Floats, capacity: Floats, moves_at_mo
     return None if share is None else np.asarray(share.argmax(axis=1))
 
 
+def _moved(home: Ints, sites: int) -> Ints:
+    """Topics × sites: 1 where a topic would not be at home; one without a home is nowhere moved."""
+    return np.asarray((np.arange(sites) != home[:, None]) & (home != NOWHERE)[:, None], dtype=np.int64)
+
+
 def _programme(
     late: Floats, home: Ints, rate: Floats, capacity: Floats, moves_at_most: int | None, *, whole: bool
 ) -> Floats | None:
-    """Shares of topics at sites."""
+    """Shares of topics at sites. Where the limits are too low, first the least rate above them is found."""
     from scipy.optimize import Bounds, LinearConstraint, milp  # slow to import, and most plans do not need it
 
     topics, sites = late.shape
-    moved = ((np.arange(sites) != home[:, None]) & (home != NOWHERE)[:, None]).astype(float)
-    column = np.arange(topics * sites)
+    placed, moved = topics * sites, _moved(home, sites)
+    column = np.arange(placed)
     topic, site = column // sites, column % sites
     scale = max(float(rate.max(initial=0.0)), float(capacity.max(initial=0.0))) or 1.0
-    once = csr_array((np.ones(len(column)), (topic, column)), shape=(topics, len(column)))
-    fits = csr_array((rate[topic] / scale, (site, column)), shape=(sites, len(column)))
-    rows, low, high = [once, fits], [np.ones(topics), np.full(sites, -np.inf)], [np.ones(topics), capacity / scale]
+    # After the shares, the rate by which each site is above its limit.
+    once = csr_array((np.ones(placed), (topic, column)), shape=(topics, placed + sites))
+    rates = csr_array((rate[topic] / scale, (site, column)), shape=(sites, placed))
+    rows, low, high = (
+        [once, hstack([rates, -eye_array(sites)])],
+        [np.ones(topics), np.full(sites, -np.inf)],
+        [np.ones(topics), capacity / scale],
+    )
     if moves_at_most is not None:
-        rows.append(csr_array(moved.reshape(1, -1)))
+        rows.append(csr_array(np.r_[moved.ravel(), np.zeros(sites)][None, :]))
         low.append(np.zeros(1))
         high.append(np.array([float(moves_at_most)]))
-    answer = milp(
-        ((topics + 1) * late + moved).ravel(),
-        constraints=LinearConstraint(vstack(rows), np.concatenate(low), np.concatenate(high)),
-        integrality=np.full(len(column), int(whole)),
-        bounds=Bounds(0, 1),
-        options={"node_limit": _NODES, "mip_rel_gap": 0.0} if whole else {},
-    )
-    return None if answer.x is None else np.asarray(answer.x).reshape(topics, sites)
+    limits = LinearConstraint(vstack(rows), np.concatenate(low), np.concatenate(high))
+    above = np.r_[np.zeros(placed), np.ones(sites)]
+
+    def solve(goal: Floats, above_at_most: float) -> OptimizeResult:
+        return milp(
+            goal,
+            constraints=[limits, LinearConstraint(above[None, :], -np.inf, above_at_most)],
+            integrality=np.r_[np.full(placed, int(whole)), np.zeros(sites)],
+            bounds=Bounds(0, np.r_[np.ones(placed), np.full(sites, above_at_most)]),
+            options={"node_limit": _NODES, "mip_rel_gap": 0.0} if whole else {},
+        )
+
+    cost = np.r_[((topics + 1) * late + moved).ravel(), np.zeros(sites)]
+    answer = solve(cost, 0.0)
+    if answer.status == _INFEASIBLE and whole and placed > _MOST_ABOVE:
+        return None
+    if answer.status == _INFEASIBLE:
+        least = solve(above, np.inf)
+        answer = least if least.x is None else solve(cost, float(least.fun) + 1e-9)
+    return None if answer.x is None else np.asarray(answer.x[:placed]).reshape(topics, sites)

@@ -39,13 +39,13 @@ class PartitionSearch:
         self.load = np.bincount(self.site[placed], rate[placed], len(capacity)).astype(float)
         self.moves = int(np.count_nonzero((site != home) & (home != NOWHERE)))
 
-    def merit(self) -> tuple[float, int, float, int]:
-        """What is compared: rate above the limits, topics without a site, what is late, moves."""
+    def merit(self) -> tuple[int, float, int, float, int]:
+        """What is compared: moves above the cap, rate above the limits, topics without a site, what is late, moves."""
         scale = max(float(self.capacity.max(initial=0.0)), 1e-300)
         over = float(np.maximum(self.load - self.capacity, 0.0).sum()) / scale
         placed = np.flatnonzero(self.site != NOWHERE)
         late = float(self.late[placed, self.site[placed]].sum())
-        return round(over, 9), len(self.site) - len(placed), late, self.moves
+        return max(self.moves - self.most, 0), round(over, 9), len(self.site) - len(placed), late, self.moves
 
     def improve(self) -> None:
         """Until nothing changes, or the rounds are used up."""

@@ -70,7 +70,7 @@ class Advertisements:
         self._connection.send(subjects.advertisement(self._site), b"", msgspec.json.encode(message))
 
     def stores_of(self, topic: str) -> set[str]:
-        """The sites whose stores were heard of lately and keep this topic."""
+        """The sites whose stores were heard of recently and keep this topic."""
         oldest = asyncio.get_running_loop().time() - _EXPIRE_AFTER
         return {site for site, (came, message) in self._received.items() if came > oldest and topic in message.topics}
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from nearcast.domain.latency_histogram import BUCKETS, percentile
-from nearcast.domain.topic import matches, overlaps
+from nearcast.domain.ranges import LARGEST_FIGURE
+from nearcast.domain.topic import overlaps
 from nearcast.protocol.reports import ClientReport, ClientTopic, SiteWay, TopicReport, is_channel
 
 if TYPE_CHECKING:
@@ -18,6 +20,54 @@ if TYPE_CHECKING:
 __all__ = ["aggregate", "site_ways"]
 
 _SITES = 8  # of which a topic's ways are told, whatever the number of sites and clients
+_MOST_OTHERS = 2_000  # topics that are not registered, and channels, of one report
+_MOST_WILDCARDS = 100  # patterns of one client; each is compared with all registered topics
+
+
+class _RegisteredTopics:
+    """Finds the registered topics that a reported one belongs to, each once. Those of other first levels are no match.
+
+    Registered topics do not overlap: one of exactly this name is the only one.
+    """
+
+    def __init__(self, topics: Sequence[str]) -> None:
+        self._names = frozenset(topics)
+        self._found: dict[str, list[str]] = {name: [name] for name in topics if not _is_pattern(name)}
+        self._by_first: defaultdict[str, list[str]] = defaultdict(list)
+        self._patterns_by_first: defaultdict[str, list[str]] = defaultdict(list)
+        for name in topics:
+            first = _first_level(name)
+            self._by_first[first].append(name)
+            if _is_pattern(name):
+                self._patterns_by_first[first].append(name)
+
+    def __contains__(self, topic: str) -> bool:
+        return topic in self._names
+
+    def of(self, topic: str) -> list[str]:
+        """Itself, if there is none."""
+        found = self._found.get(topic)
+        if found is None:
+            found = [] if is_channel(topic) else [name for name in self._candidates(topic) if overlaps(name, topic)]
+            found = self._found[topic] = found or [topic]
+        return found
+
+    def _candidates(self, topic: str) -> Iterable[str]:
+        first = _first_level(topic)
+        if not first:
+            return self._names
+        groups = self._by_first if _is_pattern(topic) else self._patterns_by_first
+        return chain(groups.get(first, ()), groups.get("", ()))
+
+
+def _first_level(topic: str) -> str:
+    """Empty if it is a wildcard."""
+    first = topic.partition(".")[0]
+    return "" if first in ("*", ">") else first
+
+
+def _is_pattern(topic: str) -> bool:
+    return "*" in topic or topic.endswith(">")
 
 
 class _Sums:
@@ -61,19 +111,22 @@ def aggregate(
     between: round trips from it to others, ms.
     """
     sums: defaultdict[str, _Sums] = defaultdict(_Sums)
-    # Registered topics do not overlap: one of exactly this name is the only one. Others are looked for once.
-    families: dict[str, list[str]] = {name: [name] for name in topics if "*" not in name and ">" not in name}
+    registered = _RegisteredTopics(topics)
     for client in clients:
+        patterns = 0
         for part in client.topics:
-            names = families.get(part.topic)
-            if names is None and is_channel(part.topic):
-                names = families[part.topic] = [part.topic]
-            elif names is None:
-                fits = overlaps if part.subscribes else matches
-                names = families[part.topic] = [name for name in topics if fits(name, part.topic)] or [part.topic]
+            if _is_pattern(part.topic):
+                patterns += 1
+                if patterns > _MOST_WILDCARDS:
+                    continue
+            names = registered.of(part.topic)
             for name in names:
                 sums[name].add(client, part, 1 / len(names))
     between = between or {}
+    # A client may make up topics: of those that nobody registered, and of channels, the ones with most clients.
+    others = sorted((name for name in sums if name not in registered), key=lambda name: (-sum(sums[name].count), name))
+    for name in others[_MOST_OTHERS:]:
+        del sums[name]
     return [_report(name, found, managing.get(name), home, between, dimensions) for name, found in sorted(sums.items())]
 
 
@@ -87,7 +140,7 @@ def _report(
 ) -> TopicReport:
     producer_centroid = _centroid(found.producers, dimensions)
     consumer_centroid = _centroid(found.consumers, dimensions)
-    samples = sum(found.latency)
+    samples, rates = sum(found.latency), [min(rate, LARGEST_FIGURE) for rate in found.rates]
     return TopicReport(
         name,
         float(found.count[0]),
@@ -100,11 +153,11 @@ def _report(
         _farthest(found.consumers, managing.position, managing.height) if managing else 0.0,
         site_ways(found.round_trips[0], home, between),
         site_ways(found.round_trips[1], home, between),
-        found.rates[0],
-        found.rates[1],
-        found.rates[2],
-        found.rates[3],
-        float(samples),
+        rates[0],
+        rates[1],
+        rates[2],
+        rates[3],
+        min(float(samples), LARGEST_FIGURE),
         percentile(found.latency, 0.9),
     )
 

@@ -2,7 +2,7 @@
 
 Reads publications and marks of each topic that is processed and stored here, and sends what nobody has marked to the
 topic's owner, wherever that is. All replicas do so; each waits longer than the one before it in the topic's list, so
-that usually one does. How far all is marked is kept in the store, and a restart goes on there.
+that usually one does. How far all is marked is kept in the store, and a restart continues there.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from nearcast.nats.boundary import MalformedError, decode, decoder, drop
 from nearcast.nats.connection import ConnectionLostError
 from nearcast.nats.digest import id_hash
 from nearcast.nats.kv import CATCH_UP, Bucket, BucketError
+from nearcast.nats.replica_stream import keeps
 from nearcast.nats.stamp import (
     ANONYMOUS,
     dead_letter_block,
@@ -33,8 +34,15 @@ from nearcast.nats.stamp import (
 )
 from nearcast.nats.streams import StoredEntry, StreamBounds, StreamReader
 from nearcast.nats.tasks import cancel_and_wait
-from nearcast.protocol.marks import Marks, Redelivered, TopicMarks
-from nearcast.site.agent.catch_up_machine import CatchUpMachine, Checkpoint, DeadLetter, Lag, Redeliver
+from nearcast.protocol.marks import (
+    Marks,
+    ProgressAnswer,
+    ProgressRequest,
+    Redelivered,
+    SourceProgress,
+    TopicMarks,
+)  # fmt: skip
+from nearcast.site.agent.catch_up_machine import CatchUpMachine, Checkpoint, DeadLetter, Lag
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -46,11 +54,13 @@ __all__ = ["CatchUp"]
 
 _log = logging.getLogger(__name__)
 
-_PERIOD = 0.25
+_PERIOD, _PERIOD_WHILE_REDELIVERING = 0.25, 0.05
 _SETTLE = 2.0
-_RATE = 2_000  # redeliveries of a topic in a second, beside live traffic
+_REDELIVERIES = 2_000  # of a topic in one pass; the machine limits what is under way
+_MANY = 500
 _BATCH = 2_000
 _SAVE_PERIOD = 5.0
+_PROGRESS_LIMIT = 4.0
 _READ_AGAIN = 20_000  # sequences, after the store was away: a crash may have taken its last messages
 
 
@@ -90,6 +100,7 @@ class CatchUp:
         self._mark_prefix = f"mark~{new_incarnation()}:{site}"
         self._counted = 0
         self._decode = decoder(Marks, "msgpack")
+        self._passed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -113,29 +124,64 @@ class CatchUp:
         found = {name: followed.machine.lag(now) for name, followed in self._followed.items()}
         return {name: lag for name, lag in found.items() if lag.waiting}
 
+    async def progress(self, request: ProgressRequest) -> ProgressAnswer:
+        """How far publications were processed, of all that the store has by now.
+
+        It may lack what came while it was away: others have that. It must not have lost what it acknowledged.
+        """
+        with contextlib.suppress(NatsError, TimeoutError):
+            async with asyncio.timeout(_PROGRESS_LIMIT):
+                for _ in range(3):  # the pass that is under way; one that sees what came before it; one that reads that
+                    await self._passed.wait()
+                config = (await self._jsm.stream_info(subjects.stream_name(request.family))).config
+                return self._progress(request, has_past=keeps(config, request.family))
+        raise NearcastError(f"the store of {self._site} is not read")
+
+    def _progress(self, request: ProgressRequest, *, has_past: bool) -> ProgressAnswer:
+        followed = self._followed.get(request.family)
+        if followed is None or followed.lost or followed.machine.full or not has_past:
+            raise NearcastError(f"the store of {self._site} cannot tell yet what was processed of {request.family}")
+        return ProgressAnswer([SourceProgress(*followed.machine.progress(*one)) for one in request.sources])
+
     async def _run(self) -> None:
         level = logging.WARNING
-        made = False
+        made = redelivering = False
         while True:
-            await asyncio.sleep(_PERIOD)
+            await asyncio.sleep(_PERIOD_WHILE_REDELIVERING if redelivering else _PERIOD)
             try:
                 made = made or bool(await self._bucket.create())
                 bounds = await self._reader.all_bounds()
                 wanted = {spec.name: spec for spec in self._topics() if spec.processed and spec.durable}
                 for name in self._followed.keys() - wanted.keys():
                     del self._by_token[self._followed.pop(name).token]
+                complete = True
                 for name, spec in wanted.items():
                     stream = subjects.stream_name(name)
                     if stream in bounds:
-                        await self._advance(spec, stream, bounds[stream])
+                        complete &= await self._advances(spec, stream, bounds[stream])
+                redelivering = any(one.machine.outstanding >= _MANY for one in self._followed.values())
                 level = logging.WARNING
+                if complete:
+                    self._passed.set()
+                    self._passed = asyncio.Event()
             except (NearcastError, NatsError, TimeoutError) as error:
-                _log.log(level, "%s: not caught up: %s; trying again", self._site, error or "no answer")
+                _log.log(level, "%s: catch-up failed: %s; trying again", self._site, error or "no answer")
                 level = logging.DEBUG
                 for followed in self._followed.values():
                     followed.lost = True
             except Exception:
-                _log.exception("%s: not caught up", self._site)
+                _log.exception("%s: catch-up failed", self._site)
+
+    async def _advances(self, spec: TopicSpec, stream: str, bounds: StreamBounds) -> bool:
+        """Whether a topic was caught up with. An odd message of one does not keep the others from being processed."""
+        try:
+            await self._advance(spec, stream, bounds)
+        except (NearcastError, NatsError, TimeoutError):  # the store is away, and may have lost something of each topic
+            raise
+        except Exception:
+            _log.exception("%s: catch-up of topic %s failed", self._site, spec.name)
+            return False
+        return True
 
     async def _advance(self, spec: TopicSpec, stream: str, bounds: StreamBounds) -> None:
         followed = self._followed.get(spec.name)
@@ -144,8 +190,8 @@ class CatchUp:
             self._by_token[followed.token] = followed
         machine = followed.machine
         followed.spec = spec
-        rank = spec.replicas.index(self._site) + 1 if self._site in spec.replicas else len(spec.replicas)
-        machine.settle, machine.max_attempts = _SETTLE * rank, spec.max_attempts
+        machine.rank = spec.replicas.index(self._site) + 1 if self._site in spec.replicas else len(spec.replicas)
+        machine.max_attempts = spec.max_attempts
         machine.newest_first = spec.catch_up == "newest"
         if followed.lost or bounds.last < machine.read_publications:
             followed.lost = False
@@ -219,7 +265,7 @@ class CatchUp:
 
     async def _redeliver(self, followed: _TopicProgress) -> None:
         machine = followed.machine
-        due = {one.sequence: one for one in machine.due(time.monotonic(), int(_RATE * _PERIOD))}
+        due = {one.sequence: one for one in machine.due(time.monotonic(), _REDELIVERIES)}
         if not due:
             return
         found = await self._find(followed, sorted(due))
@@ -227,10 +273,11 @@ class CatchUp:
             entry = found.get(sequence)
             if entry is None:
                 machine.gone(sequence)
-            elif isinstance(one, Redeliver):
-                self._send(followed, entry, one.attempt)
-            else:
-                self._give_up(followed, entry, one)
+            elif isinstance(one, DeadLetter):
+                self._give_up(followed, entry, one.attempts, f"no outcome after {one.attempts} attempts")
+            elif not self._send(followed, entry, one.attempt):
+                machine.gone(sequence)  # else it would be tried forever, and others had to wait
+                self._give_up(followed, entry, one.attempt, "it is too large to be sent to a worker")
 
     async def _find(self, followed: _TopicProgress, sequences: list[int]) -> dict[int, StoredEntry]:
         """The messages with these sequences, those that still exist; neighbours are read together."""
@@ -245,28 +292,32 @@ class CatchUp:
             assert at > before
         return found
 
-    def _send(self, followed: _TopicProgress, entry: StoredEntry, attempt: int) -> None:
+    def _send(self, followed: _TopicProgress, entry: StoredEntry, attempt: int) -> bool:
+        """Whether the broker takes it."""
         topic = subjects.topic_of(entry.subject)
         reply = f"{self._inbox}.{followed.token}.{entry.sequence}"
         headers = late_block(self._id(entry), attempt)
+        if not self._connection.takes(subjects.redelivery(topic), reply, len(headers) + len(entry.payload)):
+            return False
         try:
             self._connection.send(subjects.redelivery(topic), headers, entry.payload, reply)
         except ConnectionLostError as error:
             _log.debug("%s: not redelivered: %s", topic, error)
+        return True
 
     def _id(self, entry: StoredEntry) -> bytes:
         return entry.id or b"%b%b:%d:%d" % (ANONYMOUS, self._site.encode(), entry.stored_us, entry.sequence)
 
-    def _give_up(self, followed: _TopicProgress, entry: StoredEntry, letter: DeadLetter) -> None:
+    def _give_up(self, followed: _TopicProgress, entry: StoredEntry, attempts: int, reason: str) -> None:
         """Nobody has told an outcome: it becomes a dead letter, and is marked so that all replicas know."""
-        topic, reason = subjects.topic_of(entry.subject), f"no outcome after {letter.attempts} attempts"
+        topic = subjects.topic_of(entry.subject)
         _log.error("topic %s, message %s: %s", topic, entry.id.decode(errors="replace"), reason)
         key = source_and_number(entry.id)
         said = TopicMarks({key[0]: [key[1], key[1]]}) if key else TopicMarks({}, [id_hash(entry.id, entry.payload)])
         self._counted += 1
         mark = Marks(followed.machine.epoch, f"{self._site}/agent", {topic: said})
         mark_id = f"{self._mark_prefix}:{time.time_ns() // 1000}:{self._counted}".encode()
-        headers = dead_letter_block(self._id(entry), reason, letter.attempts)
+        headers = dead_letter_block(self._id(entry), reason, attempts)
         self._connection.send(subjects.dead_letters(topic), headers, entry.payload)
         family = subjects.marks_of_family(followed.spec.name)
         self._connection.send(family, header_block(mark_id), msgspec.msgpack.encode(mark))

@@ -29,16 +29,19 @@ __all__ = ["CatchUpMachine", "Checkpoint", "DeadLetter", "Lag", "Redeliver", "So
 WAITING_LIMIT = 50_000
 """Publications without a mark that one machine keeps track of; then reading pauses."""
 
-_WINDOW = 2_000  # redelivered, and without an answer or a mark yet
-_PROBES = 16  # the window while no worker answers
-_PROBE_PAUSE = 1.0
+# How many are redelivered and have no mark yet: more while all are processed soon, fewer while a processor is slow.
+# Live publications wait behind them.
+_LEAST_WINDOW, _LARGEST_WINDOW = 500, 4_000
+_PROBES = 16  # the window while no worker answers, or workers have what this store sends
+_PROBE_PAUSE = 0.5
 _FIRST_PAUSE, _LONGEST_PAUSE = 2.0, 30.0
 _EPOCH_GRACE = 10.0  # members of a topic do not all learn of a new epoch at the same moment
 _SOURCES = 50_000
 _SAVED_SOURCES = 5_000
-_EPOCH_SILENCE = 60.0  # an epoch without a mark for so long fences nobody: epochs may have begun anew
+_EPOCH_SILENCE = 60.0  # an epoch without a mark for so long fences nobody: epochs may have started again
 _EARLY_MARKS = 10_000  # of publications without a source that were marked before they were read here
 _CLOCK_NOISE = 5.0  # between sites
+_TOLD_RANGES = 2_000  # firsts and lasts of ranges that a worker is told of a source
 
 
 class SourceCheckpoint(msgspec.Struct, frozen=True, array_like=True):
@@ -50,7 +53,7 @@ class SourceCheckpoint(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """Where to go on after a restart. created: of the stream, so that another one of its name is not taken for it."""
+    """Where to continue after a restart. created: of the stream, which tells it from another one of its name."""
 
     created: str = ""
     publications: int = 0
@@ -107,13 +110,15 @@ class _Unmarked:
 class CatchUpMachine:
     """One stream of one store.
 
-    settle: seconds after which a publication without a mark is sent again.
+    settle: seconds after which a publication without a mark is sent again. rank: the store's among the replicas; each
+    waits that many times as long, until it is clear that those before it do not redeliver.
     """
 
     def __init__(
         self, settle: float, max_attempts: int = 5, *, newest_first: bool = False, checkpoint: Checkpoint | None = None
     ) -> None:
         self.settle, self.max_attempts, self.newest_first = settle, max_attempts, newest_first
+        self.rank = 1
         saved = checkpoint or Checkpoint()
         self.read_publications, self.read_marks = saved.publications, saved.marks  # the last sequences
         self.epoch, self._epoch_since = saved.epoch, saved.epoch_since
@@ -124,8 +129,10 @@ class CatchUpMachine:
         self._waiting: dict[int, _Unmarked] = {}  # all, by sequence, in ascending order
         self._fresh: dict[int, _Unmarked] = {}  # those of them that were not sent yet, or are to be sent again
         self._sent: list[tuple[float, int]] = []  # a heap of (due, sequence); may hold what is marked by now
-        self._outstanding = 0
+        self._outstanding, self._window = 0, _LEAST_WINDOW
         self._answering = False
+        self._taken = self._known = 0  # answers since the last time that something was due
+        self._lead_until = self._yield_until = 0.0
         self._others: dict[tuple[str, int], deque[int]] = {}  # sequences by topic and hash
         self._early: OrderedDict[tuple[str, int], deque[float]] = OrderedDict()  # when the marks were made
         self.given_up = self.redelivered = 0
@@ -214,12 +221,14 @@ class CatchUpMachine:
         entry = self._waiting.get(sequence)
         if entry is not None:
             entry.taken += 1
+            self._taken += 1
             self._answered(entry, now)
 
     def known(self, sequence: int, now: float) -> None:
         """A worker is processing it already, or will mark it now."""
         entry = self._waiting.get(sequence)
         if entry is not None:
+            self._known += 1
             self._answered(entry, now)
 
     def _answered(self, entry: _Unmarked, now: float) -> None:
@@ -232,19 +241,27 @@ class CatchUpMachine:
 
     def due(self, now: float, limit: int) -> list[Redeliver | DeadLetter]:
         """What to do now, at most so many."""
-        unanswered = False
+        unanswered = slow = False
         while self._sent and self._sent[0][0] <= now:
             due, sequence = heapq.heappop(self._sent)
             entry = self._waiting.get(sequence)
-            if entry is None or entry.due != due:  # marked, or scheduled anew
+            if entry is None or entry.due != due:  # marked, or scheduled again
                 continue
             self._outstanding -= 1
             entry.due = 0.0
             self._fresh[sequence] = entry
             unanswered |= not entry.asked
+            slow |= entry.taken > 0
         if unanswered:
             self._answering = False
-        window = _WINDOW if self._answering else _PROBES
+        if slow:
+            self._window = max(_LEAST_WINDOW, self._window // 2)
+        if self._taken > self._known:
+            self._lead_until = now + self.settle
+        elif self._known:  # another store is ahead of this one, or the worker has enough to do
+            self._yield_until = now + self.settle * self.rank / 4
+        self._taken = self._known = 0
+        window = self._window if self._answering and now >= self._yield_until else _PROBES
         found: list[Redeliver | DeadLetter] = []
         for entry in list(self._ready(now, min(limit, window - self._outstanding))):
             if entry.taken >= self.max_attempts:
@@ -263,9 +280,17 @@ class CatchUpMachine:
         """How far the topic's owner is behind, as this store sees it."""
         if not self._waiting:
             return Lag()
-        overdue = sum(entry.since + self.settle <= now for entry in self._waiting.values())
+        overdue = sum(entry.since + self.settle * self.rank <= now for entry in self._waiting.values())
         oldest = min(entry.since for entry in self._waiting.values())
         return Lag(overdue, max(0.0, now - oldest)) if overdue else Lag()
+
+    def progress(self, topic: str, source: str) -> tuple[list[int], list[int]]:
+        """The numbers of a source that have marks, and those that wait for one, as ranges; the newest ones."""
+        known = self._sources.get((topic, source))
+        if known is None:
+            return [], []
+        unmarked = NumberRanges.of(known.waiting).flat()
+        return known.marked.flat()[-_TOLD_RANGES:], unmarked[-_TOLD_RANGES:]
 
     @property
     def full(self) -> bool:
@@ -273,12 +298,17 @@ class CatchUpMachine:
         return len(self._waiting) >= WAITING_LIMIT
 
     @property
+    def outstanding(self) -> int:
+        """Publications that were redelivered and have no mark yet."""
+        return self._outstanding
+
+    @property
     def waiting(self) -> int:
         """Publications that were read and have no mark."""
         return len(self._waiting)
 
     def checkpoint(self, created: str = "") -> Checkpoint:
-        """Where to go on after a restart: before the oldest publication without a mark."""
+        """Where to continue after a restart: before the oldest publication without a mark."""
         oldest = min(self._waiting, default=self.read_publications + 1)
         newest = list(self._sources.items())[-_SAVED_SOURCES:]
         sources = [SourceCheckpoint(*key, known.marked.flat()) for key, known in newest if len(known.marked)]
@@ -286,11 +316,11 @@ class CatchUpMachine:
 
     def _ready(self, now: float, limit: int) -> Iterator[_Unmarked]:
         """Those that may be sent, in the order that the topic asks for."""
-        found = 0
+        found, settle = 0, self.settle if now < self._lead_until else self.settle * self.rank
         for entry in reversed(self._fresh.values()) if self.newest_first else self._fresh.values():
             if found >= limit:
                 return
-            if entry.since + self.settle <= now:
+            if entry.since + settle <= now:
                 found += 1
                 yield entry
 
@@ -302,6 +332,7 @@ class CatchUpMachine:
         entry = self._waiting.pop(sequence)
         if self._fresh.pop(sequence, None) is None:
             self._outstanding -= 1
+            self._window = min(self._window + 1, _LARGEST_WINDOW)
             self._answering = True  # somebody works
         if entry.other:
             key = (entry.key[0], entry.other)

@@ -27,6 +27,7 @@ from nearcast.protocol.services import (
     RenewAnswer,
     RenewRequest,
 )
+from nearcast.site.agent.renewals import Renewals
 
 if TYPE_CHECKING:
     from nearcast.nats.connection import Connection
@@ -37,7 +38,6 @@ _log = logging.getLogger(__name__)
 _CHECK_PERIOD = 1.0
 _LEASE_PERIOD = 5.0
 _EXPIRE_AFTER = 6.0
-_ADOPTED = ""  # stands for the unknown clients of a row that existed when the agent started
 _SPEC_CACHE_SECONDS = 1.0
 _CONFIRM_POLL, _CONFIRM_WAIT = 0.05, 4.0
 
@@ -48,11 +48,12 @@ class ChannelSubscriptions:
     def __init__(self, connection: Connection, site: str, store: str) -> None:
         self._site, self._store = site, store
         self._catalog = Catalog(connection, store)
-        self._renewed: dict[str, dict[str, float]] = {}  # "<channel>.<key>" -> client -> when
+        self._renewals = Renewals()
         self._specs: dict[str, tuple[float, ChannelSpec]] = {}
         self._revisions: dict[str, int] = {}  # of the rows that this agent has written
+        self._unwanted: set[str] = set()  # rows to be removed; the catalog may be away for a while
         self._confirmed = 0
-        self._poll = asyncio.Lock()  # one of those who wait asks for all
+        self._polling: asyncio.Task[None] | None = None  # for all who wait
         self._clock = asyncio.get_running_loop().time
         self._task: asyncio.Task[None] | None = None
         self.endpoints = [
@@ -69,7 +70,7 @@ class ChannelSubscriptions:
 
     async def stop(self) -> None:
         """Stop; the rows stay, for the next agent to adopt or the lease to expire."""
-        await cancel_and_wait(self._task)
+        await cancel_and_wait(self._task, self._polling)
 
     def _of_client(self, verb: str, request: Any, handler: Any) -> Endpoint:
         subject = subjects.channels_service(self._site, verb)
@@ -80,46 +81,48 @@ class ChannelSubscriptions:
         values = check_values(spec, request.params)
         key = subscription_key(values)
         name = f"{spec.name}.{key}"
-        clients = self._renewed.setdefault(name, {})
-        first = not clients
+        first = name not in self._renewals
         if first and (reason := await self._catalog.fault(spec.name, key)):
-            self._renewed.pop(name, None)
             raise InputError(f"channel {spec.name}: the subscription with these values is switched off: {reason}")
-        clients[request.client] = self._clock()
+        self._renewals.renew(name, request.client, self._clock())
+        self._unwanted.discard(name)
         if first:
             try:
                 self._revisions[name] = await self._catalog.subscribe(spec.name, key, self._site, values)
             except BaseException:
-                self._renewed.pop(name, None)
+                self._renewals.forget(name)
                 raise
         return ChannelAnswer(key=key, store=self._store, revision=self._revisions.get(name, 0))
 
     async def _confirm(self, request: ConfirmRequest) -> ConfirmAnswer:
         """Whether the data cluster has a subscription in its tables; waits a while for that."""
         deadline = self._clock() + _CONFIRM_WAIT
-        while self._confirmed < request.revision and self._clock() < deadline:
-            async with self._poll:
-                if self._confirmed < request.revision:
-                    self._confirmed = max(self._confirmed, await self._catalog.confirmed())
-                    if self._confirmed < request.revision:
-                        await asyncio.sleep(_CONFIRM_POLL)
+        while self._confirmed < request.revision and (left := deadline - self._clock()) > 0:
+            if self._polling is None or self._polling.done():
+                self._polling = asyncio.create_task(self._poll(), name=f"{self._site}: confirmed subscriptions")
+            polling = self._polling
+            await asyncio.wait([polling], timeout=left)
+            if polling.done() and not polling.cancelled():
+                polling.result()
         return ConfirmAnswer(self._confirmed >= request.revision)
+
+    async def _poll(self) -> None:
+        self._confirmed = max(self._confirmed, await self._catalog.confirmed())
+        await asyncio.sleep(_CONFIRM_POLL)
 
     async def _renew(self, request: RenewRequest) -> RenewAnswer:
         now, unknown = self._clock(), []
         for name in request.names:
-            clients = self._renewed.get(name)
-            if not clients:
-                unknown.append(name)
+            if name in self._renewals:
+                self._renewals.renew(name, request.client, now)
             else:
-                clients[request.client] = now
+                unknown.append(name)
         return RenewAnswer(unknown=unknown)
 
     async def _leave(self, request: RenewRequest) -> RenewAnswer:
         for name in request.names:
-            clients = self._renewed.get(name, {})
-            clients.pop(request.client, None)
-            await self._drop_if_empty(name)
+            if self._renewals.leave(name, request.client):
+                await self._drop(name)
         return RenewAnswer()
 
     async def _dataset(self, request: DatasetRequest) -> ChannelAnswer:
@@ -150,29 +153,32 @@ class ChannelSubscriptions:
                 if not adopted:
                     await self._adopt()
                     adopted = True
-                if self._renewed and self._clock() - leased >= _LEASE_PERIOD:
+                if self._renewals and self._clock() - leased >= _LEASE_PERIOD:
                     await self._catalog.renew(self._site)
                     leased = self._clock()
                 await self._expire()
             except (NearcastError, NatsError, TimeoutError) as error:
                 _log.debug("channels at %s: %s", self._site, error)
+            except Exception:
+                _log.exception("channels at %s: subscriptions are not renewed", self._site)
             await asyncio.sleep(_CHECK_PERIOD)
 
     async def _adopt(self) -> None:
         """Take over the rows of an earlier agent; their clients have some seconds to renew."""
         for name in await self._catalog.held_by(self._site):
-            self._renewed.setdefault(name, {}).setdefault(_ADOPTED, self._clock())
+            if name not in self._renewals:
+                self._renewals.adopt(name, self._clock())
 
     async def _expire(self) -> None:
-        oldest = self._clock() - _EXPIRE_AFTER
-        for name, clients in list(self._renewed.items()):
-            for client in [client for client, renewed in clients.items() if renewed < oldest]:
-                del clients[client]
-            await self._drop_if_empty(name)
+        self._unwanted.update(self._renewals.expire(self._clock() - _EXPIRE_AFTER))
+        for name in list(self._unwanted):
+            if name in self._unwanted:  # nobody came back meanwhile
+                await self._drop(name)
 
-    async def _drop_if_empty(self, name: str) -> None:
-        if self._renewed.get(name) == {}:
-            del self._renewed[name]
-            self._revisions.pop(name, None)
-            channel, _, key = name.partition(".")
-            await self._catalog.unsubscribe(channel, key, self._site)
+    async def _drop(self, name: str) -> None:
+        """Nobody has a subscription any more."""
+        self._unwanted.add(name)
+        self._revisions.pop(name, None)
+        channel, _, key = name.partition(".")
+        await self._catalog.unsubscribe(channel, key, self._site)
+        self._unwanted.discard(name)

@@ -12,6 +12,7 @@ from nearcast.site.agent.advertisements import Advertisements
 from nearcast.site.agent.catch_up import CatchUp
 from nearcast.site.agent.channel_subscriptions import ChannelSubscriptions
 from nearcast.site.agent.mqtt_publications import MqttPublications
+from nearcast.site.agent.processing_progress import ProcessingProgress
 from nearcast.site.agent.store_services import StoreServices, open_store_services
 from nearcast.site.agent.tail_service import TailService
 from nearcast.site.agent.topic_directory import TopicDirectory
@@ -76,6 +77,7 @@ class ClientServices:
                     stack.push_async_callback(mqtt.stop)
                     await mqtt.start()
                 endpoints.append(TailService(self.directory, self._site.name, self.store.connection).endpoint)
+            endpoints += ProcessingProgress(self._site.name, self._connection, self.directory, self.catch_up).endpoints
             if self._channels is not None:
                 endpoints += self._channels.endpoints
             server = Server(self._connection, endpoints, "nearcast-agent")

@@ -19,8 +19,9 @@ from nearcast.domain.topic import TopicSpec, covers, overlaps
 from nearcast.errors import InputError, NearcastError
 from nearcast.filters import compile_condition, condition_cost
 from nearcast.nats import subjects
-from nearcast.nats.rpc import Endpoint
+from nearcast.nats.rpc import CALLER, Endpoint
 from nearcast.protocol.services import HistoryPage, HistoryRequest, StoredMessage
+from nearcast.site.agent.fair_slots import FairSlots
 from nearcast.site.agent.time_order import BEGINNING, TimeOrder, following, position_of
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ __all__ = ["HistoryService"]
 _PARALLEL_READS = 4
 _PAGE_BYTES = 256 << 10
 _PAGE_SCANS = 20_000
+_PAGE_READS = 50  # of the store: most of what is there may be of other topics
 _USUAL_COST, _LEAST_SCANS = 20, 500
 _SCANS_AT_ONCE = 500
 _FOREVER_US = 1 << 53
@@ -45,7 +47,7 @@ class HistoryService:
 
     def __init__(self, directory: TopicDirectory, site: str, tail: StoreTail, behind: Callable[[str], bool]) -> None:
         self._directory, self._site, self._tail, self._behind = directory, site, tail, behind
-        self._slots = asyncio.Semaphore(_PARALLEL_READS)
+        self._slots = FairSlots(_PARALLEL_READS)
         self.endpoints = [
             Endpoint("history-ping", subjects.history(site, "ping"), None, self._ping),
             Endpoint("history-read", subjects.history(site, "read"), HistoryRequest, self._read, "msgpack", _scope),
@@ -57,7 +59,7 @@ class HistoryService:
 
     async def _read(self, request: HistoryRequest) -> HistoryPage:
         """A page. InputError: wrong wherever it is asked; any other error: this store cannot answer, another may."""
-        async with self._slots:
+        async with self._slots.slot(CALLER.get()):
             if request.results:
                 channel, _, key = request.topic.partition(".")
                 stream, subject = subjects.channel_stream(channel), subjects.channel_results(channel, key)
@@ -79,7 +81,7 @@ class HistoryService:
     async def _page(self, request: HistoryRequest, stream: str, subject: str, oldest: Position) -> HistoryPage:
         index = await self._tail.current_index(stream, _INDEX_LIMIT)
         order = TimeOrder(self._tail.reader, index, subject, request.stored_after)
-        accepts = _filter(request)
+        accepts = _filter(request, self._tail.reader.can_pass_on)
         scans = _scans(request)
         if request.last is not None and request.cursor is None:
             page = await self._find_last(request, order, oldest, accepts)
@@ -87,32 +89,38 @@ class HistoryService:
         start = max(oldest, request.cursor or (request.since_us or 0, b""))
         until = _FOREVER_US if request.until_us is None else request.until_us
         found: list[StoredMessage] = []
-        size = scanned = 0
+        size = scanned = reads = 0
         async with contextlib.aclosing(order.forwards(start, until)) as lists:
             async for entries in lists:
+                reads += 1
                 for entry in entries:
                     scanned += 1
                     if accepts(entry):
+                        size += len(entry.payload) + 64
+                        if found and size > _PAGE_BYTES:  # with it, the page might be more than the broker takes
+                            return HistoryPage(found, position_of(entry), order.end)
                         found.append(
                             StoredMessage(subjects.topic_of(entry.subject), entry.id, entry.payload, entry.time_us)
                         )
-                        size += len(entry.payload) + 64
                     if size >= _PAGE_BYTES or scanned >= scans:
                         return HistoryPage(found, following(position_of(entry)), order.end)
                     if scanned % _SCANS_AT_ONCE == 0:
                         await asyncio.sleep(0)  # the agent has other things to do, too
+                if reads >= _PAGE_READS and order.reached_us > start[0]:
+                    return HistoryPage(found, (order.reached_us, b""), order.end)
         return HistoryPage(found, None, order.end)
 
     async def _find_last(
         self, request: HistoryRequest, order: TimeOrder, oldest: Position, accepts: Callable[[StoredEntry], bool]
     ) -> HistoryPage:
         """Search backwards for the start of the `last` matches; the client then reads from there."""
-        wanted, scanned = request.last or 0, 0
+        wanted, scanned, reads = request.last or 0, 0, 0
         until = _FOREVER_US if request.until_us is None else request.until_us
-        before = request.before or (until, b"")
+        first = before = request.before or (until, b"")
         start = max(oldest, (request.since_us or 0, b""))
         async with contextlib.aclosing(order.backwards(before)) as lists:
             async for entries in lists:
+                reads += 1
                 for entry in entries:
                     scanned += 1
                     before = position_of(entry)
@@ -123,7 +131,8 @@ class HistoryService:
                         return HistoryPage([], before)
                     if scanned % _SCANS_AT_ONCE == 0:
                         await asyncio.sleep(0)
-                if scanned > 5 * _scans(request):
+                before = (order.reached_us + 1, b"")
+                if (scanned > 5 * _scans(request) or reads >= _PAGE_READS) and before < first:
                     return HistoryPage(before=before, remaining=wanted)
         return HistoryPage([], start)
 
@@ -143,17 +152,19 @@ def _scans(request: HistoryRequest) -> int:
     return max(_LEAST_SCANS, _PAGE_SCANS * _USUAL_COST // max(cost, _USUAL_COST))
 
 
-def _filter(request: HistoryRequest) -> Callable[[StoredEntry], bool]:
-    """The condition; times limit what is read."""
+def _filter(request: HistoryRequest, can_pass_on: Callable[[StoredEntry], bool]) -> Callable[[StoredEntry], bool]:
+    """The condition; times limit what is read. What is too large for an answer is left out."""
     if request.where is None:
-        return lambda entry: True
+        return can_pass_on
     condition = compile_condition(request.where)
 
     def accepts(entry: StoredEntry) -> bool:
+        if not can_pass_on(entry):
+            return False
         try:
             return condition(JSON.decode(entry.payload))
-        except msgspec.DecodeError:
-            return False  # not JSON: no field of it can match
+        except (msgspec.DecodeError, ValueError, RecursionError):
+            return False  # not JSON, or nested without end: no field of it can match
 
     return accepts
 

@@ -152,10 +152,10 @@ class MqttPublications:
                 complete = await self._check()
                 level = logging.WARNING
             except (NearcastError, NatsError, TimeoutError) as error:
-                _log.log(level, "%s: MQTT publications wait: %s", self._site, error or "no answer")
+                _log.log(level, "%s: MQTT publications not forwarded: %s", self._site, error or "no answer")
                 level, complete = logging.DEBUG, False
             except Exception:
-                _log.exception("%s: MQTT publications wait", self._site)
+                _log.exception("%s: MQTT publications not forwarded", self._site)
 
     async def _ensure_open(self) -> None:
         """The store may have come back without its disk."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections import Counter, deque
+from collections import Counter
 from typing import TYPE_CHECKING, TypeVar
 
 from nearcast.errors import NearcastError
@@ -13,8 +12,6 @@ from nearcast.nats import subjects
 from nearcast.nats.connection import interest_settle
 from nearcast.nats.replica_stream import holds_topic
 from nearcast.nats.rpc import call
-from nearcast.nats.stream_publisher import StreamPublisher
-from nearcast.nats.streams import FIRST_STORED, StreamReader, original_headers, parse_entry
 from nearcast.nats.tasks import TaskSet, cancel_and_wait
 from nearcast.protocol.repair import (
     DigestsAnswer,
@@ -24,21 +21,20 @@ from nearcast.protocol.repair import (
     RunsAnswer,
     RunsRequest,
 )  # fmt: skip
-from nearcast.site.agent.repair_machine import (
-    RETRY_PAUSE,
+from nearcast.site.agent.repair_events import (
     AskDigests,
     CompareHashes,
     Digests,
     Event,
     FetchBuckets,
-    Fetched,
     FetchSequences,
     Instruction,
     Missing,
-    RepairMachine,
     RoundFailed,
 )  # fmt: skip
+from nearcast.site.agent.repair_machine import RETRY_PAUSE, RepairMachine
 from nearcast.site.agent.replica_contents import ReplicaContents, merged_ranges, missing_sequences
+from nearcast.site.agent.replica_copy import ReplicaCopy
 from nearcast.site.agent.store_index import BucketDigest, bucket_of
 
 if TYPE_CHECKING:
@@ -46,7 +42,6 @@ if TYPE_CHECKING:
 
     from nearcast.domain.topic import TopicSpec
     from nearcast.nats.connection import Connection
-    from nearcast.nats.streams import StoredEntry
     from nearcast.site.agent.store_tail import StoreTail
 
 __all__ = ["Repair"]
@@ -55,11 +50,8 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 _PERIOD = 0.5
 _PARALLEL_ROUNDS = 4
-_RATE = 30_000.0  # messages a second, of all topics together
-_BATCH = 2_000
-_READS_AHEAD = 2
 _TIMEOUT = 10.0
-_READ_GAP = 32  # sequences that are read in vain rather than asked for with a request of their own
+_READ_GAP = 32  # sequences that are read needlessly rather than asked for with a request of their own
 
 
 class Repair:
@@ -81,15 +73,13 @@ class Repair:
     ) -> None:
         self._site, self._connection, self._tail = site, connection, tail
         self._topics, self._heard, self._complete = topics, heard, complete
-        self._publisher = StreamPublisher(store, _TIMEOUT)
-        self._readers: dict[str, StreamReader] = {}
+        self._copy = ReplicaCopy(site, connection, store, tail)
         self._machines: dict[str, RepairMachine] = {}
         self._rounds: dict[str, asyncio.Task[None]] = {}
         self._checks: dict[str, asyncio.Task[None]] = {}
         self._told_complete: set[str] = set()
         self._tasks, self._slots = TaskSet(), asyncio.Semaphore(_PARALLEL_ROUNDS)
         self._reconnects = connection.stats["reconnects"]
-        self._free_at = 0.0
         self._clock = asyncio.get_running_loop().time
         self.contents = ReplicaContents(site, tail)
         self._task: asyncio.Task[None] | None = None
@@ -110,7 +100,7 @@ class Repair:
             machine.returned(self._clock() + interest_settle())
 
     def rescanned(self, topic: str) -> None:
-        """A stream was read anew."""
+        """A stream was read again."""
         if topic in self._machines:
             self._machines[topic].rescanned()
 
@@ -133,6 +123,7 @@ class Repair:
         topics = {topic.name: topic for topic in self._topics()}
         for name in self._machines.keys() - topics.keys():
             del self._machines[name]
+            self._told_complete.discard(name)
         for name, topic in topics.items():
             machine = self._machines.get(name)
             if machine is None:
@@ -164,7 +155,7 @@ class Repair:
                 for topic in self._topics():
                     self._start_if_due(topic)
             except Exception:
-                _log.exception("%s: repair", self._site)
+                _log.exception("%s: repair failed", self._site)
             await asyncio.sleep(_PERIOD)
 
     def _start_if_due(self, topic: TopicSpec) -> None:
@@ -203,8 +194,11 @@ class Repair:
                 peer = instruction.peer
                 try:
                     instruction = machine.handle(await self._do(topic, instruction), self._clock())
-                except NearcastError as error:
-                    _log.info("%s: topic %s is not compared with %s: %s", self._site, topic, peer, error)
+                except Exception as error:  # else the machine would wait for the end of this round forever
+                    known = isinstance(error, NearcastError)
+                    level = logging.INFO if known else logging.WARNING
+                    text = "%s: topic %s is not compared with %s: %s"
+                    _log.log(level, text, self._site, topic, peer, error, exc_info=not known)
                     instruction = machine.handle(RoundFailed(str(error)), self._clock())
             if machine.fetched > before:
                 count = machine.fetched - before
@@ -218,13 +212,13 @@ class Repair:
                 return Digests([BucketDigest(*one) for one in answer.digests], answer.floor, answer.next)
             case FetchBuckets(peer, first, last):
                 runs = (await self._ask(peer, "runs", RunsRequest(topic, first, last), RunsAnswer)).runs
-                return await self._fetch(topic, peer, runs, lambda e: first <= bucket_of(e.time_us) <= last)
+                return await self._copy.fetch(topic, peer, runs, lambda e: first <= bucket_of(e.time_us) <= last)
             case CompareHashes(peer, bucket):
                 return await self._compare(topic, peer, bucket)
             case FetchSequences(peer, sequences):
                 wanted = set(sequences)
                 ranges = merged_ranges(((one, one) for one in sequences), _READ_GAP)
-                return await self._fetch(topic, peer, ranges, lambda entry: entry.sequence in wanted)
+                return await self._copy.fetch(topic, peer, ranges, lambda entry: entry.sequence in wanted)
 
     async def _ask(self, peer: str, verb: str, request: object, answer: type[T]) -> T:
         subject = subjects.replica(peer, verb)
@@ -264,66 +258,3 @@ class Repair:
             if not answer.next:
                 return found, complete
             after = answer.next
-
-    async def _fetch(
-        self, topic: str, peer: str, ranges: list[tuple[int, int]], wanted: Callable[[StoredEntry], bool]
-    ) -> Fetched:
-        """Read from the peer's store what is wanted, and store it here under the subjects it has there.
-
-        The next messages are on their way while these are stored.
-        """
-        stream, count = subjects.stream_name(topic), 0
-        newest_us = int((time.time() - 3.0) * 1e6)
-        reader = self._readers.setdefault(peer, StreamReader(self._connection, subjects.store_api(peer), _TIMEOUT))
-        spans = deque(
-            (start, min(start + _BATCH, last + 1)) for first, last in ranges for start in range(first, last + 1, _BATCH)
-        )
-        reads: deque[asyncio.Task[list[tuple[StoredEntry, bytes]]]] = deque()
-        try:
-            while spans or reads:
-                while spans and len(reads) < _READS_AHEAD:
-                    reads.append(asyncio.create_task(_read_span(reader, stream, *spans.popleft())))
-                messages = []
-                for entry, headers in await reads[0]:
-                    if wanted(entry) and (entry.id or entry.time_us < newest_us):
-                        block = _with_first_stored(original_headers(headers), entry.stored_us)
-                        messages.append((subjects.repair(self._site, stream, entry.subject), block, entry.payload))
-                reads.popleft()
-                if messages:
-                    await self._pace(len(messages))
-                    await self._publisher.publish_blocks(messages)
-                    count += len(messages)
-        finally:
-            await cancel_and_wait(*reads)
-        if count:
-            await self._tail.current_index(stream, 3 * _TIMEOUT)
-        return Fetched(count)
-
-    async def _pace(self, count: int) -> None:
-        """Wait until this many more may be sent; all rounds share the rate."""
-        now = self._clock()
-        wait, self._free_at = self._free_at - now, max(self._free_at, now) + count / _RATE
-        if wait > 0:
-            await asyncio.sleep(wait)
-
-
-async def _read_span(reader: StreamReader, stream: str, start: int, end: int) -> list[tuple[StoredEntry, bytes]]:
-    """The messages of a stream from a sequence to below another, with their header blocks."""
-    found: list[tuple[StoredEntry, bytes]] = []
-    while start < end:
-        raw = await reader.read_raw(stream, start, end - start)
-        if not raw.payloads:
-            break
-        for payload, headers in zip(raw.payloads, raw.headers, strict=True):
-            entry = parse_entry(payload, headers)
-            start = entry.sequence + 1
-            if entry.sequence < end:
-                found.append((entry, headers))
-    return found
-
-
-def _with_first_stored(block: bytes, stored_us: int) -> bytes:
-    """A header block that says when a replica first stored the message, if it does not say so already."""
-    if FIRST_STORED in block:
-        return block
-    return b"%b%b %d\r\n\r\n" % (block[:-2] if block else b"NATS/1.0\r\n", FIRST_STORED, stored_us)

@@ -15,24 +15,24 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from nearcast.site.agent.repair_events import (
+    AskDigests,
+    CompareHashes,
+    Digests,
+    Event,
+    FetchBuckets,
+    Fetched,
+    FetchSequences,
+    Instruction,
+    Missing,
+    RoundFailed,
+)  # fmt: skip
 from nearcast.site.agent.store_index import BucketDigest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
-__all__ = [
-    "AskDigests",
-    "CompareHashes",
-    "Digests",
-    "Event",
-    "FetchBuckets",
-    "FetchSequences",
-    "Fetched",
-    "Instruction",
-    "Missing",
-    "RepairMachine",
-    "RoundFailed",
-]  # fmt: skip
+__all__ = ["QUIET", "RETRY_PAUSE", "ROUND_PERIOD", "RepairMachine"]
 
 ROUND_PERIOD = 30.0
 FULL_PERIOD = 3_600.0
@@ -43,76 +43,6 @@ _FETCH_AT_ONCE = 20_000
 _ROUNDS_AT_ONCE = 5
 _ABSENT = 10.0  # seconds after which a copy does not wait for a peer that is not heard
 _SETTLE = 1.0  # until a peer that was not heard gets all that is published here, and the other way round
-
-
-@dataclass(frozen=True)
-class AskDigests:
-    """Instruction: ask a peer for digests. changed_within, quiet: seconds, see `DigestsRequest`."""
-
-    peer: str
-    start: int
-    changed_within: float
-    quiet: float
-
-
-@dataclass(frozen=True)
-class FetchBuckets:
-    """Instruction: fetch all messages of these buckets from a peer."""
-
-    peer: str
-    first: int
-    last: int
-
-
-@dataclass(frozen=True)
-class CompareHashes:
-    """Instruction: compare the messages of a bucket."""
-
-    peer: str
-    bucket: int
-
-
-@dataclass(frozen=True)
-class FetchSequences:
-    """Instruction: fetch these messages of a peer."""
-
-    peer: str
-    sequences: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Digests:
-    """Event: a peer's digests; floor and next as in `DigestsAnswer`."""
-
-    digests: Sequence[BucketDigest]
-    floor: int
-    next: int = 0
-
-
-@dataclass(frozen=True)
-class Missing:
-    """Event: the peer's sequences of messages in a bucket that are not here. settled: no message is too new to tell."""
-
-    sequences: tuple[int, ...]
-    settled: bool = True
-
-
-@dataclass(frozen=True)
-class Fetched:
-    """Event: so many messages were fetched and are in the index."""
-
-    count: int
-
-
-@dataclass(frozen=True)
-class RoundFailed:
-    """Event: the peer did not answer, or this store did not take what it gave."""
-
-    reason: str
-
-
-Event = Digests | Missing | Fetched | RoundFailed
-Instruction = AskDigests | FetchBuckets | CompareHashes | FetchSequences
 
 
 @dataclass
@@ -155,7 +85,6 @@ class RepairMachine:
         self._round: _Round | None = None
         self._lacking: set[str] = set()  # peers whose last round fetched something or broke off after it did
         self._ready_at = 0.0
-        self._full_after = 0.0
         self.fetched = 0
 
     @property
@@ -177,11 +106,6 @@ class RepairMachine:
         if self._quorum and unknown >= self._quorum:
             return []
         return [name for name, peer in self._peers.items() if peer.in_sync]
-
-    @property
-    def busy(self) -> bool:
-        """Whether a round is under way: an event is awaited."""
-        return self._round is not None
 
     def set_replicas(self, peers: Iterable[str], quorum: int) -> None:
         """Who else keeps the topic, and by how many a publication is acknowledged."""

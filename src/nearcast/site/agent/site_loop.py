@@ -25,6 +25,7 @@ from nearcast.nats.tasks import cancel_and_wait
 from nearcast.protocol.control import Assignments, AssignmentsRequest, ReportAnswer, Witness
 from nearcast.protocol.registration import RegisterSite, SiteInfo
 from nearcast.protocol.reports import SiteReport
+from nearcast.site.agent.report_size import fitting_report
 from nearcast.site.site_lease import lease_clock
 
 if TYPE_CHECKING:
@@ -116,10 +117,9 @@ class SiteLoop:
         return lease_clock() - self._answered_at < _SILENT_PERIODS * self._period
 
     def delivered(self) -> list[TopicReport]:
-        """What clients measured lately, by topic: a quiet period does not hide what was measured before it."""
+        """What clients measured recently, by topic: a quiet period does not hide what was measured before it."""
         oldest = lease_clock() - _MEASURED_FOR
-        self._delivered = {topic: found for topic, found in self._delivered.items() if found[0] > oldest}
-        return [report for _, report in self._delivered.values()]
+        return [report for at, report in self._delivered.values() if at > oldest]
 
     def report_soon(self) -> None:
         """A client has moved: do not wait for the period."""
@@ -138,9 +138,9 @@ class SiteLoop:
             try:
                 await self._send_report(urgent)
             except _TRANSIENT as error:
-                _log.debug("%s: no report: %s", self._site.name, error)
+                _log.debug("%s: report not sent: %s", self._site.name, error)
             except Exception:  # an odd report of a client must not end those of the site
-                _log.exception("%s: no report", self._site.name)
+                _log.exception("%s: report not sent", self._site.name)
             idle = self._asking is None or self._asking.done()
             if idle and self._lease.is_valid(lease_clock()) and self._lease.is_unanswered(lease_clock()):
                 self._asking = asyncio.create_task(self._ask_witnesses(), name=f"{self._site.name}: witnesses")
@@ -149,7 +149,7 @@ class SiteLoop:
         """The answer is not awaited: there is none while no coordinator leads, and a site must not fall silent."""
         host = self._topic_host
         report = await self._measurement.report(host.revision, host.records, self._reported_clients)
-        self.last_report = msgspec.structs.replace(
+        report = msgspec.structs.replace(
             report,
             urgent=urgent,
             term=host.term,
@@ -159,9 +159,11 @@ class SiteLoop:
             sites=digest_of_sites(self._sites),
         )
         self._number += 1
-        self._delivered |= {one.topic: (lease_clock(), one) for one in report.topics if one.samples}
         self._sent, self._answered = lease_clock(), False
-        body = msgspec.msgpack.encode(self.last_report)
+        self.last_report, body = fitting_report(report, self._connection.max_payload)
+        oldest, topics = self._sent - _MEASURED_FOR, self.last_report.topics
+        self._delivered = {topic: found for topic, found in self._delivered.items() if found[0] > oldest}
+        self._delivered |= {one.topic: (self._sent, one) for one in topics if one.samples}
         self._connection.send(subjects.report(self._site.name), b"", body, f"{self._inbox}.{self._number}")
 
     def _receive_answer(self, subject: str, reply: str, answer: ReportAnswer) -> None:
@@ -180,7 +182,7 @@ class SiteLoop:
         return Witness(request.site, self._lease.witness(request.site, lease_clock()))
 
     async def _ask_witnesses(self) -> None:
-        """No coordinator may lead: the lease goes on if a majority of the sites has no answers, either."""
+        """No coordinator may lead: the lease is extended if a majority of the sites has no answers, either."""
         name, asked = self._site.name, lease_clock()
         others = [site for site in self._sites if site != name]
 

@@ -56,7 +56,7 @@ def site_metrics(
 ) -> list[Metric]:
     """All metrics of a site.
 
-    report: its last. delivered: what clients measured lately. coordinated: a coordinator answers. varz: of its broker.
+    report: the last. delivered: what clients measured recently. coordinated: a coordinator answers. varz: its broker's.
     """
     return [
         *_site(report, coordinated),

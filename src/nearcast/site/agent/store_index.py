@@ -1,8 +1,8 @@
 """What a store holds, by message time: for each stream buckets of 10 s with a count, a digest and the sequences.
 
-Streams are read in the order of their sequences, once; the index is kept in a file, so that a restart goes on where it
-stopped. It holds no messages and no ids: a bucket costs some hundred bytes on disk, whatever it counts. Losing the file
-costs a scan. Replicas compare digests, history reads its *runs* in the order of time.
+Streams are read in the order of their sequences, once; the index is kept in a file, and a restart continues there. It
+holds no messages and no ids: a bucket costs some hundred bytes on disk, whatever it counts. Losing the file costs a
+scan. Replicas compare digests, history reads its *runs* in the order of time.
 """
 
 from __future__ import annotations
@@ -69,6 +69,9 @@ class Run:
     low_us: int
     high_us: int
 
+    def __contains__(self, sequence: int) -> bool:
+        return self.first <= sequence <= self.last
+
 
 @dataclass
 class _Bucket:
@@ -80,7 +83,7 @@ class _Bucket:
 
 
 class StoreIndex:
-    """The index file of one store. A file that cannot be read is made anew."""
+    """The index file of one store. A file that cannot be read is rebuilt."""
 
     def __init__(self, file: Path | None) -> None:
         """file: None keeps the index in memory."""
@@ -126,11 +129,13 @@ class StoreIndex:
         except sqlite3.DatabaseError as error:
             if self._file is None:
                 raise
-            _log.warning("index %s cannot be used (%s); it is made anew", self._file, error)
+            _log.warning("index %s cannot be used (%s); it is rebuilt", self._file, error)
             self._file.unlink()
             return self._connect()
 
     def _connect(self) -> sqlite3.Connection:
+        if self._file is not None:
+            self._file.touch(mode=0o600)  # SQLite would let everybody on this machine read it
         database = sqlite3.connect(":memory:" if self._file is None else self._file)
         try:
             # What a crash of the machine takes is read from the stream again.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from nearcast.errors import NearcastError
 from nearcast.nats.digest import content_hash
-from nearcast.nats.streams import StoredEntry, StreamBounds, StreamError, StreamReader, parse_entry
+from nearcast.nats.streams import StoredEntry, StreamBounds, StreamError, StreamReader
 from nearcast.nats.tasks import cancel_and_wait
 from nearcast.site.agent.store_index import IndexedMessage, StoreIndex, StreamIndex
 
@@ -184,8 +184,7 @@ class StoreTail:
         return index.position < bounds.last
 
     async def _read_batch(self, index: StreamIndex, first: int, last: int) -> list[StoredEntry]:
-        raw = await self.reader.read_raw(index.name, max(index.position + 1, first), _BATCH)
-        entries = [parse_entry(*answer) for answer in zip(raw.payloads, raw.headers, strict=True)]
+        entries = (await self.reader.read_raw(index.name, max(index.position + 1, first), _BATCH)).entries()
         while entries and entries[-1].sequence > last:
             entries.pop()
         messages = [IndexedMessage(entry.sequence, entry.time_us, entry_hash(entry)) for entry in entries]
@@ -199,8 +198,7 @@ class StoreTail:
         if index.position and index.position >= bounds.first:
             same = False
             if index.position <= bounds.last:
-                raw = await self.reader.read_raw(name, index.position, 1)
-                found = [parse_entry(*answer) for answer in zip(raw.payloads, raw.headers, strict=True)]
+                found = (await self.reader.read_raw(name, index.position, 1)).entries()
                 same = any(one.sequence == index.position and entry_hash(one) == index.anchor for one in found)
             if not same:
                 self._restart(name, followed)

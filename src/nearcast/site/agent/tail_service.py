@@ -1,18 +1,18 @@
-"""What a site's store appended lately, for subscribers that fill a gap: in the order of the store, whatever the times
+"""What a site's store appended recently, for subscribers that fill a gap: in the order of the store, whatever the times
 of the messages are. A page names where the next one begins; nothing is kept between requests."""
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import TYPE_CHECKING
 
 from nearcast.domain.topic import covers
 from nearcast.errors import NearcastError
 from nearcast.nats import subjects
-from nearcast.nats.rpc import Endpoint
+from nearcast.nats.rpc import CALLER, Endpoint
 from nearcast.nats.streams import StreamReader
 from nearcast.protocol.services import StoredMessage, TailPage, TailRequest
+from nearcast.site.agent.fair_slots import FairSlots
 
 if TYPE_CHECKING:
     from nearcast.nats.connection import Connection
@@ -32,14 +32,14 @@ class TailService:
     def __init__(self, directory: TopicDirectory, site: str, store: Connection) -> None:
         self._directory, self._site = directory, site
         self._reader = StreamReader(store)
-        self._slots = asyncio.Semaphore(_PARALLEL_READS)
+        self._slots = FairSlots(_PARALLEL_READS)
         subject = subjects.history(site, "tail")
         self.endpoint = Endpoint("history-tail", subject, TailRequest, self._tail, "msgpack", _scope)
 
     async def _tail(self, request: TailRequest) -> TailPage:
         stream, subject = self._stream_and_subject(request)
         since = time.time_ns() // 1000 - request.within_us if request.cursor is None else None
-        async with self._slots:
+        async with self._slots.slot(CALLER.get()):
             batch = await self._reader.read(
                 stream, subject, request.cursor or 1, _BATCH, since_us=since, max_bytes=_PAGE_BYTES
             )
@@ -48,7 +48,7 @@ class TailService:
         found: list[StoredMessage] = []
         size = 0
         for entry in batch.entries:
-            if entry.stored_us < oldest:
+            if entry.stored_us < oldest or not self._reader.can_pass_on(entry):
                 continue
             size += len(entry.payload) + 64
             if found and size > _PAGE_BYTES:  # with it, the page might be more than the broker takes

@@ -5,9 +5,11 @@ Runs are read in the order of their first time. What is before the first time of
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from nearcast.errors import InputError
 from nearcast.nats.streams import StreamError
 from nearcast.site.agent.store_index import BUCKET_US, bucket_of
 
@@ -18,9 +20,13 @@ if TYPE_CHECKING:
     from nearcast.protocol.services import Position
     from nearcast.site.agent.store_index import Run, StreamIndex
 
-__all__ = ["BEGINNING", "TimeOrder", "following", "position_of"]
+__all__ = ["BEGINNING", "MOST_HELD", "TimeOrder", "following", "position_of"]
 
 BEGINNING: Position = (0, b"")
+MOST_HELD = 128 << 20
+"""Bytes of messages that one request may hold in memory to put them in order."""
+
+_ENTRY_BYTES = 300  # of a message, besides its payload
 _END_BUCKET = 1 << 53
 _RUNS = 256  # looked up at a time
 _FIRST_SPAN, _LONGEST_SPAN = 1_000, 64_000  # sequences that are read at a time; more when few of them match
@@ -39,13 +45,16 @@ def following(position: Position) -> Position:
 class TimeOrder:
     """The messages of a subject in one stream, as it is now: what comes while it is read would leave gaps.
 
-    stored_after: only those with a higher sequence. end: the last sequence that is looked at.
+    stored_after: only those with a higher sequence. end: the last sequence that is looked at. reached_us: all messages
+    before that time (read backwards: after it) were given. A list may be empty: each is one read of the store.
     """
 
     def __init__(self, reader: StreamReader, index: StreamIndex, subject: str, stored_after: int = 0) -> None:
         self._reader, self._index, self._subject, self._stored_after = reader, index, subject, stored_after
         self.end = index.position
         self._span = _FIRST_SPAN
+        self._held = 0  # bytes that are read and not in order yet
+        self.reached_us = 0
 
     async def forwards(self, start: Position, until_us: int) -> AsyncGenerator[list[StoredEntry], None]:
         """From a position on, to before a time; in lists, in order."""
@@ -61,9 +70,10 @@ class TimeOrder:
             while left:
                 waiting += await self._read(left)
                 waiting.sort(key=position_of)
-                limit = left[-1].low_us if left else bucket * BUCKET_US
+                limit = self.reached_us = left[-1].low_us if left else bucket * BUCKET_US
                 ready = [entry for entry in waiting if entry.time_us < limit]
                 waiting = waiting[len(ready) :]
+                self._held -= sum(map(_size, ready))
                 yield [one for one in _distinct(ready) if position_of(one) >= start and one.time_us < until_us]
 
     async def backwards(self, before: Position) -> AsyncGenerator[list[StoredEntry], None]:
@@ -79,14 +89,15 @@ class TimeOrder:
             while left:
                 waiting += await self._read(left)
                 waiting.sort(key=position_of, reverse=True)
-                limit = left[-1].high_us if left else bucket * BUCKET_US - 1
+                limit = self.reached_us = left[-1].high_us if left else bucket * BUCKET_US - 1
                 ready = [entry for entry in waiting if entry.time_us > limit]
                 waiting = waiting[len(ready) :]
+                self._held -= sum(map(_size, ready))
                 yield [one for one in _distinct(ready) if position_of(one) < before]
 
     def _runs(self, low: int, high: int, *, backwards: bool = False) -> list[Run]:
         if self._index.replaced:
-            raise StreamError(f"stream {self._index.name} was indexed anew meanwhile; ask again")
+            raise StreamError(f"stream {self._index.name} was indexed again meanwhile; ask again")
         return self._index.runs(low, high, _RUNS, backwards=backwards)
 
     def _wanted(self, runs: Iterable[Run]) -> list[Run]:
@@ -103,17 +114,31 @@ class TimeOrder:
             left.pop()
             first, last = min(first, run.first), max(last, run.last)
             buckets[run.bucket].append(run)
-        entries = await self._reader.read_range(
-            self._index.name, self._subject, max(first, self._stored_after + 1), min(last, self.end) + 1
-        )
-        found = [
-            entry
-            for entry in entries
-            if any(run.first <= entry.sequence <= run.last for run in buckets.get(bucket_of(entry.time_us), ()))
-        ]
+        start, end = max(first, self._stored_after + 1), min(last, self.end) + 1
+        found: list[StoredEntry] = []
+        async with contextlib.aclosing(self._reader.pages(self._index.name, self._subject, start, end)) as pages:
+            async for page in pages:
+                mine = [
+                    one for one in page if any(one.sequence in run for run in buckets.get(bucket_of(one.time_us), ()))
+                ]
+                self._hold(mine)
+                found += mine
         few = len(found) < _FIRST_SPAN // 4
         self._span = min(2 * self._span, _LONGEST_SPAN) if few else max(self._span // 2, _FIRST_SPAN)
         return found
+
+    def _hold(self, entries: Iterable[StoredEntry]) -> None:
+        """What is of about the same time must be in memory to be put in order; publishers write the times."""
+        self._held += sum(map(_size, entries))
+        if self._held > MOST_HELD:
+            raise InputError(
+                f"more than {MOST_HELD >> 20} MB of messages are of about the same time and cannot be put in order; "
+                "ask for a shorter time, or for one topic of the family"
+            )
+
+
+def _size(entry: StoredEntry) -> int:
+    return len(entry.payload) + _ENTRY_BYTES
 
 
 def _distinct(entries: list[StoredEntry]) -> list[StoredEntry]:

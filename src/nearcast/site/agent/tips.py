@@ -64,7 +64,7 @@ class RecentSeconds:
     def tips(
         self, site: str, now: int, behind: Callable[[str], bool], counted: Callable[[str], float]
     ) -> dict[str, Tip]:
-        """Of each topic that got something lately; the others are forgotten."""
+        """Of each topic that got something recently; the others are forgotten."""
         first, found = now - _SECONDS + 1, {}
         for topic, recent in list(self._topics.items()):
             for second in [second for second in recent.seconds if second < first]:

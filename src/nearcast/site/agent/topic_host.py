@@ -17,6 +17,7 @@ import msgspec
 from nearcast.domain.worker_id import WorkerId
 from nearcast.errors import NearcastError
 from nearcast.nats import subjects
+from nearcast.nats.identity.credentials import write_secret
 from nearcast.nats.rpc import Endpoint, Server
 from nearcast.protocol.control import Assignments, StartTopic, StopTopic, TopicRecord
 from nearcast.protocol.worker import HostTopic, LeaveTopic, MembersChanged
@@ -131,9 +132,8 @@ class TopicHost:
         if self.revision < 0 or assignments.state != self.state:
             self._records = {}  # the registry replaces the configuration, or another registry that was lost
         self._apply_records(assignments)
-        self._file.write_bytes(
-            msgspec.json.encode(Assignments(self.term, self.revision, self.records, state=self.state))
-        )
+        saved = Assignments(self.term, self.revision, self.records, state=self.state)
+        write_secret(self._file, msgspec.json.encode(saved).decode())
         self._on_records(self.records)
         return await self.reconcile()
 

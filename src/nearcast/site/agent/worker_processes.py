@@ -120,7 +120,7 @@ class WorkerProcesses:
                 await self.processes.pop(worker).stop()
 
     async def restart(self) -> None:
-        """Start each worker anew, with the present files of its modules."""
+        """Restart each worker, with the present files of its modules."""
         async with self._starting:
             for process in self.processes.values():
                 await process.stop()
@@ -164,7 +164,7 @@ class WorkerProcesses:
         up = [worker for worker, process in self.processes.items() if process.started]
         for result in await asyncio.gather(*(self._tell_lease(worker) for worker in up), return_exceptions=True):
             if isinstance(result, NearcastError):
-                _log.debug("a worker was not told of the lease: %s", result)
+                _log.debug("lease not sent to a worker: %s", result)
             elif isinstance(result, BaseException):
                 raise result
 

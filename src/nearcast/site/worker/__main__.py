@@ -15,6 +15,7 @@ from nearcast.processors import ProcessorError
 from nearcast.protocol.worker import WorkerAssignment
 from nearcast.site.supervisor import REFUSED
 from nearcast.site.worker.worker import run_worker
+from nearcast.tracing import enable_by_environment
 
 _END_LIMIT = 30  # s
 
@@ -37,6 +38,7 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     assignment = msgspec.json.decode(sys.stdin.buffer.read(), type=WorkerAssignment)
     try:
+        enable_by_environment("nearcast-worker")
         uvloop.run(_run_until_signal(assignment))
     except ProcessorError as error:  # the user's modules: another start would not help
         print(error, file=sys.stderr)

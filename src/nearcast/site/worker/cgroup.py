@@ -36,12 +36,10 @@ class Cgroup:
         self.folders = folders
 
     @classmethod
-    def create(
-        cls, memory: int, tasks: int, root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
-    ) -> Cgroup | None:
+    def create(cls, memory: int, tasks: int) -> Cgroup | None:
         """A new one with at most so many bytes and tasks (threads count), or nothing where that is not allowed."""
         name = f"{_PREFIX}{os.getpid()}-{next(_numbers)}"
-        for parents in cgroup_parents(root, own):
+        for parents in cgroup_parents(Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")):
             made = cls([])
             try:
                 for parent in parents:

@@ -18,7 +18,6 @@ from collections import Counter
 from enum import Enum
 
 from nearcast.domain.worker_id import WorkerId
-from nearcast.nats.deduplication import RecentContents, RecentIds
 from nearcast.nats.stamp import ANONYMOUS
 from nearcast.protocol.worker import HostTopic, LeaveTopic, MembersChanged, SpoolPage, SpoolPageRequest
 from nearcast.site.worker.handover_events import (
@@ -50,6 +49,7 @@ from nearcast.site.worker.handover_events import (
     Subscribe,
     Subscribed,
 )
+from nearcast.site.worker.received_publications import ReceivedPublications
 
 __all__ = ["HandoverMachine", "Phase"]
 
@@ -70,24 +70,6 @@ _JOINING = (Phase.COPYING, Phase.JOINING)
 _PROCESSING = (Phase.COPYING, Phase.JOINING, Phase.MEMBER, Phase.STEPPING_ASIDE)
 
 
-class _Received:
-    """What came lately of a concrete topic: ids, and payloads of what had no id."""
-
-    __slots__ = ("ids", "payloads")
-
-    def __init__(self) -> None:
-        self.ids: RecentIds | None = None
-        self.payloads: RecentContents | None = None
-
-    def is_new(self, message_id: bytes) -> bool:
-        """Whether this id comes for the first time, as far as that is remembered."""
-        return self.ids is None or not self.ids.seen(message_id)
-
-    def note_payload(self, payload: bytes, now: float) -> None:
-        if self.payloads is not None:
-            self.payloads.note(payload, now)
-
-
 class HandoverMachine:
     """One stay of a topic, or a family of topics, at a worker. Events in, instructions out; no I/O, no clock.
 
@@ -105,8 +87,7 @@ class HandoverMachine:
         self._towards: WorkerId | None = None  # where publications go that still come after it left
         self._settle = 0.0
         self._copies = False  # whether copies are subscribed to
-        self._deduplicates = False
-        self._received: dict[str, _Received] = {}
+        self._received = ReceivedPublications()
         self._buffered: list[Publication] = []  # copies that came before the spool had been copied
         self._taken: Counter[tuple[str, bytes]] = Counter()  # from the queue group, while stepping aside
         self._passed: list[Publication] = []  # seen by the plain subscription, while stepping aside
@@ -124,7 +105,7 @@ class HandoverMachine:
         """The queue group gave a publication: whether to process it. Else it came before."""
         if self.phase is Phase.STEPPING_ASIDE:
             self._taken[topic, message_id or payload] += 1
-        received = self._received.get(topic) or self._received_of(topic)
+        received = self._received[topic]
         if message_id:
             return received.is_new(message_id)
         received.note_payload(payload, now)
@@ -132,11 +113,15 @@ class HandoverMachine:
 
     def note_redelivery(self, topic: str, message_id: bytes) -> None:
         """A store gave a publication that is processed here now: should it come by the queue group yet, it is known."""
-        self._received_of(topic).is_new(message_id)
+        self._received[topic].is_new(message_id)
+
+    def forget_topic(self, topic: str) -> None:
+        """A concrete topic fell silent and was removed."""
+        self._received.pop(topic, None)
 
     def take_copy(self, topic: str, message_id: bytes, payload: bytes, now: float) -> bool:
         """Another member processed a publication: whether to append it to the spool now."""
-        received = self._received.get(topic) or self._received_of(topic)
+        received = self._received[topic]
         if message_id.startswith(ANONYMOUS):
             received.note_payload(payload, now)
         if self.phase is Phase.COPYING:
@@ -200,7 +185,8 @@ class HandoverMachine:
         self._pending = [command]
         self._shared = len(command.spec.managed_by) > 1
         # Publications come twice when they are sent again for a quorum, or may be handed over by another member.
-        self._deduplicates = bool(command.spec.replicas) or command.epoch > 1 or self._shared
+        if command.spec.replicas or command.epoch > 1 or self._shared:
+            self._deduplicate()
         self.sends_copies = self._copies = self._shared or self._source is not None
         self.phase = Phase.COPYING if self._source else Phase.JOINING
         first: list[Instruction] = [Subscribe("copies")] if self._copies else []
@@ -226,7 +212,7 @@ class HandoverMachine:
             found += self._buffered
             self._buffered = []
             self.phase = Phase.JOINING
-        return [*(Keep(one) for one in found if self._received_of(one.topic).is_new(one.id)), then]
+        return [*(Keep(one) for one in found if self._received[one.topic].is_new(one.id)), then]
 
     # Members
 
@@ -301,7 +287,7 @@ class HandoverMachine:
     def _forward(self, publication: Publication, now: float) -> list[Instruction]:
         assert self._towards is not None
         if not publication.id:  # another worker that left hands over the same: then one is enough
-            self._received_of(publication.topic).note_payload(publication.payload, now)
+            self._received[publication.topic].note_payload(publication.payload, now)
         return [Forward(self._towards, publication)]
 
     def _finish(self) -> list[Instruction]:
@@ -324,8 +310,7 @@ class HandoverMachine:
     # What others hand over
 
     def _handed_over(self, publication: Publication, now: float) -> list[Instruction]:
-        received = self._received_of(publication.topic)
-        if received.ids is not None and publication.id in received.ids:
+        if self._received[publication.topic].knows(publication.id):
             return []
         if self._shared or not publication.id:
             self.held += 1
@@ -333,32 +318,15 @@ class HandoverMachine:
         return self._release(publication, now)
 
     def _release(self, publication: Publication, now: float) -> list[Instruction]:
-        received = self._received_of(publication.topic)
+        received = self._received[publication.topic]
         if publication.id:
             if not received.is_new(publication.id):
                 return []
-        elif received.payloads is not None and received.payloads.match(publication.payload, now):
+        elif received.matches_payload(publication.payload, now):
             return []
         if self.phase in _PROCESSING:
             return [Process(publication)]
         return [Forward(self._towards, publication)] if self._towards else [Discard(publication)]
 
-    # What came lately
-
-    def _received_of(self, topic: str) -> _Received:
-        received = self._received.get(topic)
-        if received is None:
-            received = self._received[topic] = _Received()
-            if self._deduplicates:
-                self._remember(received)
-        return received
-
     def _deduplicate(self) -> None:
-        if not self._deduplicates:
-            self._deduplicates = True
-            for received in self._received.values():
-                self._remember(received)
-
-    def _remember(self, received: _Received) -> None:
-        received.ids = RecentIds()
-        received.payloads = RecentContents(5 * self._hold)  # it may be held at several workers, one after the other
+        self._received.remember(5 * self._hold)  # it may be held at several workers, one after the other

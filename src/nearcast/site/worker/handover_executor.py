@@ -156,6 +156,9 @@ class HandoverExecutor:
                 # Polling costs less than an event set for every message.
                 while any(self._queue.pending(family)) or family.order.held:  # noqa: ASYNC110
                     await asyncio.sleep(_IDLE_POLL)
+                if family.marks is not None:
+                    await self._connection.drain_subscription(family.marks)
+                    family.marks = None
                 self._handle(family, ho.Idle())
             case ho.Done(command):
                 async with family.io_lock:
@@ -164,13 +167,14 @@ class HandoverExecutor:
     async def _subscribe(self, family: TopicFamily, role: ho.Role) -> None:
         connection, name = self._connection, family.spec.name
         async with family.io_lock:
+            if family.spec.durable and family.marks is None:
+                # As long as it stays: what it holds may wait for one that leaves, or that it left the topic to.
+                marks = subjects.marks_of_family(name)
+                family.marks = await connection.subscribe_raw(marks, self._marked_elsewhere)
             if role == "queue":
                 await self._groups.enter(family)
             elif role == "copies":
                 family.subscriptions[role] = await connection.subscribe_raw(subjects.copies(name), self._copied)
-                if family.spec.durable:
-                    marks = subjects.marks_of_family(name)
-                    family.marks = await connection.subscribe_raw(marks, self._marked_elsewhere)
             else:
                 family.subscriptions[role] = await connection.subscribe_raw(
                     subjects.publications(name), self._plain_received
@@ -185,9 +189,6 @@ class HandoverExecutor:
                 await self._groups.leave(family)
             else:
                 await self._connection.drain_subscription(family.subscriptions.pop(role))
-            if role == "copies" and family.marks is not None:
-                await self._connection.drain_subscription(family.marks)
-                family.marks = None
             self._handle(family, ho.Drained(role))
 
     async def _fetch_page(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from nearcast.domain.latency_histogram import bucket
-from nearcast.nats import subjects
+from nearcast.nats import message_spans, subjects
 from nearcast.nats.connection import RESERVED_BYTES
 from nearcast.nats.stamp import (
     dead_letter_block,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from nearcast.protocol.worker import WorkerStats
     from nearcast.site.worker.mark_log import MarkLog
     from nearcast.site.worker.outbox import Outbox
+    from nearcast.site.worker.processing_record import SourceRecord
     from nearcast.site.worker.processor_process import Ticket
     from nearcast.site.worker.topics import HostedTopic
 
@@ -38,8 +40,8 @@ _SAMPLED = 4  # one message in so many has its time in the worker taken; a power
 _OVERFLOW = "more publications waited than the worker has memory for"
 _EXPIRY_PERIOD = 0.5
 
-_Finished = tuple["HostedTopic", bytes, bytes, int]
-"""A publication's topic, id and payload, and the attempt."""
+_Finished = tuple["HostedTopic", bytes, bytes, int, "SourceRecord | None", int]
+"""A publication's topic, id and payload, the attempt, and the source and number, if it is known by these."""
 
 
 class Outcomes:
@@ -57,8 +59,9 @@ class Outcomes:
         await self._connection.subscribe_raw(f"{self._inbox}.*.*", self._acknowledged)
         while True:
             await asyncio.sleep(_EXPIRY_PERIOD)
-            for topic, message_id, _, _ in self._receipts.expire(time.monotonic()):
-                _log.warning("topic %s, message %s: no store has its notifications", topic.name, message_id.decode())
+            for topic, message_id, *_ in self._receipts.expire(time.monotonic()):
+                name = message_id.decode(errors="replace")
+                _log.warning("topic %s, message %s: no store has its notifications", topic.name, name)
                 topic.record.leave(message_id)  # a store gives it again
 
     def done(self, topic: HostedTopic, ticket: Ticket, notifications: list[bytes]) -> None:
@@ -77,13 +80,18 @@ class Outcomes:
         if origin.split(b":", 2)[1:2] != self._home:
             stats.delegated += 1
         stats.notified += len(notifications)
-        finished = (topic, origin, publication, ticket.attempt)
-        reply = self._reply(finished, len(notifications)) if topic.durable and notifications else ""
+        if message_spans.active is not None:
+            seconds = time.monotonic() - ticket.arrived
+            message_spans.active.processed(origin, topic.name, seconds, len(notifications))
+        reply, finished = "", None
+        if topic.durable:
+            finished = (topic, origin, publication, ticket.attempt, ticket.source, ticket.source_number)
+            reply = self._reply(finished, len(notifications)) if notifications else ""
         for n, payload in enumerate(notifications):
             made = notification_id(origin, n)
             headers = late_block(made, ticket.attempt) if ticket.attempt else header_block(made)
             self._send(topic.notifications, headers, payload, f"{reply}.{n}" if reply else "")
-        if topic.durable and not reply:
+        if finished is not None and not reply:
             self._finish(*finished)
 
     def failed(self, topic: HostedTopic, ticket: Ticket, reason: str) -> None:
@@ -116,7 +124,9 @@ class Outcomes:
     def _give_up(self, topic: HostedTopic, message_id: bytes, payload: bytes, attempt: int, reason: str) -> None:
         topic.dead_letters += 1
         self._stats.dead_letters += 1
-        finished = (topic, message_id, payload, attempt)
+        if message_spans.active is not None:
+            message_spans.active.failed(message_id, topic.name, reason)
+        finished = (topic, message_id, payload, attempt, None, 0)
         reply = self._reply(finished, 1) if topic.durable else ""
         headers = dead_letter_block(message_id, reason, attempt + 1)
         self._send(subjects.dead_letters(topic.name), headers, payload, f"{reply}.0" if reply else "")
@@ -129,12 +139,22 @@ class Outcomes:
             return ""
         return f"{self._inbox}.{self._receipts.expect(finished, count, time.monotonic())}"
 
-    def _finish(self, topic: HostedTopic, message_id: bytes, payload: bytes, attempt: int) -> None:
+    def _finish(
+        self,
+        topic: HostedTopic,
+        message_id: bytes,
+        payload: bytes,
+        attempt: int,
+        source: SourceRecord | None,
+        number: int,
+    ) -> None:
         """A publication of a durable topic is marked; one that was a dead letter was, and that letter is settled."""
-        if message_id in topic.record.retried:
+        if topic.record.retried and message_id in topic.record.retried:
             topic.record.leave(message_id)
             settled = settlement_block(dead_letter_id(message_id, attempt))
             self._send(subjects.settlements(topic.name), settled, Settlement.RETRIED)
+        elif source is not None:
+            self._marks.note_number(topic, source, number)
         else:
             self._marks.note(topic, message_id, payload)
 

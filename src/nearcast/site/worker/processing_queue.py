@@ -11,6 +11,8 @@ from nearcast.site.worker.topics import READ_AHEAD, READ_AHEAD_BYTES, HostedTopi
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from nearcast.site.worker.processing_record import SourceRecord
+
 __all__ = ["ProcessingQueue"]
 
 _WAITING_BYTES = 64 << 20
@@ -36,14 +38,21 @@ class ProcessingQueue:
         self._appended = self._appended_bytes = 0
 
     def put(
-        self, topic: HostedTopic, message_id: bytes, payload: bytes, arrived: float | None, attempt: int = 0
+        self,
+        topic: HostedTopic,
+        message_id: bytes,
+        payload: bytes,
+        arrived: float | None,
+        attempt: int = 0,
+        source: SourceRecord | None = None,
+        number: int = 0,
     ) -> None:
         """Take a message. When too much waits the oldest are removed; of a durable topic the new one: a store has it.
 
         arrived: when a message that is to be processed came; none for a copy, which only goes into the spool.
-        attempt: of a late one.
+        attempt: of a late one. source, number: what one of a durable topic is known by; it is under way there already.
         """
-        if topic.durable and arrived is not None:
+        if source is None and topic.durable and arrived is not None:
             topic.record.in_flight.add(message_id)
         if self.waiting or self._is_far_behind():
             size = len(message_id) + len(payload)
@@ -52,18 +61,18 @@ class ProcessingQueue:
                 self._overflowed(topic, message_id, payload, attempt)
                 return
             self.waiting_bytes += size + _ENTRY_BYTES
-            self.waiting.append((topic, message_id, payload, arrived, attempt))
+            self.waiting.append((topic, message_id, payload, arrived, attempt, source, number))
             while self.waiting_bytes > self._limit:
                 self._remove_oldest()
         else:
-            self._append(topic, message_id, payload, arrived, attempt)
+            self._append(topic, message_id, payload, arrived, attempt, source, number)
 
     def has_room(self, size: int) -> bool:
         """Whether a message of so many bytes fits without removing another."""
         return self.waiting_bytes + size + _ENTRY_BYTES <= self._limit
 
     def advance(self) -> None:
-        """Something was processed: append what may go on."""
+        """Something was processed: append what may follow."""
         while self.waiting and not self._is_far_behind():
             self._append(*self._next())
 
@@ -79,21 +88,29 @@ class ProcessingQueue:
         return entry
 
     def _remove_oldest(self) -> None:
-        topic, message_id, payload, arrived, attempt = self._next()
+        topic, message_id, payload, arrived, attempt, _, _ = self._next()
         if arrived is not None:  # a copy was processed elsewhere, and is only missing from the spool
             topic.record.leave(message_id)
             self._overflowed(topic, message_id, payload, attempt)
 
     def _append(
-        self, topic: HostedTopic, message_id: bytes, payload: bytes, arrived: float | None, attempt: int
+        self,
+        topic: HostedTopic,
+        message_id: bytes,
+        payload: bytes,
+        arrived: float | None,
+        attempt: int,
+        source: SourceRecord | None,
+        source_number: int,
     ) -> None:
         number = topic.spool.append(message_id, payload)
         self._appended += 1
         self._appended_bytes += len(payload)
         if arrived is not None:
             limit = topic.family.processor.timeout
+            position, offset = self._appended, self._appended_bytes
             self._process.submit(
-                Ticket(topic.number, number, limit, self._appended, arrived, attempt, self._appended_bytes)
+                Ticket(topic.number, number, limit, position, arrived, attempt, offset, source, source_number)
             )
 
     def _is_far_behind(self) -> bool:

@@ -2,13 +2,12 @@
 
 It reads tickets (topic, message number) from one pipe, finds the message in the topic's spool, calls the processor and
 writes the outcome to another pipe, one write per message. Should it die, all that it finished has been told, and the
-one message it had in hand is the first without an outcome.
+one message it was processing is the first without an outcome.
 """
 
 from __future__ import annotations
 
 import os
-import struct
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,17 +16,19 @@ import msgspec
 
 from nearcast.domain.processor_limits import ProcessorLimits
 from nearcast.processors import Processor, ProcessorCall, ProcessorError, failure_reason, load_processors
+from nearcast.site.worker.processor_frames import (
+    ANNOUNCE,
+    DONE,
+    FAILED,
+    OUTCOME,
+    READY,
+    TICKET,
+    Announcement,
+    pack_notifications,
+)  # fmt: skip
 from nearcast.site.worker.spool import Spool
 
-__all__ = ["ANNOUNCE", "DONE", "FAILED", "LENGTH", "OUTCOME", "READY", "TICKET", "Announcement", "Setup"]
-
-TICKET = struct.Struct(
-    "<IQH"
-)  # topic number, message number, attempt (0: not late); ANNOUNCE instead of a topic number: length of what follows
-OUTCOME = struct.Struct("<BIQI")  # kind, topic number, message number, length of what follows
-LENGTH = struct.Struct("<I")
-ANNOUNCE = 0xFFFFFFFF
-DONE, FAILED, READY = 0, 1, 2
+__all__ = ["Setup"]
 
 
 class Setup(msgspec.Struct, frozen=True):
@@ -36,18 +37,6 @@ class Setup(msgspec.Struct, frozen=True):
     modules: list[str]
     search_path: list[str]
     limits: ProcessorLimits = ProcessorLimits()
-
-
-class Announcement(msgspec.Struct, frozen=True):
-    """A topic that is new to the process: its number, name, spool file and the processor that handles it.
-
-    Without a spool file: a topic that has gone elsewhere, to be let go of.
-    """
-
-    number: int
-    topic: str
-    spool: str
-    pattern: str
 
 
 class _Topic:
@@ -93,7 +82,7 @@ def run(setup: Setup, tickets: int, outcomes: int) -> None:
                 continue
             at += TICKET.size
             try:
-                body = b"".join(LENGTH.pack(len(n)) + n for n in topics[topic_number].process(number, attempt))
+                body = pack_notifications(topics[topic_number].process(number, attempt))
                 kind = DONE
             except Exception as error:
                 kind, body = FAILED, failure_reason(error).encode()[:1000]

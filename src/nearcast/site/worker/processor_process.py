@@ -1,7 +1,7 @@
 """The process that runs user code, seen from the worker: tickets out, outcomes in, a new one when it dies or hangs.
 
-What it has in hand is known at every moment: outcomes come back in the order tickets went out, so the first ticket
-without an outcome is the message in hand. When the process dies, the others are sent to its successor; that one, too,
+The current message is known at every moment: outcomes come back in the order tickets went out, so the first ticket
+without an outcome is the current one. When the process dies, the others are sent to its successor; that one, too,
 if somebody else killed the process and the worker wants another attempt. Else it is given up.
 """
 
@@ -15,7 +15,6 @@ import os
 import subprocess
 import sys
 from collections import defaultdict, deque
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -23,10 +22,21 @@ import msgspec
 
 from nearcast.processors import ProcessorError, ProcessorSpec
 from nearcast.site.worker.cage import Cage
-from nearcast.site.worker.processor_main import ANNOUNCE, DONE, LENGTH, OUTCOME, READY, TICKET, Announcement, Setup
+from nearcast.site.worker.processor_frames import (
+    DONE,
+    OUTCOME,
+    READY,
+    TICKET,
+    Announcement,
+    announcement_frame,
+    unpack_notifications,
+)  # fmt: skip
+from nearcast.site.worker.processor_main import Setup
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from nearcast.site.worker.processing_record import SourceRecord
 
 __all__ = ["ProcessorProcess", "Ticket"]
 
@@ -40,12 +50,12 @@ _LAST_ERRORS = 4096
 _RELAUNCH_PAUSE = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class Ticket:
+class Ticket(msgspec.Struct, frozen=True):  # one is made for each message: a frozen dataclass takes three times as long
     """One message to process: its topic's number, its own number in the spool, and how long it may take.
 
     position, offset: how many messages, and bytes, the worker had put into spools, all told, when this one was.
-    arrived: when it came, by the monotonic clock. attempt: of a late one, else 0.
+    arrived: when it came, by the monotonic clock. attempt: of a late one, else 0. source, source_number: what it is
+    known by, if its topic is durable and its id tells.
     """
 
     topic: int
@@ -55,6 +65,8 @@ class Ticket:
     arrived: float = 0.0
     attempt: int = 0
     offset: int = 0
+    source: SourceRecord | None = None
+    source_number: int = 0
 
 
 class ProcessorProcess:
@@ -62,7 +74,7 @@ class ProcessorProcess:
 
     done:   called with a ticket and its notifications.
     failed: called with a ticket and the reason, once for each that was given up.
-    killed: called with the ticket in hand when the process was killed, but not from here; gives the ticket of another
+    killed: called with the current ticket when the process was killed, but not from here; gives the ticket of another
             attempt, or nothing.
     """
 
@@ -78,13 +90,14 @@ class ProcessorProcess:
         self.outstanding: deque[Ticket] = deque()
         self.busy: defaultdict[int, float] = defaultdict(float)  # seconds of processing, by topic number
         self._received = bytearray()
-        self._since = 0.0  # when the message in hand was taken up
+        self._since = 0.0  # when the current message was taken up
         self._ready = False
         self._killed_by_others = False
         self._verdict = ""
         self._errors = b""  # the end of what it wrote to standard error
         self._process: subprocess.Popen[bytes] | None = None
         self._tickets: asyncio.WriteTransport | None = None
+        self._frames: list[bytes] = []  # to be written before the event loop waits
         self._readers: list[asyncio.ReadTransport] = []  # of outcomes, and of standard error
         self._ended = asyncio.Event()
         self.restarts = 0
@@ -98,13 +111,13 @@ class ProcessorProcess:
     def announce(self, announcement: Announcement) -> None:
         """Make a topic known to this process and its successors."""
         self.announced[announcement.number] = announcement
-        self._write(_announcement(announcement))
+        self._write(announcement_frame(announcement))
 
     def retire(self, number: int) -> None:
         """Have this process let go of a topic, and tell its successors nothing of it."""
         self.announced.pop(number, None)
         self.busy.pop(number, None)
-        self._write(_announcement(Announcement(number, "", "", "")))
+        self._write(announcement_frame(Announcement(number, "", "", "")))
 
     def submit(self, ticket: Ticket) -> None:
         """Send a message to the process."""
@@ -124,7 +137,7 @@ class ProcessorProcess:
                         raise ProcessorError(self._verdict or "the processors could not be loaded")
                     await asyncio.sleep(_RELAUNCH_PAUSE)
                     continue
-                self._give_up_message_in_hand()
+                self._give_up_current_message()
                 self.restarts += 1
         finally:
             self._stop()
@@ -164,13 +177,13 @@ class ProcessorProcess:
             self._readers.append(transport)
         writer, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, tickets)
         # Nothing is awaited from here on: what comes while it starts is in these frames, what comes later is written.
-        frames = [*map(_announcement, self.announced.values())]
+        frames = [*map(announcement_frame, self.announced.values())]
         frames += [TICKET.pack(ticket.topic, ticket.number, ticket.attempt) for ticket in self.outstanding]
         writer.write(b"".join(frames))
         self._tickets = writer
 
     async def _until_it_ends(self, started: Callable[[], None]) -> None:
-        """Look now and then whether the message in hand has had its time."""
+        """Look now and then whether the current message has had its time."""
         clock = asyncio.get_running_loop().time
         launched = counted = clock()
         told = False
@@ -208,7 +221,7 @@ class ProcessorProcess:
         self._verdict = self._verdict or self._cage.cause_of_death()
         self._cage.close()
         self._killed_by_others = code < 0 and not self._verdict
-        # A process that user code forked may hold the pipes open for ever: what is in them is all there is.
+        # A process that user code forked may hold the pipes open forever: what is in them is all there is.
         for reader, receive in zip(self._readers, (self._take_outcomes, self._pass_on), strict=True):
             if not reader.is_closing():
                 reader.pause_reading()
@@ -227,7 +240,7 @@ class ProcessorProcess:
         self._errors = (self._errors + chunk)[-_LAST_ERRORS:]
         print(chunk.decode(errors="replace"), end="", file=sys.stderr, flush=True)
 
-    def _give_up_message_in_hand(self) -> None:
+    def _give_up_current_message(self) -> None:
         if not self.outstanding:
             return
         ticket = self.outstanding.popleft()
@@ -239,10 +252,17 @@ class ProcessorProcess:
 
     def _write(self, frame: bytes) -> None:
         if self._tickets is not None:  # else the successor gets it when it starts
-            self._tickets.write(frame)
+            if not self._frames:  # a write for each of them would take a tenth of the worker's time
+                asyncio.get_running_loop().call_soon(self._write_frames)
+            self._frames.append(frame)
+
+    def _write_frames(self) -> None:
+        frames, self._frames = self._frames, []
+        if frames and self._tickets is not None:
+            self._tickets.write(b"".join(frames))
 
     def _take_outcomes(self, chunk: bytes) -> None:
-        received = self._received
+        received, now = self._received, asyncio.get_running_loop().time()
         received += chunk
         at, end = 0, len(received)
         while end - at >= OUTCOME.size:
@@ -251,7 +271,6 @@ class ProcessorProcess:
                 break
             body = bytes(received[at + OUTCOME.size : at + OUTCOME.size + length])
             at += OUTCOME.size + length
-            now = asyncio.get_running_loop().time()
             taken, self._since = now - self._since, now
             if kind == READY:
                 self._ready = True
@@ -261,7 +280,7 @@ class ProcessorProcess:
             assert (ticket.topic, ticket.number) == (topic, number)
             self.busy[topic] += taken
             if kind == DONE:
-                self._done(ticket, _notifications(body))
+                self._done(ticket, unpack_notifications(body))
             else:
                 self._failed(ticket, body.decode(errors="replace"))
         del received[:at]
@@ -271,7 +290,7 @@ class ProcessorProcess:
             self._tickets.abort()
         for reader in self._readers:
             reader.close()
-        self._tickets, self._readers = None, []
+        self._tickets, self._readers, self._frames = None, [], []
 
     def _stop(self) -> None:
         if self._process is not None:
@@ -299,17 +318,3 @@ def _drain(pipe: int, receive: Callable[[bytes], None]) -> None:
     with contextlib.suppress(BlockingIOError):
         while chunk := os.read(pipe, 1 << 18):
             receive(chunk)
-
-
-def _announcement(announcement: Announcement) -> bytes:
-    body = msgspec.json.encode(announcement)
-    return TICKET.pack(ANNOUNCE, len(body), 0) + body
-
-
-def _notifications(body: bytes) -> list[bytes]:
-    found, at = [], 0
-    while at < len(body):
-        (length,) = LENGTH.unpack_from(body, at)
-        found.append(body[at + 4 : at + 4 + length])
-        at += 4 + length
-    return found

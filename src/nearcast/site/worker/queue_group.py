@@ -1,6 +1,6 @@
 """The queue groups a worker is a member of: those of durable topics only while its site has a lease.
 
-A worker that leaves them at the end of the lease goes on being a member as far as handovers are concerned; the broker
+A worker that leaves them at the end of the lease stays a member for handovers; the broker
 gives its publications to others, and the stores redeliver what nobody marks.
 """
 

@@ -77,7 +77,7 @@ class SilentTopics:
         return [
             topic
             for topic in self._table.by_number.values()
-            if topic.number not in busy and not topic.record.in_flight and not topic.family.order.held
+            if topic.number not in busy and topic.record.is_empty and not topic.family.order.held
         ]
 
     def _remove(self, topics: list[HostedTopic]) -> None:
@@ -86,9 +86,9 @@ class SilentTopics:
         self._table.remove(topics)
 
 
-def remove_old_spools(folder: Path, silent_after: float = _SILENT_AFTER) -> None:
+def remove_old_spools(folder: Path) -> None:
     """Remove the spools of topics that were silent when an earlier worker ended, and what a crash left half made."""
-    oldest = time.time() - silent_after
+    oldest = time.time() - _SILENT_AFTER
     for path in folder.glob("*"):
         if path.suffix == ".new" or (path.suffix == ".spool" and path.stat().st_mtime < oldest):
             path.unlink(missing_ok=True)

@@ -54,15 +54,17 @@ def _entries(family: TopicFamily, after: tuple[str, int]) -> Iterator[SpoolEntry
 
 def _positions(family: TopicFamily) -> list[SourcePosition]:
     """Of the sources that came last, as many as fit."""
-    in_hand: dict[tuple[str, str], list[int]] = {}
+    in_flight: dict[tuple[str, str], list[int]] = {}
     for topic in family.topics:
-        for message_id in topic.record.in_flight:
+        for one in topic.record.sources.values():
+            in_flight.setdefault((topic.name, one.name), []).extend(one.in_flight)
+        for message_id in topic.record.in_flight:  # dead letters that are tried again
             if (key := source_and_number(message_id)) is not None:
-                in_hand.setdefault((topic.name, key[0]), []).append(key[1])
+                in_flight.setdefault((topic.name, key[0]), []).append(key[1])
     found: list[SourcePosition] = []
     size = 0
     for topic_name, source, upto in family.order.positions():
-        numbers = NumberRanges.of(in_hand.get((topic_name, source), ())).flat()
+        numbers = NumberRanges.of(in_flight.get((topic_name, source), ())).flat()
         found.append(SourcePosition(topic_name, source, upto, numbers))
         size += len(topic_name) + len(source) + 9 * len(numbers) + 16
         if size > _PAGE_BYTES:

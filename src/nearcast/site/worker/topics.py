@@ -11,11 +11,11 @@ from nearcast.domain.latency_histogram import empty
 from nearcast.domain.topic import TopicSpec, matches, publisher_level
 from nearcast.errors import NearcastError
 from nearcast.nats import subjects
-from nearcast.nats.deduplication import RecentIds
 from nearcast.processors import ProcessorSpec, find_processor
 from nearcast.site.worker.handover import HandoverMachine
 from nearcast.site.worker.handover_events import Role
-from nearcast.site.worker.processor_main import Announcement
+from nearcast.site.worker.processing_record import ProcessingRecord, SourceRecord
+from nearcast.site.worker.processor_frames import Announcement
 from nearcast.site.worker.source_order import SourceOrder
 from nearcast.site.worker.spool import Spool
 
@@ -29,7 +29,6 @@ __all__ = [
     "READ_AHEAD",
     "READ_AHEAD_BYTES",
     "HostedTopic",
-    "ProcessingRecord",
     "TopicFamily",
     "TopicTable",
     "Waiting",
@@ -43,8 +42,11 @@ MOST_TOPICS = 20_000
 """Concrete topics of one worker; each has a spool that two processes map into memory."""
 
 
-Waiting = tuple["HostedTopic", bytes, bytes, float | None, int]
-"""A message on its way to the processor: topic, id, payload, when it came (none: a copy), attempt (0: not late)."""
+Waiting = tuple["HostedTopic", bytes, bytes, float | None, int, SourceRecord | None, int]
+"""A message on its way to the processor: topic, id, payload, when it came (none: a copy), attempt (0: not late).
+
+Of a durable topic, if its id tells them, also its source and number.
+"""
 
 
 class RemovedTopics:
@@ -77,28 +79,6 @@ class TopicFamily:
         self.marks: Any = None  # the subscription to those of the other members
         self.order: SourceOrder[Waiting] = SourceOrder(ordered=spec.ordered, adopting=moved_here)
         self.io_lock = asyncio.Lock()  # its I/O is done in the order it was instructed
-
-
-class ProcessingRecord:
-    """Publications of a concrete durable topic that are under way here, and those marked lately.
-
-    retried: those of them that were dead letters. awaited_until: before that another member waits for marks, it seems.
-    elsewhere: until when to leave publications to the other member that has them in hand, by id.
-    """
-
-    __slots__ = ("awaited_until", "elsewhere", "in_flight", "marked", "retried")
-
-    def __init__(self) -> None:
-        self.awaited_until = 0.0
-        self.in_flight: set[bytes] = set()
-        self.retried: set[bytes] = set()
-        self.elsewhere: dict[bytes, float] = {}
-        self.marked = RecentIds()
-
-    def leave(self, message_id: bytes) -> None:
-        """A publication is not under way any more."""
-        self.in_flight.discard(message_id)
-        self.retried.discard(message_id)
 
 
 class HostedTopic:
@@ -180,7 +160,9 @@ class TopicTable:
         if len(self.by_number) >= self.most_topics:
             self.make_room()
             if len(self.by_number) >= self.most_topics:
-                raise NearcastError(f"this worker has messages of {self.most_topics} topics in hand, and takes no more")
+                raise NearcastError(
+                    f"this worker has messages of {self.most_topics} topics in flight, and takes no more"
+                )
         most = family.spec.max_topics
         if most is not None and len(family.topics) >= most:
             raise NearcastError(f"{family.spec.name} has {most} topics at this worker, its `max_topics`; {name} is new")
@@ -205,6 +187,7 @@ class TopicTable:
             family.topics = [topic for topic in family.topics if topic.number not in gone]
         for topic in gone.values():
             topic.family.removed.add(topic, self.process.busy[topic.number])
+            topic.machine.forget_topic(topic.name)
             self.process.retire(topic.number)
             del self.by_number[topic.number]
             del self.by_subject[subjects.publications(topic.name)], self.by_subject[subjects.copies(topic.name)]

@@ -52,6 +52,7 @@ from nearcast.site.worker.outcomes import Outcomes
 from nearcast.site.worker.processing_queue import ProcessingQueue
 from nearcast.site.worker.processor_main import Setup
 from nearcast.site.worker.processor_process import ProcessorProcess, Ticket
+from nearcast.site.worker.progress_query import ProgressQuery
 from nearcast.site.worker.queue_group import QueueGroups
 from nearcast.site.worker.silent_topics import SilentTopics, remove_old_spools
 from nearcast.site.worker.spool_folder import sole_user
@@ -92,7 +93,7 @@ class Worker:
         self._send = outbox.send
         setup = Setup(assignment.modules, assignment.search_path, assignment.limits)
         self._process = ProcessorProcess(setup, self._done, self._failed, self._killed)
-        self._marks = MarkLog(assignment.site, assignment.worker, self._lease.is_valid)
+        self._marks = MarkLog(assignment.site, assignment.worker, self._lease.is_valid, lambda: connection.link)
         self._outcomes = Outcomes(assignment.site, connection, outbox, self._marks, self._stats)
         self._queue = ProcessingQueue(self._process, self._outcomes.overflowed)
         user = processor_user(assignment.limits.user)
@@ -119,11 +120,12 @@ class Worker:
         server = Server(self._connection, self._endpoints(), "nearcast-worker")
         started = asyncio.Event()
         try:
-            # No TaskGroup: it cancels a task once, and waits for ever for one that lost its cancellation.
+            # No TaskGroup: it cancels a task once, and waits forever for one that lost its cancellation.
             await gather_or_cancel(
                 self._process.run(started.set),
                 self._marks.run(self._connection),
                 self._intake.run(self._table),
+                ProgressQuery(self._assignment.site, self._connection, self._intake).run(self._table),
                 self._outcomes.run(),
                 SilentTopics(self._table, self._queue).run(),
                 self._begin(started, server),
@@ -142,7 +144,7 @@ class Worker:
         for spec in assignment.topics:
             try:
                 await self._handover.handle(HostTopic(spec, assignment.epochs.get(spec.name, 0)))
-            except ProcessorError as error:  # the other topics go on; the coordinator shows it
+            except ProcessorError as error:  # the other topics continue; the coordinator shows it
                 if assignment.configured:
                     raise
                 _log.error("%s", error)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fastapi import Request
 from nicegui import ui
 
 from nearcast.errors import NearcastError
+from nearcast.web.changes import Changes
+from nearcast.web.pages.data_table import data_table, show_rows
 from nearcast.web.pages.frame import frame
+from nearcast.web.users import current_user
 
 if TYPE_CHECKING:
     from nearcast.client.dead_letters import StoredLetter
@@ -30,24 +34,20 @@ def add(operations: Operations, live: Live) -> None:
     """The page at /dead-letters."""
 
     @ui.page("/dead-letters")
-    def show() -> None:
-        with frame("/dead-letters", live):
+    def show(request: Request) -> None:
+        user = current_user(request)
+        changes = Changes(operations, user)
+        with frame("/dead-letters", live, user):
             with ui.row().classes("items-end gap-3"):
                 topic = ui.input("Topic or pattern", value=">")
                 ui.button("Look", on_click=lambda: look())
-                ui.button("Retry selected", on_click=lambda: retry())
-                ui.button("Drop selected", on_click=lambda: drop()).props("color=negative")
+                if user.may_change:
+                    ui.button("Retry selected", on_click=lambda: retry())
+                    ui.button("Drop selected", on_click=lambda: drop()).props("color=negative")
             said = ui.label().props('role="status"')
-            table = ui.table(
-                rows=[],
-                columns=[
-                    {"name": name, "label": title, "field": name, "align": "left"} for name, title in _COLUMNS.items()
-                ],
-                row_key="id",
-                selection="multiple",
-                pagination=50,
-            ).classes("w-full")
-            table.props('flat bordered dense wrap-cells no-data-label="There are no dead letters."')
+            table = data_table(
+                _COLUMNS, "id", "There are no dead letters.", selection="multiple" if user.may_change else None
+            )
 
         async def look() -> None:
             rows, problem = [], ""
@@ -59,7 +59,8 @@ def add(operations: Operations, live: Live) -> None:
                 return
             # What was selected while the stores were asked stays selected, as far as it is still there.
             chosen = {row["id"] for row in table.selected}
-            table.rows, table.selected = rows, [row for row in rows if row["id"] in chosen]
+            show_rows(table, rows)
+            table.selected = [row for row in rows if row["id"] in chosen]
             said.text = problem or said.text
 
         async def retry() -> None:
@@ -68,7 +69,7 @@ def add(operations: Operations, live: Live) -> None:
                 said.text = "Select dead letters first."
                 return
             try:
-                outcomes = await operations.retry(topic.value, ids, force=True)
+                outcomes = await changes.retry(topic.value, ids, force=True)
             except NearcastError as error:
                 said.text = str(error)
                 return
@@ -82,7 +83,7 @@ def add(operations: Operations, live: Live) -> None:
                 said.text = "Select dead letters first."
                 return
             try:
-                said.text = f"{await operations.drop(topic.value, ids)} dropped."
+                said.text = f"{await changes.drop(topic.value, ids)} dropped."
             except NearcastError as error:
                 said.text = str(error)
                 return
@@ -92,4 +93,6 @@ def add(operations: Operations, live: Live) -> None:
 
 
 def _row(letter: StoredLetter) -> dict[str, Any]:
-    return letter.to_dict() | {"payload": letter.payload[:_SHOWN_BYTES].decode(errors="backslashreplace")}
+    listed = letter.to_dict()
+    payload = letter.payload[:_SHOWN_BYTES].decode(errors="backslashreplace")
+    return listed | {"published": listed["published"][:23].replace("T", " "), "payload": payload}

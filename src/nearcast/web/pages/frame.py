@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nicegui import ui
 
+from nearcast.web.pages.data_table import COMPACT_CARDS
+
 if TYPE_CHECKING:
     from nearcast.web.live import Live
+    from nearcast.web.users import ConsoleUser
 
-__all__ = ["frame", "live_table"]
+__all__ = ["PAGES", "counted", "frame", "heading"]
 
 PAGES = {
     "/": "Map",
@@ -23,21 +26,40 @@ PAGES = {
     "/stores": "Stores",
     "/dead-letters": "Dead letters",
     "/sites": "Sites",
+    "/users": "Users",
+    "/audit": "Audit",
     "/settings": "Settings",
 }
 _PERIOD = 1.0
+_PRIMARY = "#2f74d0"  # white on it, and it on white or on black, can be read
+
+
+# The page of a session that is over shows the login instead of a connection that is lost.
+_FOLLOW_SESSION = """<script>
+setInterval(async () => {
+  const answer = await fetch("/api/v1/session").catch(() => null);
+  if (answer !== null && answer.status === 401) location.href = "/login";
+}, 3000);
+</script>"""
+_LOG_OUT = "() => fetch('/logout', {method: 'POST'}).then(() => location.href = '/login')"
 
 
 @contextlib.contextmanager
-def frame(path: str, live: Live) -> Iterator[None]:
+def frame(path: str, live: Live, user: ConsoleUser) -> Iterator[None]:
     """The frame of the page at a path; what is made inside is its content."""
     dark = ui.dark_mode(None)
+    ui.colors(primary=_PRIMARY)
+    ui.add_css(COMPACT_CARDS)
     ui.page_title(f"Nearcast: {PAGES[path]}")
     with ui.header().classes("items-center gap-2 px-3 py-1 bg-slate-800"):
         ui.label("Nearcast").classes("text-lg font-bold text-white")
         state = ui.label().classes("text-sm text-white grow")
         ui.button("Light", on_click=dark.disable).props("flat dense color=white")
         ui.button("Dark", on_click=dark.enable).props("flat dense color=white")
+        if user.logged_in:
+            ui.add_head_html(_FOLLOW_SESSION)
+            ui.label(f"{user.name}, {user.role}").classes("text-sm text-white")
+            ui.button("Log out").props("flat dense color=white").on("click", js_handler=_LOG_OUT)
         with ui.element("nav").classes("w-full flex flex-wrap gap-x-3").props('aria-label="Pages"'):
             for target, name in PAGES.items():
                 link = ui.link(name, target).classes("text-white text-sm py-1")
@@ -57,7 +79,8 @@ def frame(path: str, live: Live) -> Iterator[None]:
         else:
             status = now.status
             lost = f", lost: {', '.join(status['lost'])}" if status["lost"] else ""
-            state.text = f"{status['sites']} sites{lost}, {status['topics']} topics, {status['clients']} clients"
+            sites, topics, clients = (counted(status[noun], noun) for noun in ("sites", "topics", "clients"))
+            state.text = f"{sites}{lost}, {topics}, {clients}"
 
     refresh()
     ui.timer(_PERIOD, refresh)
@@ -66,32 +89,11 @@ def frame(path: str, live: Live) -> Iterator[None]:
         yield
 
 
-def live_table(columns: dict[str, str], rows: Any, key: str, empty: str) -> None:
-    """A table that is refreshed each second. columns: title by field. rows: a function that gives them."""
-
-    def shown() -> list[dict[str, Any]]:
-        return [{name: _text(row.get(name)) for name in {*columns, key}} for row in rows()]
-
-    given = [
-        {"name": name, "label": title, "field": name, "align": "left", "sortable": True}
-        for name, title in columns.items()
-    ]
-    table = ui.table(rows=shown(), columns=given, row_key=key, pagination=50).classes("w-full")
-    table.props(f'flat bordered dense wrap-cells no-data-label="{empty}"')
-
-    def refresh() -> None:
-        found = shown()
-        if found != table.rows:
-            table.rows = found
-
-    ui.timer(_PERIOD, refresh)
+def heading(text: str) -> None:
+    """The heading of a part of a page."""
+    ui.label(text).classes("text-lg font-bold mt-2").props('role="heading" aria-level="2"')
 
 
-def _text(value: Any) -> Any:
-    if value is None or value == "":
-        return "-"
-    if isinstance(value, list | tuple):
-        return ", ".join(map(str, value)) or "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return round(value, 3) if isinstance(value, float) else value
+def counted(number: int, noun: str) -> str:
+    """A number with its noun, which is given in the plural."""
+    return f"{number} {noun if number != 1 else noun.removesuffix('s')}"

@@ -1,19 +1,30 @@
-"""The map: sites where they are, their clients, and the ways between them against the tightest bound."""
+"""The map: sites and clients where they are, and the ways between sites against the tightest bound."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from fastapi import Request
 from nicegui import ui
 
-from nearcast.web.pages.frame import frame
+from nearcast.web.pages.frame import counted, frame
+from nearcast.web.users import current_user
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nearcast.web.client_positions import PlacedClient
     from nearcast.web.live import Live, Snapshot
 
-__all__ = ["add", "map_options"]
+__all__ = ["LABEL", "add", "map_options", "places"]
 
+LABEL = {"color": "#ffffff", "backgroundColor": "#1e293b", "padding": [3, 6], "borderRadius": 4, "fontSize": 12}
+"""Of texts on the map: readable on light, on dark, and where they are on a line."""
+_CLIENT = "#3b82f6"
+_GOLDEN = math.pi * (3 - math.sqrt(5))
+_MOST_DOTS = 200
 _GOOD, _NEAR, _BAD, _UNKNOWN = "#2e9e5b", "#d99a06", "#d64545", "#8a94a6"
 
 
@@ -21,12 +32,17 @@ def add(live: Live) -> None:
     """The page at /."""
 
     @ui.page("/")
-    def show() -> None:
-        with frame("/", live):
-            chart = ui.echart(map_options(live.now)).classes("w-full h-96").props('aria-label="Map of the sites"')
+    def show(request: Request) -> None:
+        with frame("/", live, current_user(request)):
+            chart = (
+                ui.echart(map_options(live.now, live.positions.now()))
+                .classes("w-full h-[60vh] min-h-96")
+                .props('aria-label="Map of the sites"')
+            )
             ui.label(
                 "Lines: measured one-way latency between sites, against the tightest bound of a topic: green below "
-                "half of it, amber below it, red above. Sites: load against the watermark, size by clients."
+                "half of it, amber below it, red above. Sites: load against the watermark. Blue dots: clients, where "
+                "they say they are, or around their home."
             ).classes("text-sm")
             with ui.row().classes("w-full gap-2"):
                 late = ui.label().classes("text-base").mark("late")
@@ -35,7 +51,7 @@ def add(live: Live) -> None:
                 now = live.now
                 above = [topic["topic"] for topic in now.topics if topic.get("late")]
                 late.text = f"Above their bound: {', '.join(above)}" if above else "No topic is above its bound."
-                options = map_options(now)
+                options = map_options(now, live.positions.now())
                 if options != chart.options:
                     chart.options.clear()
                     chart.options.update(options)
@@ -45,34 +61,39 @@ def add(live: Live) -> None:
             ui.timer(1.0, refresh)
 
 
-def map_options(now: Snapshot) -> dict[str, Any]:
-    """What ECharts draws."""
-    places = _places(now.sites)
+def map_options(now: Snapshot, placed: Sequence[PlacedClient] = ()) -> dict[str, Any]:
+    """What ECharts draws. placed: the clients whose positions are known."""
+    unplaced = _unplaced(now, placed)
+    where = places(now.sites)
     bounds = [topic["bound_ms"] for topic in now.topics if topic.get("bound_ms")]
     bound = min(bounds, default=None)
     lines, seen = [], set()
     for site in now.sites:
         for peer, milliseconds in site["round_trips_ms"].items():
             pair = frozenset((site["site"], peer))
-            if peer in places and len(pair) == 2 and pair not in seen:
+            if peer in where and len(pair) == 2 and pair not in seen:
                 seen.add(pair)
                 way = milliseconds / 2
                 lines.append(
                     {
-                        "coords": [places[site["site"]], places[peer]],
-                        "lineStyle": {"color": _colour(way, bound)},
+                        "coords": [where[site["site"]], where[peer]],
+                        "lineStyle": {"color": _colour(way, bound), "opacity": 0.8},
                         "value": f"{site['site']} to {peer}: {way:.1f} ms one way",
                     }
                 )
     points = [
         {
             "name": site["site"],
-            "value": [*places[site["site"]], _load(site)],
-            "symbolSize": 18 + 6 * math.log10(1 + site["clients"]),
-            "itemStyle": {"color": _BAD if site["state"] != "up" else _colour(_load(site), site["watermark"])},
+            "value": [*where[site["site"]], _load(site)],
+            "symbolSize": 22,
+            "itemStyle": {
+                "color": _BAD if site["state"] != "up" else _colour(_load(site), site["watermark"]),
+                "opacity": 1,
+            },
             "label": {
-                "formatter": f"{site['site']}\n{site['clients']} clients, {100 * _load(site):.0f} % load"
-                + ("" if site["state"] == "up" else "\nlost")
+                "formatter": f"{site['site']}\n{counted(site['clients'], 'clients')}, {100 * _load(site):.0f} % load"
+                + ("" if site["state"] == "up" else "\nlost"),
+                "distance": _spiral(unplaced[site["site"]]) - 8 if unplaced[site["site"]] else 5,
             },
         }
         for site in now.sites
@@ -88,14 +109,52 @@ def map_options(now: Snapshot) -> dict[str, Any]:
             {"type": "lines", "coordinateSystem": "cartesian2d", "data": lines, "lineStyle": {"width": 3}},
             {
                 "type": "scatter",
+                "data": _dots_around_homes(unplaced, where),
+                "silent": True,
+                "itemStyle": {"color": _CLIENT},
+            },
+            {
+                "type": "scatter",
+                "data": [
+                    {"name": f"{client.name}, home {client.home}", "value": [*client.position[::-1]]}
+                    for client in placed
+                ],
+                "symbolSize": 6,
+                "itemStyle": {"color": _CLIENT, "opacity": 0.8},
+            },
+            {
+                "type": "scatter",
                 "data": points,
-                "label": {"show": True, "position": "bottom", "color": "#8a94a6", "fontSize": 13, "lineHeight": 17},
+                "label": {"show": True, "position": "bottom", "lineHeight": 16, **LABEL},
             },
         ],
     }
 
 
-def _places(sites: list[dict[str, Any]]) -> dict[str, list[float]]:
+def _unplaced(now: Snapshot, placed: Sequence[PlacedClient]) -> dict[str, int]:
+    """By site: its clients whose positions are not known. Of many, as many as have room."""
+    known = Counter(client.home for client in placed)
+    return {site["site"]: max(0, min(site["clients"] - known[site["site"]], _MOST_DOTS)) for site in now.sites}
+
+
+def _dots_around_homes(unplaced: dict[str, int], where: dict[str, list[float]]) -> list[dict[str, Any]]:
+    return [
+        {
+            "value": where[site],
+            "symbolSize": 4,
+            "symbolOffset": [_spiral(n) * math.cos(_GOLDEN * n), _spiral(n) * math.sin(_GOLDEN * n)],
+        }
+        for site, count in unplaced.items()
+        for n in range(count)
+    ]
+
+
+def _spiral(number: int) -> float:
+    """Pixels from the middle of the site: outside of its symbol, and evenly dense."""
+    return 16 + 3 * math.sqrt(number)
+
+
+def places(sites: list[dict[str, Any]]) -> dict[str, list[float]]:
     """Longitude and latitude; sites without a position are on a circle beside the others."""
     placed = {site["site"]: [site["position"][1], site["position"][0]] for site in sites if site["position"]}
     others = [site["site"] for site in sites if not site["position"]]

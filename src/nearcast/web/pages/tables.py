@@ -1,117 +1,82 @@
-"""The pages that are tables: topics, moves, channels, datasets, stores, sites, settings."""
+"""The pages that are tables: moves, stores, sites, settings."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+from fastapi import Request
 from nicegui import ui
 
-from nearcast.web.pages.frame import frame, live_table
+from nearcast.config.coordinator_settings import CoordinatorSettings
+from nearcast.errors import NearcastError
+from nearcast.web.pages.data_table import BYTES, PERCENT, live_table
+from nearcast.web.pages.frame import frame, heading
+from nearcast.web.pages.topics import MOVES, move_rows
+from nearcast.web.users import current_user
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from nearcast.web.live import Live
+    from nearcast.web.operations import Operations
 
 __all__ = ["add"]
 
-_TOPICS = {
-    "topic": "topic", "members": "runs at", "bound_ms": "bound, ms", "measured_p90_ms": "p90, ms",
-    "way_in_ms": "in, ms", "in_worker_p90_ms": "worker, ms", "way_out_ms": "out, ms", "messages_per_s": "messages/s",
-    "waiting": "unprocessed", "replicas": "stores", "problem": "problem",
-}  # fmt: skip
-_MOVES = {
-    "when": "time, UTC", "kind": "what", "subject": "name", "from": "from", "to": "to", "goal": "goal",
-    "reason": "because", "outcome": "outcome", "seconds": "took, s",
-}  # fmt: skip
 _SITES = {
     "site": "site", "kind": "kind", "state": "state", "clients": "clients", "topics": "topics", "workers": "workers",
-    "messages_out": "messages/s", "cpu": "CPU share", "memory": "memory share", "busiest_worker": "busiest worker",
+    "messages_out": "messages/s", "cpu": "CPU", "memory": "memory", "busiest_worker": "busiest worker",
     "url": "address",
 }  # fmt: skip
+_STORES = {"site": "site", "store_up": "answers", "kept": "topics kept", "waiting": "unprocessed", "bytes": "size"}
+_REPLICAS = {
+    "topic": "topic", "site": "store", "messages": "messages", "bytes": "size", "newest": "newest, UTC",
+    "missing": "fewer than the fullest copy", "problem": "problem",
+}  # fmt: skip
+_SETTINGS = {"name": "setting", "value": "value", "default": "default"}
+_DEFAULTS = msgspec.to_builtins(CoordinatorSettings())
 
 
-def add(live: Live) -> None:
-    """The pages from /topics to /settings."""
-
-    @ui.page("/topics")
-    def topics() -> None:
-        with frame("/topics", live):
-            live_table(_TOPICS, lambda: live.now.topics, "topic", "No topic is registered.")
-            _latencies(live)
+def add(operations: Operations, live: Live) -> None:
+    """The pages at /moves, /sites, /stores and /settings."""
 
     @ui.page("/moves")
-    def moves() -> None:
-        with frame("/moves", live):
-            live_table(_MOVES, lambda: _moves(live), "key", "Nothing was moved since this coordinator leads.")
+    def moves(request: Request) -> None:
+        with frame("/moves", live, current_user(request)):
+            live_table(MOVES, lambda: move_rows(live), "key", "Nothing was moved since this coordinator leads.")
 
     @ui.page("/sites")
-    def sites() -> None:
-        with frame("/sites", live):
-            live_table(_SITES, lambda: live.now.sites, "site", "No site is registered.")
+    def sites(request: Request) -> None:
+        with frame("/sites", live, current_user(request)):
+            shares = dict.fromkeys(("cpu", "memory", "busiest_worker"), PERCENT)
+            live_table(_SITES, lambda: live.now.sites, "site", "No site is registered.", shares)
 
     @ui.page("/stores")
-    def stores() -> None:
-        titles = {"site": "site", "store_up": "answers", "replicas": "topics kept", "waiting": "unprocessed"}
-        with frame("/stores", live):
-            live_table(titles, lambda: _stores(live), "site", "No site has a store.")
-
-    @ui.page("/channels")
-    def channels() -> None:
-        titles = {"name": "channel", "query": "query", "period": "every, s", "parameters": "parameters"}
-        with frame("/channels", live):
-            _catalog(titles, lambda: live.channels, "There is no channel.")
-
-    @ui.page("/datasets")
-    def datasets() -> None:
-        titles = {"name": "dataset", "schema": "schema", "source": "from", "key": "key", "keep_seconds": "kept, s"}
-        with frame("/datasets", live):
-            _catalog(titles, lambda: live.datasets, "There is no dataset.")
+    def stores(request: Request) -> None:
+        with frame("/stores", live, current_user(request)):
+            live_table(_STORES, lambda: _stores(live), "site", "No site has a store.", {"bytes": BYTES})
+            heading("Copies of topics")
+            ui.label(
+                "Messages of publications, notifications and what is kept beside them. Stores compare digests of their "
+                "copies by themselves and fetch what they lack; a copy that keeps less on purpose has fewer."
+            ).classes("text-sm")
+            live_table(_REPLICAS, lambda: _replicas(live), "key", "No topic is stored.", {"bytes": BYTES})
 
     @ui.page("/settings")
-    def settings() -> None:
-        with frame("/settings", live):
-            live_table({"name": "", "value": ""}, lambda: _status(live), "name", "No coordinator answers.")
+    def settings(request: Request) -> None:
+        given: list[dict[str, Any]] = []
 
+        async def read() -> None:
+            try:
+                found = await operations.ask("coordinator", "settings")
+            except NearcastError:  # the header says that no coordinator answers
+                return
+            given[:] = [{"name": name, "value": value, "default": _DEFAULTS.get(name)} for name, value in found.items()]
 
-def _latencies(live: Live) -> None:
-    """The measured p90 of the last two minutes, of the ten slowest topics."""
-
-    def options() -> dict[str, Any]:
-        last = {
-            name: next((p for p in reversed(points) if p is not None), None) for name, points in live.latencies.items()
-        }
-        slowest = sorted((name for name in last if last[name] is not None), key=lambda name: -(last[name] or 0))[:10]
-        return {
-            "animation": False,
-            "legend": {"type": "scroll", "textStyle": {"color": "#8a94a6"}},
-            "tooltip": {"trigger": "axis"},
-            "xAxis": {"type": "category", "show": False},
-            "yAxis": {"type": "value", "name": "p90, ms"},
-            "series": [
-                {"type": "line", "name": name, "showSymbol": False, "data": list(live.latencies[name])}
-                for name in slowest
-            ],
-        }
-
-    chart = ui.echart(options()).classes("w-full h-64").props('aria-label="Measured latency of the slowest topics"')
-
-    def refresh() -> None:
-        chart.options.clear()
-        chart.options.update(options())
-        chart.update()
-
-    ui.timer(1.0, refresh)
-
-
-def _moves(live: Live) -> list[dict[str, Any]]:
-    """The newest first."""
-    rows = []
-    for n, move in enumerate(live.now.moves):
-        when = datetime.fromtimestamp(move["time"], UTC).strftime("%H:%M:%S")
-        rows.append({**move, "when": when, "key": f"{move['time']}-{n}"})
-    return rows[::-1]
+        with frame("/settings", live, current_user(request)):
+            live_table({"name": "state", "value": ""}, lambda: _status(live), "name", "No coordinator answers.")
+            heading("Settings of the coordinator")
+            ui.label("From the file of `nearcast coordinator run --settings`; times are seconds.").classes("text-sm")
+            live_table(_SETTINGS, lambda: given, "name", "Not read yet.")
+        ui.timer(0.1, read, once=True)
 
 
 def _stores(live: Live) -> list[dict[str, Any]]:
@@ -119,23 +84,23 @@ def _stores(live: Live) -> list[dict[str, Any]]:
     for site in live.now.sites:
         if site["store"]:
             kept = [topic for topic in live.now.topics if site["site"] in topic["replicas"]]
+            size = sum(one["bytes"] or 0 for one in live.replicas if one["site"] == site["site"])
             waiting = sum(topic["waiting"] for topic in kept)
-            rows.append({**site, "replicas": [topic["topic"] for topic in kept], "waiting": waiting})
+            rows.append({**site, "kept": [topic["topic"] for topic in kept], "waiting": waiting, "bytes": size})
     return rows
+
+
+def _replicas(live: Live) -> list[dict[str, Any]]:
+    return [{**one, "key": f"{one['topic']} {one['site']}"} for one in live.replicas]
 
 
 def _status(live: Live) -> list[dict[str, Any]]:
     rows = []
     for name, value in live.now.status.items():
-        text = ", ".join(f"{key} {part}" for key, part in value.items()) if isinstance(value, dict) else value
+        text = ", ".join(f"{key} {_plain(part)}" for key, part in value.items()) if isinstance(value, dict) else value
         rows.append({"name": name.replace("_", " "), "value": text})
     return rows
 
 
-def _catalog(titles: dict[str, str], read: Callable[[], list[dict[str, Any]]], empty: str) -> None:
-    def rows() -> list[dict[str, Any]]:
-        return [
-            {**row, "parameters": [f"{p['name']}:{p['type']}" for p in row.get("parameters", ())]} for row in read()
-        ]
-
-    live_table(titles, rows, "name", empty)
+def _plain(value: Any) -> Any:
+    return ("none" if not value else ", ".join(map(str, value))) if isinstance(value, list) else value

@@ -1,63 +1,45 @@
-"""The promises, and whether a run kept them."""
+"""Whether a run kept the promises."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
+from nearcast.lab.chaos.checker.effects import ineffective_faults
 from nearcast.lab.chaos.checker.evidence import Event, Ledger, PublishedMessage
 from nearcast.lab.chaos.checker.flows import Flow, flows, longest_pause, receipt_pauses
+from nearcast.lab.chaos.checker.verdict import (
+    DEAD,
+    DISORDER,
+    HISTORY_LACKS,
+    NEVER_STORED,
+    NO_EFFECT,
+    NOT_DELIVERED,
+    NOT_JUDGED,
+    NOT_PROCESSED,
+    NOT_RECOVERED,
+    PROCESSED_OUT_OF_ORDER,
+    PROMISES,
+    REPLICAS,
+    STALLED,
+    STORE_LACKS,
+    STORED_TWICE,
+    TWICE,
+    TWO_OWNERS,
+    UNREAD,
+    Verdict,
+)  # fmt: skip
 
-__all__ = ["LOSSES", "Verdict", "check", "owed"]
+__all__ = ["check", "owed"]
 
 ON_ITS_WAY = 2.0  # s
+CUTTING = ("cut site", "cut link", "cut one way", "stop broker", "stop site", "loss")
+LATE = 1.0  # s; what comes sooner than that after it was published, and behind newer ones, is out of order
+LINKS_COME_BACK = 5.0  # s after a fault, until when it may be late all the same: ways change, and stores fill gaps
 STALL = 10.0  # s without a delivery, or a receipt, in a flow that a fault does not touch
 WAITED_FOR = 50.0  # s; an older publication, in a topic that promises order
-EXAMPLES = 5
-
-# Promises, in the order in which they are shown.
-NEVER_STORED = "acknowledged, in fewer stores than the quorum"
-NOT_PROCESSED = "stored, not processed"
-NOT_DELIVERED = "processed, not delivered"
-DEAD = "acknowledged, a dead letter"
-TWICE = "delivered twice"
-STORED_TWICE = "stored twice"
-DISORDER = "out of order"
-PROCESSED_OUT_OF_ORDER = "processed out of order, in a topic that promises order"
-TWO_OWNERS = "two owners of an epoch"
-STORE_LACKS = "a replica lacks it"
-HISTORY_LACKS = "history lacks it"
-REPLICAS = "fewer replicas than asked for"
-STALLED = "no progress beside a fault"
-NOT_RECOVERED = "no delivery after a fault"
-UNREAD = "a store or history could not be read"
-NOT_JUDGED = "nothing was acknowledged: there is nothing to judge"
-LOSSES = (NEVER_STORED, NOT_PROCESSED, NOT_DELIVERED, DEAD)
-
-
-@dataclass
-class Verdict:
-    """What was found: how often each promise was broken (with examples), each fault's row, and plain counts."""
-
-    broken: dict[str, int] = field(default_factory=dict)
-    examples: dict[str, list[str]] = field(default_factory=dict)
-    faults: list[Event] = field(default_factory=list)
-    counts: dict[str, int] = field(default_factory=dict)
-    losses: list[Event] = field(default_factory=list)
-
-    @property
-    def kept(self) -> bool:
-        """Whether every promise was kept."""
-        return not self.broken
-
-    def add(self, promise: str, example: str) -> None:
-        """A promise was broken once."""
-        self.broken[promise] = self.broken.get(promise, 0) + 1
-        shown = self.examples.setdefault(promise, [])
-        if len(shown) < EXAMPLES:
-            shown.append(example)
+GAP_WAIT = 60.0 + STALL  # s; for one that was never stored, in such a topic: nobody can tell that it does not come
 
 
 def owed(ledger: Ledger) -> int:
@@ -77,19 +59,15 @@ def check(ledger: Ledger) -> Verdict:
         _check_stores(ledger, verdict)
     for reason in ledger.unread:
         verdict.add(UNREAD, reason)
+    for reason in ineffective_faults(ledger):
+        verdict.add(NO_EFFECT, reason)
     if not any(ledger.judged()):
         verdict.add(NOT_JUDGED, f"{len(ledger.publications)} publications")
     every = flows(ledger)
     verdict.faults = [_fault_row(ledger, verdict, number, every) for number in range(len(ledger.faults()))]
-    verdict.broken = {promise: verdict.broken[promise] for promise in _PROMISES if promise in verdict.broken}
+    verdict.broken = {promise: verdict.broken[promise] for promise in PROMISES if promise in verdict.broken}
     _count(ledger, verdict)
     return verdict
-
-
-_PROMISES = (
-    *LOSSES, TWICE, STORED_TWICE, DISORDER, PROCESSED_OUT_OF_ORDER, TWO_OWNERS, STORE_LACKS, HISTORY_LACKS, REPLICAS,
-    STALLED, NOT_RECOVERED, UNREAD, NOT_JUDGED,
-)  # fmt: skip
 
 
 def _missing(ledger: Ledger, publication: PublishedMessage) -> Iterator[tuple[str, str]]:
@@ -155,8 +133,9 @@ def _check_repeats(ledger: Ledger, verdict: Verdict) -> None:
 def _check_order(ledger: Ledger, verdict: Verdict) -> None:
     """Per publisher, topic and subscriber's process.
 
-    Durable: what was acknowledged and did not come late. Plain: on one path, which is a home, a connection to it and a
-    worker.
+    Durable: what was acknowledged and is not late: that says so, and comes a second or more after it was published, or
+    while a fault lasts or has just ended.
+    Plain: on one path, which is a connection of its publisher, the links between sites, and a worker.
     """
     newest: dict[tuple[Any, ...], PublishedMessage] = {}
     seen: set[tuple[Any, ...]] = set()
@@ -174,15 +153,20 @@ def _check_order(ledger: Ledger, verdict: Verdict) -> None:
             continue
         text = f"{event['publisher']} {event['n']} after {before.key[1]} to {event['subscriber']}"
         if ledger.durable(publication):
-            excused = publication.receipt is None or event["late"]
+            late = event["late"] and (event["at"] - publication.at > LATE or _is_disturbed(ledger, event["at"]))
+            excused = publication.receipt is None or late
         else:
-            excused = _path(publication) != _path(before)
+            excused = _path(publication) != _path(before) or _was_in_a_cut_link(ledger, publication, event)
         if excused:
             verdict.counts["out of order, late or on another path"] = (
                 verdict.counts.get("out of order, late or on another path", 0) + 1
             )
         else:
             verdict.add(DISORDER, text)
+
+
+def _is_disturbed(ledger: Ledger, at: float) -> bool:
+    return any(fault["at"] <= at < fault["until"] + LINKS_COME_BACK for fault in ledger.faults())
 
 
 def _check_processing_order(ledger: Ledger, verdict: Verdict) -> None:
@@ -209,6 +193,16 @@ def _check_processing_order(ledger: Ledger, verdict: Verdict) -> None:
 def _path(publication: PublishedMessage) -> tuple[Any, ...]:
     worker = publication.processed[0]["worker"] if publication.processed else None
     return publication.path, worker
+
+
+def _was_in_a_cut_link(ledger: Ledger, publication: PublishedMessage, delivery: Event) -> bool:
+    """Whether it was on its way when a link was cut or a broker hung: newer ones came by the next connection."""
+    homes = {publication.home, delivery["home"]}
+    return any(
+        fault["kind"] in CUTTING and fault["at"] - ON_ITS_WAY <= publication.at <= fault["until"]
+        and homes & set(fault["touches"])
+        for fault in ledger.faults()
+    )  # fmt: skip
 
 
 def _check_owners(ledger: Ledger, verdict: Verdict) -> None:
@@ -258,7 +252,7 @@ def _fault_row(ledger: Ledger, verdict: Verdict, number: int, every: list[Flow])
         came = [at for at, published in flow.delivered if published >= end and at < limit]
         if came:
             recover = max(recover, min(came) - end)
-        elif any(end <= at < limit - STALL for at in flow.published):
+        elif any(end <= at < limit - _longest_wait(ledger, flow) for at in flow.published):
             verdict.add(NOT_RECOVERED, whom)
         caught_up = max([caught_up, *(at - end for at, published in flow.delivered if start <= published < end)])
         places = flow.places_at(start)
@@ -279,6 +273,11 @@ def _fault_row(ledger: Ledger, verdict: Verdict, number: int, every: list[Flow])
         "lost": [{"where": where, "when": when, "count": count} for (where, when), count in sorted(lost.items())],
         "recover_seconds": round(recover, 2), "caught_up_seconds": round(caught_up, 2), "stalled": stalled,
     }  # fmt: skip
+
+
+def _longest_wait(ledger: Ledger, flow: Flow) -> float:
+    """How long what is published may take once a fault is over: topics that promise order wait for a missing one."""
+    return GAP_WAIT if ledger.topic(flow.topic).get("ordered") else STALL
 
 
 def _count(ledger: Ledger, verdict: Verdict) -> None:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from nearcast.lab.experiments.balance_testbed import BrokerTestbed, brokers, run_policy
+from nearcast.lab.experiments.broker_testbed import BrokerTestbed, brokers, run_policy
 
 
 def test_brokers_count_what_the_model_says_and_a_move_levels_them() -> None:

@@ -1,0 +1,73 @@
+"""A query that is asked once: by the rules of a channel's, over all that datasets keep, limited in rows and time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any
+
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+from nearcast.cluster.channels.query_policy import PolicyError
+from nearcast.cluster.channels.query_tree import QueryTree, parse_query, to_sql
+from nearcast.cluster.channels.time_limit import TimeLimit
+from nearcast.cluster.spark_errors import error_line
+from nearcast.errors import InputError, NearcastError
+from nearcast.protocol.data_cluster import AdHocAnswer
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["ad_hoc_sql", "run_ad_hoc"]
+
+_SECONDS = 20.0
+_LONGEST_VALUE = 2000
+
+
+def ad_hoc_sql(text: str, datasets: Collection[str], view: Callable[[str], str]) -> str:
+    """The query over views of the datasets. InputError for what is not allowed."""
+    try:
+        query = parse_query(text)
+    except PolicyError as error:
+        raise InputError(f"the query is refused: {error}") from None
+    except (SqlglotError, RecursionError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(f"the query is not understood: {reason}") from None
+    _check(query, datasets)
+    tree = query.tree.copy()
+    for table in list(tree.find_all(exp.Table)):
+        name = table.name.lower()
+        if not table.alias:
+            table.set("alias", exp.TableAlias(this=exp.to_identifier(name)))
+        table.set("this", exp.to_identifier(view(name)))
+    return to_sql(tree)
+
+
+def run_ad_hoc(spark: SparkSession, sql: str, limit: int, seconds: float = _SECONDS) -> AdHocAnswer:
+    """The first rows of the answer, as text."""
+    began = time.monotonic()
+    with TimeLimit(spark, seconds) as allowed:
+        try:
+            found: Any = spark.sql(sql).limit(limit + 1).toArrow()
+        except Exception as error:  # Spark's errors have no common kind
+            if allowed.exceeded:
+                raise NearcastError(f"the query was stopped after {seconds:g} s") from None
+            raise InputError(f"the query fails: {error_line(error)}") from None
+    columns = [[_text(value) for value in column.to_pylist()[:limit]] for column in found.columns]
+    rows = [list(row) for row in zip(*columns, strict=True)]
+    return AdHocAnswer(list(found.column_names), rows, found.num_rows > limit, time.monotonic() - began)
+
+
+def _check(query: QueryTree, datasets: Collection[str]) -> None:
+    if query.parameters:
+        raise InputError(f"the query has a parameter, :{next(iter(query.parameters))}; write a value instead")
+    for name in query.datasets:
+        if name not in datasets:
+            raise InputError(f"there is no dataset {name!r}; there are: {', '.join(sorted(datasets)) or 'none'}")
+    if not query.datasets:
+        raise InputError("the query reads no dataset")
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)[:_LONGEST_VALUE]

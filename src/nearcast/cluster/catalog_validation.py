@@ -1,0 +1,50 @@
+"""Whether a dataset or channel can be added: what only Spark can say, in the driver or in a Spark of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from nearcast.cluster.channels.query_validation import validate_query
+from nearcast.cluster.channels.trial import explain_channel
+from nearcast.cluster.channels.verification import verify_statement
+from nearcast.cluster.datasets.records import check_readable
+from nearcast.cluster.datasets.schema import arrow_schema, parse_ddl
+from nearcast.domain.channel import ChannelSpec
+from nearcast.domain.dataset import DatasetSpec, check_dataset
+from nearcast.errors import InputError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["explained_channel", "validate_channel", "validate_dataset"]
+
+
+def validate_dataset(spark: SparkSession, spec: DatasetSpec) -> None:
+    """InputError when the schema cannot be that of a dataset. Spark, which must run, parses it."""
+    check_dataset(spec)
+    schema = parse_ddl(spec.schema, f"dataset {spec.name}")
+    names = schema.fieldNames()
+    if not spec.static:
+        check_readable(arrow_schema(schema), f"dataset {spec.name}")
+    for name in names:
+        if name.startswith("_"):
+            raise InputError(f"dataset {spec.name}: column {name!r}: names that start with _ are reserved")
+    for what in ("key", "time"):
+        column = getattr(spec, what)
+        if column and column not in names:
+            raise InputError(f"dataset {spec.name}: {what} is {column!r}; its columns are: {', '.join(names)}")
+    if spec.key and schema[spec.key].dataType.typeName() in ("array", "struct"):
+        raise InputError(f"dataset {spec.name}: key column {spec.key} is an ARRAY or STRUCT; a plain value is needed")
+    if spec.time and schema[spec.time].dataType.simpleString() != "timestamp":
+        raise InputError(f"dataset {spec.name}: time column {spec.time} is no TIMESTAMP")
+
+
+def validate_channel(spark: SparkSession, spec: ChannelSpec, datasets: Mapping[str, DatasetSpec]) -> None:
+    """InputError when the query cannot be that of a channel."""
+    verify_statement(spark, validate_query(spark, spec, datasets), datasets)
+
+
+def explained_channel(spark: SparkSession, spec: ChannelSpec, datasets: Mapping[str, DatasetSpec]) -> str:
+    """What Spark runs for all subscriptions of a channel."""
+    return explain_channel(spark, validate_query(spark, spec, datasets), datasets)

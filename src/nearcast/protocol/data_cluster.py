@@ -1,0 +1,99 @@
+"""What the data cluster is asked, and answers: its state, the quarantine of a dataset, a query."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from nearcast.domain.channel import ChannelSpec
+from nearcast.domain.dataset import DatasetSpec
+
+__all__ = [
+    "AdHocAnswer",
+    "AdHocQuery",
+    "ChannelCheck",
+    "DataClusterState",
+    "DatasetState",
+    "ProducerState",
+    "QuarantineRequest",
+    "QuarantinedRecord",
+]
+
+MOST_ROWS = 1000
+_Limit = Annotated[int, Meta(ge=1, le=MOST_ROWS)]
+
+
+class ProducerState(msgspec.Struct, frozen=True):
+    """Counters since the driver started, of a dataset with its continuous channels, or of a scheduled channel.
+
+    lag: messages of the stream that are not in the table yet. seconds: of the last batch. problem: why it does not run.
+    """
+
+    name: str
+    rows: int
+    refused: int
+    results: int
+    batches: int
+    lag: int
+    seconds: float
+    problem: str
+
+
+class DatasetState(msgspec.Struct, frozen=True):
+    """What the table of a dataset has. written: when the last file was added, seconds since 1970; 0 for never."""
+
+    name: str
+    rows: int
+    written: float
+    quarantined: int
+
+
+class DataClusterState(msgspec.Struct, frozen=True):
+    """Of the driver. subscriptions: of each channel, those that are matched."""
+
+    producers: list[ProducerState]
+    datasets: list[DatasetState]
+    subscriptions: dict[str, int]
+
+
+class QuarantineRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The records of a dataset that were refused, the newest first."""
+
+    dataset: Annotated[str, Meta(min_length=1, max_length=200)]
+    limit: _Limit = 100
+
+
+class QuarantinedRecord(msgspec.Struct, frozen=True):
+    """time: when it came to the stream, seconds since 1970. removed: messages that were gone before they were read."""
+
+    sequence: int
+    time: float
+    id: str
+    reason: str
+    payload: str
+    removed: int
+
+
+class ChannelCheck(msgspec.Struct, frozen=True):
+    """A channel, and the datasets of the catalog, which the data cluster may not know yet."""
+
+    channel: ChannelSpec
+    datasets: Annotated[list[DatasetSpec], Meta(max_length=10_000)]
+
+
+class AdHocQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One SELECT over datasets, by the rules of a channel's query, without parameters."""
+
+    query: Annotated[str, Meta(min_length=1, max_length=20_000)]
+    limit: _Limit = 100
+
+
+class AdHocAnswer(msgspec.Struct, frozen=True):
+    """Values as text. more: there are further rows."""
+
+    columns: list[str]
+    rows: list[list[str | None]]
+    more: bool
+    seconds: float

@@ -1,0 +1,100 @@
+"""The login page, the requests behind it and behind `nearcast auth login`, and whether the console is up."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from typing import Annotated, Any
+
+from fastapi import Depends, FastAPI, Request, Response
+from fastapi.responses import HTMLResponse, PlainTextResponse
+from pydantic import BaseModel, ConfigDict, Field
+
+from nearcast.web.guard import cookie_name, session_secret
+from nearcast.web.login_sessions import LoginSessions
+from nearcast.web.users import ConsoleUser, current_user
+
+__all__ = ["add_health", "add_login"]
+
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'unsafe-inline'; img-src data:; connect-src 'self'; "
+    "form-action 'none'; frame-ancestors 'none'"
+)
+_FILES = files("nearcast.web")
+
+
+class LoginBegin(BaseModel):
+    """token: the user's, from its credentials."""
+
+    model_config = ConfigDict(extra="forbid")
+    token: str = Field(min_length=1, max_length=64_000)
+
+
+class LoginEnd(BaseModel):
+    """signature: of the challenge by the user's key, in base64. cookie: for a browser, which is not told the token."""
+
+    model_config = ConfigDict(extra="forbid")
+    id: str = Field(min_length=1, max_length=100)
+    signature: str = Field(min_length=1, max_length=200)
+    cookie: bool = False
+
+
+def add_health(app: FastAPI) -> None:
+    """`/health`: whether this process answers."""
+
+    @app.get("/health", include_in_schema=False)
+    async def health() -> Response:
+        return PlainTextResponse("ok\n")
+
+
+def add_login(app: FastAPI, sessions: LoginSessions) -> None:
+    """The page at /login, and login and logout."""
+
+    @app.get("/login", include_in_schema=False)
+    async def page() -> Response:
+        return HTMLResponse(
+            (_FILES / "login.html").read_text(),
+            headers={"content-security-policy": _POLICY, "cache-control": "no-store"},
+        )
+
+    @app.get("/login.js", include_in_schema=False)
+    async def script() -> Response:
+        return Response((_FILES / "login.js").read_text(), media_type="text/javascript")
+
+    responses: dict[int | str, dict[str, Any]] = {
+        401: {"description": "Refused: by the broker, or the role is neither operator nor reader."},
+        429: {"description": "Too many logins of this address failed."},
+    }
+
+    @app.post("/api/v1/login/challenge", responses=responses, tags=["login"])
+    async def challenge(login: LoginBegin, request: Request) -> dict[str, str]:
+        """Begin a login: what the key of the user is to sign within ten seconds."""
+        address = request.client.host if request.client is not None else ""
+        identity, nonce = await sessions.challenge(login.token, address)
+        return {"id": identity, "challenge": nonce}
+
+    @app.post("/api/v1/login", responses=responses, tags=["login"])
+    async def end_login(login: LoginEnd, request: Request, response: Response) -> dict[str, str]:
+        """End a login: a token to send as bearer, good for twelve hours at most."""
+        session = await sessions.login(login.id, login.signature)
+        told = {"user": session.user.name, "role": session.user.role}
+        if not login.cookie:
+            return {**told, "token": session.secret}
+        scheme = request.url.scheme
+        response.set_cookie(
+            cookie_name(scheme), session.secret, httponly=True, samesite="strict", secure=scheme == "https", path="/"
+        )
+        return told
+
+    @app.get("/api/v1/session", tags=["login"])
+    async def session(user: Annotated[ConsoleUser, Depends(current_user)]) -> dict[str, str]:
+        """Who is logged in."""
+        return {"user": user.name, "role": user.role}
+
+    @app.post("/logout", status_code=204, include_in_schema=False)
+    async def logout(request: Request, response: Response) -> None:
+        scheme = request.url.scheme
+        if (found := sessions.find(session_secret(request.headers, scheme))) is not None:
+            sessions.end(found)
+        response.delete_cookie(
+            cookie_name(scheme), httponly=True, samesite="strict", secure=scheme == "https", path="/"
+        )

@@ -1,0 +1,67 @@
+"""REST and metrics of the console, beside real sites and a real coordinator."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from tests.system.test_cli import NEARCAST, run
+from tests.system.web.conftest import Console
+
+EXAMPLES = "3"  # of each operation
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.xdist_group("console")]
+
+
+async def test_rest(console: Console) -> None:
+    web = console
+    assert [site["site"] for site in (await web.rest("GET", "/sites"))[1]] == ["cloud", "osaka", "tokyo"]
+    code, said = await web.rest("POST", "/topics", {"name": "gps.car7"})
+    assert (code, "overlaps 'gps.*'" in said) == (400, True)
+    assert (await web.rest("POST", "/topics", {"name": "extra", "replicas": ["osaka"]}))[0] == 201
+    assert (await web.rest("DELETE", "/topics/extra"))[0] == 204
+    code, plan = await web.rest("POST", "/plans")
+    assert (code, plan["moves"]) == (201, [])
+    path = f"/plans/{plan['id']}/execute"
+    assert "it has no move 3" in (await web.rest("POST", path, {"moves": [3]}))[1]
+    assert (await web.rest("POST", path, {"moves": []}))[0] == 200
+    assert "there is no plan" in (await web.rest("POST", path, {"moves": []}))[1]  # not a second time
+    before = await web.control.members("gps.*")
+    code, said = await web.rest("POST", "/topics/gps.*/move", {"to": ["osaka"]}, origin="http://evil.example")
+    assert (code, await web.control.members("gps.*")) == (403, before)
+    assert (await web.rest("GET", "/sites", host="evil.example"))[0] == 400
+    assert (await web.rest("POST", "/topics/gps.*/move", {"to": ["osaka"]}))[1]["outcome"] == "done"
+    events = await web.text("/api/v1/events?limit=2")
+    assert events.count("event: state\n") == 2
+    assert json.loads(events.split("data: ")[2])["topics"][0]["members"] == ["osaka/worker-0"]
+    code, out, _ = await run("plan", "show", "--json", "--url", web.sites.url("cloud"))
+    assert code == 0
+    assert (await run("plan", "apply", "--id", json.loads(out)["id"], "--url", web.sites.url("cloud")))[0] == 0
+    assert (await web.rest("PUT", "/announcement", {"text": "Act 1"}))[0] == 204
+
+
+async def test_the_metrics_of_the_console(console: Console) -> None:
+    await console.rest("GET", "/topics/nobody.has.this")
+    await console.rest("GET", "/no-such-path")
+    families = {family.name: family for family in text_string_to_metric_families(await console.text("/metrics"))}
+    asked = {tuple(sample.labels.values()) for sample in families["nearcast_web_requests"].samples}
+    assert ("GET", "/api/v1/topics/{name}", "400") in asked, "routes are labels, not what was asked for"
+    assert ("any", "none", "404") in asked
+    assert families["nearcast_web_coordinator_up"].samples[0].value == 1
+    assert families["nearcast_web_event_streams"].samples[0].value == 0
+    assert {"nearcast_build_info", "process_cpu_seconds", "nearcast_web_request_seconds"} <= families.keys()
+
+
+async def test_no_input_fails_the_server(console: Console) -> None:
+    """Schemathesis finds no answer 500. The endless stream is left out; nothing depends on how long an answer takes."""
+    process = await asyncio.create_subprocess_exec(
+        str(Path(NEARCAST[0]).parent / "schemathesis"), "run", f"{console.url}/api/v1/openapi.json",
+        "--checks", "not_a_server_error", "--exclude-path-regex", "/events", "--max-examples", EXAMPLES,
+        "--seed", "7", "--generation-deterministic", "--request-timeout", "120",
+        "--phases", "fuzzing", "--suppress-health-check", "all", "--no-color",
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, cwd=console.sites.folder,
+    )  # fmt: skip
+    said, _ = await process.communicate()
+    assert process.returncode == 0, said.decode()[-5000:]
