@@ -13,6 +13,7 @@ from nats.errors import TimeoutError as NatsTimeoutError
 from nearcast.errors import InputError
 from nearcast.nats import subjects
 from nearcast.nats.connection import open_connection
+from nearcast.nats.coordinator_rpc import CoordinatorError, call_coordinator
 from nearcast.nats.kv import Bucket, BucketNotFoundError, ConflictError
 from nearcast.nats.lease import LeaseKeeper, LeaseMachine
 from nearcast.nats.rpc import Endpoint, NoAnswerError, RemoteError, Server, StaleTermError, call
@@ -216,3 +217,21 @@ async def test_a_cancellation_that_comes_with_the_answer_is_not_lost(city) -> No
                 assert task.cancelled()
         finally:
             await connection.close()
+
+
+async def test_a_coordinator_that_begins_to_lead_while_it_is_asked_answers(city) -> None:
+    async with city(names=("cloud",)) as c:
+        here, there = [await open_connection([c.url("cloud")], name=name) for name in ("here", "there")]
+        server = Server(there, [Endpoint("double", subjects.coordinator("test", "double"), Question, answer)])
+        try:
+            asked = asyncio.create_task(call_coordinator(here, "test", "double", Question(21), Double))
+            await asyncio.sleep(0.2)
+            await server.start()
+            assert (await asked).number == 42
+            await server.stop()
+            await there.flush()
+            with pytest.raises(CoordinatorError, match="no coordinator answers; start one"):
+                await call_coordinator(here, "test", "double", Question(21), Double)
+        finally:
+            await here.close()
+            await there.close()
