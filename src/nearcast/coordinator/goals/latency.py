@@ -24,16 +24,23 @@ _PARTIAL_GAIN = 0.25  # of a move that does not keep the bound, while some clien
 _SPARE = 0.1  # of the bound, which moves for other goals leave
 
 
-def is_worth_a_move(model: Model, topic: int, expected_ms: float, settings: CoordinatorSettings) -> bool:
-    """Whether a topic's network ways get so much shorter that a move pays: compared is estimate with estimate, so that
+def worth_a_move(
+    model: Model, rows: NDArray[np.int64], expected_ms: NDArray[np.float64], settings: CoordinatorSettings
+) -> NDArray[np.bool_]:
+    """Whether topics' network ways get so much shorter that moves pay: compared is estimate with estimate, so that
     time spent in a worker does not move a topic to another site."""
     topics = model.topics
-    if not (topics.managing[topic] & model.sites.alive).any():
-        return True
-    partial = topics.just_late[topic] and expected_ms > topics.bound[topic]
-    share = max(settings.gain, _PARTIAL_GAIN) if partial else settings.gain
-    least = max(share * topics.estimate[topic], _LEAST_GAIN_MS)
-    return bool(expected_ms <= topics.estimate[topic] - least)
+    estimate = topics.estimate[rows]
+    partial = topics.just_late[rows] & (expected_ms > topics.bound[rows])
+    share = np.where(partial, max(settings.gain, _PARTIAL_GAIN), settings.gain)
+    with np.errstate(invalid="ignore"):  # where nothing is estimated yet, there is nothing to compare
+        pays = expected_ms <= estimate - np.maximum(share * estimate, _LEAST_GAIN_MS)
+    return np.asarray(pays | ~topics.managing[rows][:, model.sites.alive].any(axis=1))
+
+
+def is_worth_a_move(model: Model, topic: int, expected_ms: float, settings: CoordinatorSettings) -> bool:
+    """As `worth_a_move`, of one topic."""
+    return bool(worth_a_move(model, np.array([topic]), np.array([expected_ms]), settings)[0])
 
 
 def why_left(model: Model, topic: int, settings: CoordinatorSettings) -> str:
@@ -99,10 +106,10 @@ class TopicLatencyGoal(Goal):
         if not late.any() or not len(live):
             return []
         placed, found = by_latencies(topics, candidates, expected), []
-        for n in np.flatnonzero(late & (placed.site != topics.site) & (placed.site >= 0)).tolist():
+        moves = late & (placed.site != topics.site) & (placed.site >= 0) & ~model.topics.held[rows]
+        moves &= worth_a_move(model, rows, placed.expected, settings)
+        for n in np.flatnonzero(moves).tolist():
             row, target, there = int(rows[n]), int(live[placed.site[n]]), float(placed.expected[n])
-            if model.topics.held[row] or not is_worth_a_move(model, row, there, settings):
-                continue
             now = float(topics.latency[n])
             takes = f"its messages take up to {now:.0f} ms" if np.isfinite(now) else "it is at no live site"
             expects = f"run at {model.sites.names[target]} they are expected to take at most {there:.0f} ms"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -177,12 +178,14 @@ def _reported(number: Mapping[str, int], monitor: Monitor) -> tuple[Ints, Floats
     """All rows of all reports: the topic, its figures and centroids, and since when they were gathered."""
     rows, values, since = [], [], []
     for site, report in monitor.columns.items():
-        rows.append(np.fromiter((number.get(name, -1) for name in report.names), np.int64, len(report.names)))
+        rows.append(np.fromiter(map(number.get, report.names, repeat(-1)), np.int64, len(report.names)))
         values.append(report.values)
         since.append(np.full(len(report.names), monitor.covers_from[site]))
     topic = np.concatenate([*rows, np.empty(0, np.int64)])
     figures = np.concatenate([*values, np.empty((0, len(FIGURES) + 2 * DIMENSIONS))])
-    return topic[topic >= 0], figures[topic >= 0], np.concatenate([*since, np.empty(0)])[topic >= 0]
+    begins = np.concatenate([*since, np.empty(0)])
+    known = topic >= 0
+    return (topic, figures, begins) if known.all() else (topic[known], figures[known], begins[known])
 
 
 def _by_coordinates(

@@ -69,17 +69,17 @@ class TopicColumns:
     just_late: Flags
     can_run: Flags  # topics × sites: the site has a processor for it, as far as is known
 
-    @property
+    @cached_property
     def processed(self) -> Flags:
         """Whether it has a processor."""
         return np.asarray(self.managing.any(axis=1))
 
-    @property
+    @cached_property
     def single(self) -> Flags:
         """Whether exactly one site manages it."""
         return np.asarray(self.managing.sum(axis=1) == 1)
 
-    @property
+    @cached_property
     def site(self) -> Ints:
         """The managing site of topics that have exactly one; -1 for the others."""
         return np.where(self.single, self.managing.argmax(axis=1), -1)
