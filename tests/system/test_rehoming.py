@@ -218,6 +218,23 @@ async def test_a_client_that_comes_while_no_coordinator_answers_works_and_is_giv
                 assert (await anext(subscription)).data["n"] == 2
 
 
+async def test_a_client_that_comes_just_before_a_coordinator_is_known_is_given_a_home_at_once(city, monkeypatch):
+    """Brokers of other sites hear of a new leader a little later; clients stayed homeless until their next report."""
+    monkeypatch.setattr("nearcast.nats.coordinator_rpc._UNTIL_KNOWN", 60.0)  # a coordinator starts in it
+    async with city(report_seconds=0.2) as c:
+        async with coordinator(c):
+            pass  # the registry knows the sites
+
+        async def come() -> bool:
+            async with nearcast.connect(coordinator=c.url("tokyo"), name="car") as car:
+                return car.coordination.registered is not None
+
+        coming = asyncio.create_task(come())
+        await asyncio.sleep(0.5)  # it has asked, and nobody listened
+        async with coordinator(c, wait=False):
+            assert await coming
+
+
 async def test_a_client_that_was_forgotten_while_it_was_away_registers_again(city):
     async with city(TopicSpec("news"), names=("cloud",), report_seconds=0.2) as c, coordinator(c) as control:
         async with nearcast.connect(coordinator=c.url("cloud"), name="late", report_seconds=0.2) as late:

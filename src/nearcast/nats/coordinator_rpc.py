@@ -12,7 +12,7 @@ from nearcast.nats.tasks import retry
 if TYPE_CHECKING:
     from nearcast.nats.connection import Connection
 
-__all__ = ["CoordinatorError", "ask_coordinator", "call_coordinator"]
+__all__ = ["CoordinatorError", "ask_coordinator", "ask_coordinator_until_known", "call_coordinator"]
 
 T = TypeVar("T")
 
@@ -31,11 +31,14 @@ class NoCoordinatorError(CoordinatorError):
 async def call_coordinator(
     connection: Connection, noun: str, verb: str, body: Any, answer: type[T], timeout: float = 5.0
 ) -> T:
-    """One request, its answer, or an InputError with the coordinator's words when it refuses.
+    """One request, its answer, or an InputError with the coordinator's words when it refuses."""
+    return await ask_coordinator_until_known(connection, subjects.coordinator(noun, verb), body, answer, timeout)
 
-    When nobody listens, it asks again for a second: a leader that has just begun may not be known here yet.
-    """
-    subject = subjects.coordinator(noun, verb)
+
+async def ask_coordinator_until_known(
+    connection: Connection, subject: str, body: Any, answer: type[T], timeout: float = 5.0
+) -> T:
+    """As `ask_coordinator`. When nobody listens, it asks again for a second: a new leader may not be known here yet."""
     within = min(timeout, _UNTIL_KNOWN)
     return await retry(
         lambda: ask_coordinator(connection, subject, body, answer, timeout), within=within, on=NoCoordinatorError
@@ -43,7 +46,7 @@ async def call_coordinator(
 
 
 async def ask_coordinator(connection: Connection, subject: str, body: Any, answer: type[T], timeout: float = 5.0) -> T:
-    """As `call_coordinator`, with the subject spelt out: of a site or a client, about itself."""
+    """As `call_coordinator`, once, with the subject spelt out: of a site or a client, about itself."""
     try:
         return await call(connection, subject, body, answer, timeout=timeout)
     except NoAnswerError as error:

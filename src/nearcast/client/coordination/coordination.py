@@ -16,7 +16,7 @@ from nearcast.client.coordination.neighbourhood import HomePing, Neighbourhood, 
 from nearcast.client.coordination.rehoming_executor import RehomingExecutor
 from nearcast.errors import NearcastError
 from nearcast.nats import subjects
-from nearcast.nats.coordinator_rpc import CoordinatorError, ask_coordinator
+from nearcast.nats.coordinator_rpc import CoordinatorError, ask_coordinator, ask_coordinator_until_known
 from nearcast.nats.tasks import TaskSet
 from nearcast.protocol.control import Rehome
 from nearcast.protocol.registration import ClientRecord, HomeAnswer
@@ -84,7 +84,7 @@ class Coordination:
                 coordinate=self._coordinate.coordinate,
                 round_trips=self._neighbourhood.round_trips,
             )
-            answer = await ask_coordinator(session.connection, self._registration, record, HomeAnswer)
+            answer = await ask_coordinator_until_known(session.connection, self._registration, record, HomeAnswer)
         except CoordinatorError as error:
             _log.warning(
                 "client %s uses the first broker that answers until it is given a home: %s", self._sessions.name, error
