@@ -57,7 +57,7 @@ async def test_without_a_coordinator_the_commands_say_what_to_do(city):
 
 async def test_coordinator_run_leads_and_refuses_unknown_settings(city, tmp_path):
     settings = tmp_path / "settings.toml"
-    settings.write_text("lease = 1.0\nautomatic = false\n")
+    settings.write_text("lease = 10.0\nautomatic = false\n")
     async with city(TopicSpec("gps", ("tokyo",)), report_seconds=0.2) as c:
         metrics = f"127.0.0.1:{free_ports(1)}"
         options = ("--settings", str(settings), "--metrics", metrics)

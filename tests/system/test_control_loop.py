@@ -142,7 +142,7 @@ async def control_member(control, topic):
 
 async def test_a_lost_sites_topics_run_elsewhere_and_its_return_does_no_harm(city):
     spec = TopicSpec("gps", ("tokyo",))
-    async with city(spec, report_seconds=0.2) as c, coordinator(c, automatic=True) as control:
+    async with city(spec, report_seconds=0.2) as c, coordinator(c, automatic=True, site_lost_after=2.0) as control:
         tokyo = c.sites["tokyo"]
         async with nearcast.connect(c.url("osaka"), name="reader") as reader:
             subscription = await reader.subscribe("gps")

@@ -64,7 +64,7 @@ async def test_topics_are_added_and_removed_while_all_runs(city):
 
 async def test_a_second_coordinator_takes_over_and_two_never_act(city):
     async with city(GPS, report_seconds=0.2) as c:
-        async with coordinator(c) as first, coordinator(c, wait=False) as second:
+        async with coordinator(c, lease=3.0) as first, coordinator(c, wait=False, lease=3.0) as second:
             one, two = first.coordinator, second.coordinator
             clock = asyncio.get_running_loop().time
             assert not two.lease.leads(clock())

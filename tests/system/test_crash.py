@@ -52,7 +52,7 @@ async def test_killed_at_every_step_leaves_one_owner_and_no_lost_message(city, m
             for crash_at in range(1, 11):
                 monkeypatch.setattr(Executor, "_do", dying)
                 died.clear()
-                async with coordinator(c, lease=1.5) as first:
+                async with coordinator(c) as first:
                     here = (await first.members("gps"))[0].partition("/")[0]
                     there = "osaka" if here == "tokyo" else "tokyo"
                     left = crash_at
@@ -62,7 +62,7 @@ async def test_killed_at_every_step_leaves_one_owner_and_no_lost_message(city, m
                     await cancel_and_wait(asking)
                 monkeypatch.setattr(Executor, "_do", original)
                 left = 0
-                async with coordinator(c, lease=1.5) as second:
+                async with coordinator(c) as second:
                     await until(lambda control=second: not control.leader.registry.moves)
                     (owner,) = await second.members("gps")
                     outcomes.add(owner.partition("/")[0] == there)

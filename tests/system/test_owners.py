@@ -38,7 +38,7 @@ async def processed(site: Site) -> int:
 
 async def test_an_owner_that_cannot_renew_has_stopped_when_its_topic_is_given_away(city):
     """Before, it went on: its queue group was nearest to the publishers beside it, and they got stale answers."""
-    async with city(GPS, report_seconds=0.2) as c, coordinator(c, automatic=True) as control:
+    async with city(GPS, report_seconds=0.2) as c, coordinator(c, automatic=True, site_lost_after=2.0) as control:
         tokyo = c.sites["tokyo"]
         got: list[str] = []
         async with (
@@ -72,7 +72,7 @@ async def test_an_owner_whose_topic_was_not_given_away_goes_on_when_it_is_heard_
     async with city(GPS, TopicSpec("plain", ("tokyo",)), report_seconds=0.2) as c:
         tokyo = c.sites["tokyo"]
         got: list[str] = []
-        async with coordinator(c), nearcast.connect(c.url("tokyo"), name="both") as client:
+        async with coordinator(c, site_lost_after=2.0), nearcast.connect(c.url("tokyo"), name="both") as client:
             for topic in ("gps", "plain"):
                 await client.subscribe(topic, callback=lambda message: got.append(message.id.partition(";")[0]))
             silence(tokyo)
