@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -65,7 +66,7 @@ def left_behind() -> list[str]:
 def open_descriptors() -> list[str]:
     """
     What this process has open, but for connections with its child processes: those with a Spark that tests share
-    are opened and closed as garbage is collected, at any time.
+    are opened and closed as garbage is collected, at any time. So are its UNIX sockets, whose peers nobody tells.
     """
     me = psutil.Process()
     ports_of_children = set()
@@ -73,12 +74,24 @@ def open_descriptors() -> list[str]:
         with contextlib.suppress(psutil.Error):  # it ended just now
             ports_of_children |= {c.laddr.port for c in child.net_connections() if c.laddr}
     with_children = {c.fd for c in me.net_connections() if c.raddr and c.raddr.port in ports_of_children}
+    if "pyspark" in sys.modules and sys.modules["pyspark"].SparkContext._gateway is not None:
+        with_children |= {c.fd for c in me.net_connections("unix")}
     found = []
     for descriptor in os.listdir("/proc/self/fd"):
         with contextlib.suppress(FileNotFoundError):  # the one that listed the folder
             if int(descriptor) not in with_children:
                 found.append(os.readlink(f"/proc/self/fd/{descriptor}"))
     return found
+
+
+def _described(descriptors: Iterable[str]) -> list[str]:
+    """With the addresses of sockets: whose they are."""
+    sockets = {}
+    for connection in psutil.Process().net_connections("all"):
+        with contextlib.suppress(OSError):
+            name = os.readlink(f"/proc/self/fd/{connection.fd}")
+            sockets[name] = f"{name} {connection.laddr} to {connection.raddr} {connection.status}"
+    return sorted(sockets.get(one, one) for one in descriptors)
 
 
 @contextlib.contextmanager
@@ -96,7 +109,7 @@ def nothing_left_behind() -> Iterator[None]:
         time.sleep(0.05)
     assert not set(left_behind()) - before
     assert len(open_descriptors()) <= len(descriptors) + 2, (
-        f"descriptors left behind: {sorted(set(open_descriptors()) - set(descriptors))}"
+        f"descriptors left behind: {_described(set(open_descriptors()) - set(descriptors))}"
     )
 
 

@@ -63,6 +63,12 @@ class Ledger:
     def missing(self) -> list[str]:
         return [one for one in self.acknowledged if one not in self.delivered]
 
+    async def complete(self, limit: float = 60) -> None:
+        """All that was acknowledged was delivered; else it fails and says what is missing."""
+        with contextlib.suppress(AssertionError):
+            await until(lambda: not self.missing(), limit)
+        assert not self.missing(), f"{len(self.missing())} of {len(self.acknowledged)} are missing"
+
 
 async def test_what_a_killed_worker_left_behind_is_processed(city) -> None:
     """The only managing worker is killed under load, twice; every acknowledged publication is processed."""
@@ -82,29 +88,31 @@ async def test_what_a_killed_worker_left_behind_is_processed(city) -> None:
             await publishing
             await ledger.settled()
             assert len(ledger.acknowledged) == 3000
-            await until(lambda: not ledger.missing(), limit=60)
+            await ledger.complete()
             assert ledger.late > 0  # some were redelivered; else this test shows nothing
 
 
 @contextlib.asynccontextmanager
 async def site_process(config: Path, name: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """`nearcast site run`; whatever it is at the end, it is killed."""
-    process = await asyncio.create_subprocess_exec(
-        *NEARCAST, "site", "run", "--config", str(config), "--name", name,
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
-    )  # fmt: skip
-    assert process.stdout is not None
-    try:
-        async with asyncio.timeout(120):
-            while line := await process.stdout.readline():
-                if line.startswith(b"Ready."):
-                    break
-        yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
-        process._transport.close()  # type: ignore[attr-defined]
+    """`nearcast site run`; whatever it is at the end, it is killed. What it says is shown with a test that fails."""
+    with (config.parent / f"{name}.log").open("a+b") as log:
+        process = await asyncio.create_subprocess_exec(
+            *NEARCAST, "site", "run", "--config", str(config), "--name", name,
+            stdout=asyncio.subprocess.PIPE, stderr=log,
+        )  # fmt: skip
+        assert process.stdout is not None
+        try:
+            async with asyncio.timeout(120):
+                while not (line := await process.stdout.readline()).startswith(b"Ready."):
+                    assert line, f"site {name} ended before it was ready"
+            yield process
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+            process._transport.close()  # type: ignore[attr-defined]
+            log.seek(0)
+            print(f"log of {name}:", log.read().decode(errors="replace"), sep="\n")
 
 
 def deployment(
@@ -152,4 +160,4 @@ async def test_all_alerts_arrive_although_the_only_managing_site_was_killed_for_
             await cancel_and_wait(publishing)
         await ledger.settled()
         assert len(ledger.acknowledged) == 933
-        await until(lambda: not ledger.missing(), limit=60)
+        await ledger.complete()
