@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
+import psutil
+
 import nearcast
 from nearcast.domain.topic import TopicSpec
 from nearcast.nats.tasks import cancel_and_wait
@@ -161,3 +163,28 @@ async def test_all_alerts_arrive_although_the_only_managing_site_was_killed_for_
         await ledger.settled()
         assert len(ledger.acknowledged) == 933
         await ledger.complete()
+
+
+async def test_a_site_starts_again_though_the_servers_of_its_killed_predecessor_take_their_time(tmp_path: Path) -> None:
+    """They end by themselves; until then they have the site's ports."""
+    config, urls = deployment(tmp_path)
+    async with site_process(config, "cloud") as killed:
+        servers = [one for one in psutil.Process(killed.pid).children() if one.name() == "nats-server"]
+        assert len(servers) == 2
+        for server in servers:
+            server.suspend()
+        killed.kill()
+        await killed.wait()
+    try:
+        async with contextlib.AsyncExitStack() as stack:
+            starting = asyncio.create_task(stack.enter_async_context(site_process(config, "cloud")))
+            await until(lambda: b"waiting 10 s" in (tmp_path / "cloud.log").read_bytes(), limit=60)
+            for server in servers:
+                server.resume()
+            await starting
+            async with nearcast.connect(urls["cloud"], name="sensor", timeout=20) as sensor:
+                await sensor.publish("other", {})
+    finally:
+        for server in servers:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                server.kill()

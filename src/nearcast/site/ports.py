@@ -8,7 +8,9 @@ import socket
 
 from nearcast.errors import NearcastError
 
-__all__ = ["free_ports", "host_problem", "port_problem"]
+__all__ = ["IN_USE", "free_ports", "host_problem", "port_problem"]
+
+IN_USE = "is in use by another program"
 
 # Below the range from which the system takes ports for outgoing connections. Each test process has a part of its own.
 _FIRST, _SPAN, _PARTS = 20_000, 1000, 12
@@ -33,7 +35,7 @@ def port_problem(host: str, port: int) -> str:
         try:
             probe.bind((host, port))
         except OSError as error:
-            return "is in use by another program" if error.errno == errno.EADDRINUSE else f"cannot be used: {error}"
+            return IN_USE if error.errno == errno.EADDRINUSE else f"cannot be used: {error}"
     return ""
 
 

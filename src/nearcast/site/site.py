@@ -15,7 +15,7 @@ from nearcast.errors import InputError, NearcastError
 from nearcast.nats.identity.credentials import read_credentials, write_secret
 from nearcast.nats.tasks import gather_or_cancel, retry
 from nearcast.site.limit_enforcer import LimitEnforcer
-from nearcast.site.ports import host_problem, port_problem
+from nearcast.site.ports import IN_USE, host_problem, port_problem
 from nearcast.site.reload import SecurityReload
 from nearcast.site.security import SiteSecurity, refuse_open_site, site_security
 from nearcast.site.servers import broker_config, fetch_monitoring, server_binary, server_is_ready, store_config
@@ -36,6 +36,7 @@ __all__ = ["Site", "run_sites"]
 
 _log = logging.getLogger(__name__)
 _START_LIMIT = 30.0
+_PREDECESSOR_LIMIT = 10.0  # the servers of a site that was killed get a signal and end by themselves
 
 
 class Site:
@@ -75,8 +76,8 @@ class Site:
 
     async def start_broker(self) -> None:
         """Start the broker alone; sites that start together do this first, so that they find each other."""
-        refuse_ports_in_use(self)
         refuse_missing_store(self)
+        await self._wait_for_ports()
         self.run_directory.mkdir(parents=True, exist_ok=True)
         self.security = site_security(self.deployment, self.spec.name)
         refuse_open_site(self.deployment, self.spec, self.security)
@@ -90,6 +91,16 @@ class Site:
         config = broker_config(self.spec, self.deployment.peers(self.spec.name), self.run_directory, self.security)
         self.broker = self._server("broker", config, self.spec.port)
         await self.broker.start()
+
+    async def _wait_for_ports(self) -> None:
+        async def check() -> None:
+            refuse_ports_in_use(self)
+
+        try:
+            await check()
+        except PortInUseError as error:
+            _log.warning("%s; waiting %g s for a predecessor to end", error, _PREDECESSOR_LIMIT)
+            await retry(check, within=_PREDECESSOR_LIMIT, on=PortInUseError, pause=0.1)
 
     async def wait_for_gateways(self, sites: Sequence[str]) -> None:
         """Wait until the broker has a gateway to each of these other sites: before that, messages to them are lost.
@@ -213,6 +224,10 @@ class Site:
         return SupervisedProcess(name, command, self.run_directory / f"{role}.log", ready, answers=answers)
 
 
+class PortInUseError(InputError):
+    """Another program listens on a port of a site."""
+
+
 def refuse_ports_in_use(site: Site) -> None:
     """Say that the host is not this machine's, or which port is taken, before a server fails over it."""
     if problem := host_problem(site.spec.host):
@@ -221,7 +236,8 @@ def refuse_ports_in_use(site: Site) -> None:
         elsewhere = {"monitoring": site.spec.monitor_host, "metrics": site.spec.metrics_host}
         host = elsewhere.get(what, site.spec.host)
         if problem := port_problem(host, port):
-            raise InputError(f"site {site.spec.name}: port {port} ({what}) of {host} {problem}; choose another `port`")
+            kind = PortInUseError if problem == IN_USE else InputError
+            raise kind(f"site {site.spec.name}: port {port} ({what}) of {host} {problem}; choose another `port`")
 
 
 def refuse_missing_store(site: Site) -> None:
