@@ -20,7 +20,7 @@ PROCESSORS = """
 import os, signal, time
 from nearcast import processor
 
-@processor(">", spool=20, timeout=1.5)
+@processor(">", spool=20, timeout=6)
 def echo(message, spool):
     data = message.data
     match data.get("do"):
@@ -104,7 +104,7 @@ def nothing_left_behind() -> Iterator[None]:
     def remains() -> bool:
         return bool(set(left_behind()) - before) or len(open_descriptors()) > len(descriptors) + 2
 
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while time.monotonic() < deadline and remains():
         time.sleep(0.05)
     assert not set(left_behind()) - before

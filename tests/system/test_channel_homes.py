@@ -72,6 +72,7 @@ async def test_a_client_that_moves_misses_no_result_and_the_coordinator_lists_it
             await until(listed)
             assert (await control.ask("client", "info", name="phone"))["channels"] == [f"alerts.{fire}"]
             assert (await control.ask("client", "info", name="phone"))["subscribes"] == []
+            await c.interest_settled()
             publishing = asyncio.create_task(results())
             for target in ("tokyo", "osaka", "cloud", "tokyo"):
                 if phone.home != target:

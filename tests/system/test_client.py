@@ -16,10 +16,10 @@ import nearcast
 from nearcast.domain.topic import TopicSpec
 from nearcast.nats.connection import open_connection
 from nearcast.nats.stamp import header_block
-from nearcast.nats.tasks import cancel_and_wait
+from nearcast.nats.tasks import cancel_and_wait, retry
 from nearcast.site.ports import free_ports
-from nearcast.site.servers import server_binary
-from nearcast.testing import interest_settled, until
+from nearcast.site.servers import server_binary, server_is_ready
+from nearcast.testing import until
 
 
 @pytest.fixture
@@ -28,6 +28,7 @@ async def bare() -> AsyncIterator[str]:
     port = free_ports()
     process = subprocess.Popen([server_binary(), "-p", str(port)], stderr=subprocess.DEVNULL)  # noqa: ASYNC220
     try:
+        await retry(lambda: server_is_ready("127.0.0.1", port), within=60, on=OSError)
         yield f"nats://127.0.0.1:{port}"
     finally:
         process.terminate()
@@ -234,7 +235,7 @@ async def test_malformed_messages_disturb_nobody(city) -> None:
     topic = TopicSpec("gps.*", ("tokyo",), ("tokyo",), 1)
     async with city(topic, names=("tokyo", "osaka")) as c:
         async with nearcast.connect(c.url("osaka")) as client, client.subscribe("gps.*") as subscription:
-            await interest_settled()
+            await c.interest_settled()
             raw = client.connection
             for payload in (b"", b"\xff\xfe", b"{", b"null", b"[]", b'"text"'):
                 raw.send("pub.gps.car", b"", payload)

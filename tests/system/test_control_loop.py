@@ -146,6 +146,7 @@ async def test_a_lost_sites_topics_run_elsewhere_and_its_return_does_no_harm(cit
         tokyo = c.sites["tokyo"]
         async with nearcast.connect(c.url("osaka"), name="reader") as reader:
             subscription = await reader.subscribe("gps")
+            await c.interest_settled()
             await reader.publish("gps", {"n": 1})
             await anext(subscription)
             await until(lambda: tokyo.agent.topic_host.has_saved_assignments)
@@ -155,6 +156,7 @@ async def test_a_lost_sites_topics_run_elsewhere_and_its_return_does_no_harm(cit
                 return (await control.members("gps"))[0].partition("/")[0] != "tokyo"
 
             await until(elsewhere)
+            await c.interest_settled()
             await reader.publish("gps", {"n": 2})
             assert (await anext(subscription)).data["n"] == 2
             await tokyo.start()

@@ -31,6 +31,7 @@ async def test_sites_register_their_topics_and_a_topic_moves_on_request(city):
         assert [row["topic"] for row in await control.ask("topic", "ls")] == ["gps", "log"]
         async with nearcast.connect(c.url("cloud")) as client:
             subscription = await client.subscribe("gps")
+            await c.interest_settled()
             await client.publish("gps", {"n": 1})
             await anext(subscription)
             moved = await control.ask("topic", "move", name="gps", to=["osaka"])
@@ -55,6 +56,7 @@ async def test_topics_are_added_and_removed_while_all_runs(city):
         await until(lambda: "air.*" in c.sites["osaka"].agent.topic_host.running)
         async with nearcast.connect(c.url("tokyo")) as client:
             subscription = await client.subscribe("air.*")
+            await c.interest_settled()
             await client.publish("air.no2", {"n": 1})
             assert (await anext(subscription)).data["n"] == 1
         await control.ask("topic", "rm", name="air.*")
@@ -108,6 +110,7 @@ async def test_sites_keep_working_without_a_coordinator_and_remember_across_a_re
         # No coordinator now.
         async with nearcast.connect(c.url("tokyo")) as client:
             subscription = await client.subscribe("gps")
+            await c.interest_settled()
             await client.publish("gps", {"n": 1})
             assert (await anext(subscription)).data["n"] == 1
         osaka = c.sites["osaka"]

@@ -41,6 +41,7 @@ async def test_killed_at_every_step_leaves_one_owner_and_no_lost_message(city, m
             nearcast.connect(c.url("osaka"), name="writer") as writer,
         ):
             await reader.subscribe("gps", callback=lambda message: got.append(message.id.partition(";")[0]))
+            await c.interest_settled()
 
             async def publish() -> None:
                 while True:

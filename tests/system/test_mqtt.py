@@ -31,6 +31,7 @@ async def test_an_unmodified_device_publishes_and_is_notified(city) -> None:
             device.subscribe("ntf/gps/r1", qos=1)
             await asyncio.wait_for(subscribed.wait(), 20)
             async with nearcast.connect(c.url("osaka")) as client, client.subscribe("gps.r1") as subscription:
+                await c.interest_settled()
                 device.publish("pub/gps/r1", json.dumps({"n": 1}), qos=0)
                 device.publish("pub/gps/r1", json.dumps({"n": 2}), qos=1)
                 await until(lambda: len(got) == 2)

@@ -12,7 +12,7 @@ from tests.system.control import coordinator
 import nearcast
 from nearcast.coordinates import Coordinate
 from nearcast.domain.topic import TopicSpec
-from nearcast.testing import interest_settled, until
+from nearcast.testing import until
 
 
 def at(x: float) -> Coordinate:
@@ -30,6 +30,7 @@ async def test_ten_moves_of_publisher_and_subscriber_lose_and_repeat_nothing(cit
             got: dict[str, list[str]] = {"gps": [], "plain": [], "log": []}
             for topic, ids in got.items():
                 await reader.subscribe(topic, callback=lambda message, ids=ids: ids.append(message.id))
+            await c.interest_settled()
             sent: dict[str, list[str]] = {"gps": [], "plain": [], "log": []}
             running = True
 
@@ -161,7 +162,7 @@ async def test_a_subscription_that_begins_while_the_client_moves_moves_too(city)
             target = next(site for site in c.sites if site not in (car.home, "cloud"))
             assert (await control.ask("client", "move", name="car", to=[target]))["error"] == ""
             await until(lambda: not car.coordination.rehoming.moving)
-            await interest_settled()
+            await c.interest_settled()
             for topic in got:
                 await writer.publish(topic, 1)
             await until(lambda: got["before"] == got["meanwhile"] == [1])

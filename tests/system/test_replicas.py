@@ -12,7 +12,7 @@ from nearcast.coordinator.moves import ReplicaMove
 from nearcast.domain.topic import TopicSpec
 from nearcast.nats.replica_stream import holds_topic
 from nearcast.site.agent import repair_machine
-from nearcast.testing import interest_settled, until
+from nearcast.testing import until
 
 
 async def test_a_replica_moves_with_its_past_while_messages_flow(city):
@@ -54,7 +54,7 @@ async def test_a_replica_that_comes_back_has_what_it_missed(city):
                         s.agent.topic_host.revision == control.leader.registry.revision for s in c.sites.values()
                     )
                 )
-                await interest_settled()
+                await c.interest_settled()
 
             await until(lambda: numbers_are(client, "osaka", 100))
 
@@ -189,7 +189,7 @@ async def test_a_topic_that_is_removed_is_stored_no_more_and_comes_back_with_its
             await client.publish("log", {"n": 0})
             await control.ask("topic", "rm", name="log")
             await until(lambda: not c.sites["osaka"].agent.client_services.directory.topics)
-            await interest_settled()
+            await c.interest_settled()
             await client.publish("log", {"n": -1}, quorum=0)
             await control.ask("topic", "add", spec={"name": "log", "replicas": ["osaka"], "quorum": 1})
             await until(lambda: numbers_are(client, "osaka", 1))

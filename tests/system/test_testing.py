@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import signal
 
 import nearcast
 from nearcast.testing import TopicSpec, sites
@@ -48,3 +50,23 @@ async def test_sites_without_processors_leave_nothing_behind() -> None:
             assert (await anext(subscription)).data == {"n": 1}
         assert running.folder.name in os.listdir(running.folder.parent)
     assert running.folder.name not in os.listdir(running.folder.parent)
+
+
+async def test_interest_is_settled_when_another_broker_knows_of_a_subscription_not_before() -> None:
+    async with sites(names=("edge", "other")) as running:
+        broker = running.sites["other"].broker
+        async with (
+            nearcast.connect(running.url("edge")) as client,
+            nearcast.connect(running.url("other")) as publisher,
+        ):
+            os.kill(broker.pid, signal.SIGSTOP)  # it hears of nothing
+            try:
+                subscription = await client.subscribe("gps")
+                settling = asyncio.create_task(running.interest_settled())
+                await asyncio.sleep(0.5)
+                assert not settling.done()
+            finally:
+                os.kill(broker.pid, signal.SIGCONT)
+            await settling
+            await publisher.publish("gps", {"n": 1})
+            assert (await anext(subscription)).data == {"n": 1}

@@ -5,6 +5,6 @@
 
 from nearcast.domain.topic import TopicSpec
 from nearcast.testing.processor_run import Outcome, run_processor
-from nearcast.testing.running_sites import RunningSites, interest_settled, sites, until
+from nearcast.testing.running_sites import RunningSites, sites, until
 
-__all__ = ["Outcome", "RunningSites", "TopicSpec", "interest_settled", "run_processor", "sites", "until"]
+__all__ = ["Outcome", "RunningSites", "TopicSpec", "run_processor", "sites", "until"]

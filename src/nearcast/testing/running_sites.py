@@ -9,22 +9,26 @@ import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nearcast.auth.deployment_keys import add_tenant, add_tls, make_deployment_keys
 from nearcast.domain.deployment import AuthSpec, Deployment, TenantSpec
 from nearcast.domain.site import SiteSpec, StoreSpec
+from nearcast.nats.subjects import store_api
 from nearcast.site.ports import free_ports
+from nearcast.site.servers import fetch_monitoring
 from nearcast.site.site import Site, run_sites
 
 if TYPE_CHECKING:
     from nearcast.auth.auth_folder import AuthFolder
     from nearcast.domain.topic import TopicSpec
 
-__all__ = ["RunningSites", "interest_settled", "sites", "until"]
+__all__ = ["RunningSites", "sites", "until"]
 
 _POLL = 0.02
-_INTEREST_SETTLE = 0.3
+_INTEREST_LIMIT = 60.0
+_PASSING = ("_", "$SYS.", "$JS.API.", "$LDS.")
+_Interest = set[tuple[str, str]]  # account and subject
 
 
 class RunningSites:
@@ -36,6 +40,26 @@ class RunningSites:
     def url(self, site: str) -> str:
         """What clients connect to."""
         return self.sites[site].spec.url
+
+    async def interest_settled(self) -> None:
+        """Wait until each broker knows what is subscribed to at the others, and what is not any more.
+
+        Before that, a message to a new subscription of another site does not reach it. Flush raw subscriptions first.
+        """
+        await until(self._interest_is_known, _INTEREST_LIMIT)
+
+    async def _interest_is_known(self) -> bool:
+        running = {name: site for name, site in self.sites.items() if site.broker is not None and site.broker.pid}
+        try:
+            known = {name: await _known_interest(site.spec) for name, site in running.items()}
+            local = {name: await _local_interest(site.spec) for name, site in running.items()}
+        except OSError:  # a broker that starts
+            return False
+        stores = {name for name, site in running.items() if site.store is not None and site.store.pid}
+        joined = all(any(subject.startswith(store_api(name)) for _, subject in local[name]) for name in stores)
+        return joined and all(
+            known[one].get(other, set()) == local[other] for one in running for other in running if one != other
+        )
 
 
 @contextlib.asynccontextmanager
@@ -90,13 +114,37 @@ async def sites(
         async with run_sites(
             deployment, folder / "run", [*search_path, *(path or "." for path in sys.path)]
         ) as running:
-            await interest_settled()
-            yield RunningSites(folder, running, auth)
+            made = RunningSites(folder, running, auth)
+            await made.interest_settled()
+            yield made
 
 
-async def interest_settled() -> None:
-    """Brokers on one machine learn of each other's subscriptions within this time; there is no event to wait for."""
-    await asyncio.sleep(_INTEREST_SETTLE)
+async def _local_interest(site: SiteSpec) -> _Interest:
+    """What clients, workers, the agent and the store of a site subscribe to."""
+    clients = (await fetch_monitoring(site, "subsz?subs=1&limit=1000000"))["subscriptions_list"] or ()
+    leafs = (await fetch_monitoring(site, "leafz?subs=1"))["leafs"] or ()
+    found = {(one["account"], one["subject"]) for one in clients}
+    return _lasting(found | {(leaf["account"], subject) for leaf in leafs for subject in _subjects(leaf)})
+
+
+async def _known_interest(site: SiteSpec) -> dict[str, _Interest]:
+    """What the broker of a site knows of the interest at each other one."""
+    gateways = (await fetch_monitoring(site, "gatewayz?accs=1&subs=1"))["outbound_gateways"]
+    return {
+        name: _lasting(
+            {(account["name"], subject) for account in gateway["accounts"] for subject in _subjects(account)}
+        )
+        for name, gateway in gateways.items()
+    }
+
+
+def _subjects(part: dict[str, Any]) -> Sequence[str]:
+    return part.get("subscriptions_list") or ()
+
+
+def _lasting(interest: _Interest) -> _Interest:
+    """Without inboxes, which come and go with each request, and what servers subscribe to for themselves."""
+    return {(account, subject) for account, subject in interest if not subject.startswith(_PASSING)}
 
 
 async def until(holds: Callable[[], Awaitable[bool]] | Callable[[], bool], limit: float = 30.0) -> None:
