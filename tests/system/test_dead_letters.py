@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from click.testing import Result
+from tests.system.worker_counts import stats_of_workers
 from typer.testing import CliRunner
 
 import nearcast
@@ -160,7 +161,7 @@ async def accounted(c: RunningSites, images: int) -> None:
 
 
 async def topic_work(c: RunningSites) -> Any:
-    return (await c.sites["tokyo"].worker_stats())[0].topics["images"]
+    return (await stats_of_workers(c.sites["tokyo"]))[0].topics["images"]
 
 
 async def test_a_burst_of_large_publications_is_bounded_and_the_rest_are_dead_letters(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.system.control import Control, coordinator
+from tests.system.worker_counts import stats_of_workers
 
 import nearcast
 from nearcast.domain.topic import TopicSpec
@@ -119,13 +120,13 @@ async def test_requests_without_a_reply_and_replies_that_are_no_text_do_not_end_
             dropped += 1
 
         agent._disconnected_cb = lost
-        pid = (await c.sites["cloud"].worker_stats())[0].processor_pid
+        pid = (await stats_of_workers(c.sites["cloud"]))[0].processor_pid
         for subject in sorted({sub.subject for sub in agent._subs.values() if "_INBOX" not in sub.subject}):
             for payload in (b"", GARBAGE, b"{}", b"[" * 5000):
                 await evil.publish(subject.replace("*", "x").replace(">", "x"), payload)
             await send_raw(evil, b"PUB %b \xff\xfe 0\r\n\r\n" % subject.replace("*", "x").encode())
         await evil.flush()
-        stats = await asyncio.wait_for(c.sites["cloud"].worker_stats(), 10)
+        stats = await stats_of_workers(c.sites["cloud"])
         assert stats[0].processor_pid == pid
         assert dropped == 0
 

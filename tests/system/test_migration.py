@@ -7,6 +7,7 @@ from collections import Counter
 from types import NoneType
 
 import pytest
+from tests.system.worker_counts import stats_of_workers
 
 import nearcast
 from nearcast.domain.topic import TopicSpec
@@ -24,7 +25,7 @@ async def command(connection, site, verb, body):
 
 async def handovers_are_over(c: RunningSites) -> bool:
     """Whether no worker forwards or holds anything any more."""
-    workers = [stats for site in c.sites.values() for stats in await site.worker_stats()]
+    workers = [stats for site in c.sites.values() for stats in await stats_of_workers(site)]
     return not any(stats.leaving or stats.held for stats in workers)
 
 

@@ -7,6 +7,7 @@ import json
 
 import msgspec
 import paho.mqtt.client as mqtt
+from tests.system.worker_counts import stats_of_workers
 
 import nearcast
 from nearcast.domain.topic import TopicSpec
@@ -46,7 +47,7 @@ async def test_an_unmodified_device_publishes_and_is_notified(city) -> None:
             broker = msgspec.msgpack.decode(reports[-1], type=SiteReport).broker
             await connection.close()
             assert broker.mqtt_connections == 1
-            stats = (await c.sites["tokyo"].worker_stats())[0]
+            stats = (await stats_of_workers(c.sites["tokyo"]))[0]
             assert (stats.processed, stats.delegated) == (2, 0)
         finally:
             await asyncio.to_thread(device.disconnect)

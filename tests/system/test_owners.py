@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from tests.system.control import coordinator
+from tests.system.worker_counts import stats_of_workers
 
 import nearcast
 from nearcast.domain.topic import TopicSpec
@@ -33,7 +34,7 @@ def unsilence(site: Site) -> None:
 
 
 async def processed(site: Site) -> int:
-    return sum(worker.processed for worker in await site.worker_stats())
+    return sum(worker.processed for worker in await stats_of_workers(site))
 
 
 async def test_an_owner_that_cannot_renew_has_stopped_when_its_topic_is_given_away(city):
