@@ -134,12 +134,13 @@ class Driver:
             self._change(self._channels.running[name], changed[name])
         self._matcher.fold(time.monotonic())
         self._faults.report(self._matcher.faults.take(), self._channels.running)
+        # A new scheduled channel notes the position after which records are new to it: before anybody is told to feed.
+        self._channels.start()
         if self._unconfirmed:  # what is fed from now on is matched with these subscriptions
             self._connection.call(self._catalog.confirm(self._unconfirmed))
             self._unconfirmed = 0
         # Queries start last: a record read before the channels and their subscribers are known would not be matched.
         self._datasets.start()
-        self._channels.start()
         if time.monotonic() - self._maintained > _MAINTENANCE_SECONDS and not (
             self._maintenance and self._maintenance.is_alive()
         ):
