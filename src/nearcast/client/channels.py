@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["ChannelMember", "HeldChannel", "HeldChannels"]
 
 _log = logging.getLogger(__name__)
-_RENEW_EVERY = 2.0
+_RENEW_EVERY, _RENEW_TIMEOUT = 2.0, 4.0
 # As many keys as surely fit into one message.
 _KEYS_AT_ONCE = 2_000
 T = TypeVar("T")
@@ -104,13 +104,13 @@ class ChannelMember:
     async def _register(self, channel: str, params: dict[str, Any]) -> ChannelAnswer:
         return await self._ask("subscribe", ChannelRequest(self._client, channel, params), ChannelAnswer)
 
-    async def _ask(self, verb: str, request: msgspec.Struct, kind: type[T]) -> T:
+    async def _ask(self, verb: str, request: msgspec.Struct, kind: type[T], timeout: float = 10.0) -> T:
         home = self._connection.server_name
         subject = subjects.channels_service(home, verb)
         if isinstance(request, ChannelRequest | RenewRequest):
             subject = f"{subject}.{self._client}"
         try:
-            return await call(self._connection, subject, request, kind, timeout=10.0)
+            return await call(self._connection, subject, request, kind, timeout=timeout)
         except NoAnswerError as error:
             if error.nobody_listens:
                 raise NearcastError(
@@ -130,7 +130,7 @@ class ChannelMember:
         names = list(self._held)
         for start in range(0, len(names), _KEYS_AT_ONCE):
             some = names[start : start + _KEYS_AT_ONCE]
-            answer = await self._ask("renew", RenewRequest(self._client, some), RenewAnswer)
+            answer = await self._ask("renew", RenewRequest(self._client, some), RenewAnswer, _RENEW_TIMEOUT)
             for name in answer.unknown:  # another home, or an agent that started again
                 if name in self._held:
                     held = self._held[name]

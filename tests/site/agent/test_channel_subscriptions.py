@@ -16,6 +16,12 @@ from nearcast.testing import until
 SPEC = ChannelSpec("near", "SELECT * FROM reports r WHERE r.id = :id", (Parameter("id", "bigint"),))
 
 
+class Broker:
+    """The agent's connection to its broker."""
+
+    link, is_connected = ("broker", 1), True
+
+
 class Catalog:
     """Rows by channel and key. Each removal waits until `removal` is set."""
 
@@ -40,11 +46,51 @@ class Catalog:
         await self.removal.wait()
 
 
+@pytest.mark.parametrize("interruption", ["suspended", "without a broker", "another link"])
+async def test_a_client_that_could_not_be_heard_has_not_left(
+    monkeypatch: pytest.MonkeyPatch, interruption: str
+) -> None:
+    """Without a row no results are computed: an agent that had no processor for a while must not remove one."""
+    catalog, broker, now = Catalog(), Broker(), 1000.0
+    catalog.removal.set()
+    monkeypatch.setattr(channel_subscriptions, "Catalog", lambda *_: catalog)
+    subscriptions: Any = ChannelSubscriptions(broker, "a", "cloud")  # type: ignore[arg-type]
+    subscriptions._clock = lambda: now
+    name = f"near.{subscription_key({'id': 1})}"
+
+    async def pass_time(seconds: int, *, renewing: bool = False) -> None:
+        nonlocal now
+        for _ in range(seconds):
+            now += 1
+            if renewing:
+                assert (await subscriptions._renew(RenewRequest("car", [name]))).unknown == []
+            await subscriptions._expire()
+
+    await subscriptions._subscribe(ChannelRequest("car", "near", {"id": 1}))
+    await pass_time(60, renewing=True)
+    if interruption == "suspended":
+        now += 40
+    else:
+        monkeypatch.setattr(broker, "is_connected", False)
+        await pass_time(40)
+        monkeypatch.setattr(broker, "is_connected", True)
+        monkeypatch.setattr(broker, "link", ("broker", 2))
+    await subscriptions._expire()  # before any of the renewals that wait in the socket is read
+    await pass_time(20)
+    assert catalog.rows == {name}
+    await pass_time(60, renewing=True)
+    assert catalog.rows == {name}
+    await pass_time(28)
+    assert catalog.rows == {name}
+    await pass_time(4)
+    assert catalog.rows == set(), "it does not renew, and could be heard"
+
+
 async def test_a_row_is_not_removed_when_a_client_comes_back_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     catalog = Catalog()
     monkeypatch.setattr(channel_subscriptions, "Catalog", lambda *_: catalog)
     monkeypatch.setattr(channel_subscriptions, "_EXPIRE_AFTER", 0.0)
-    subscriptions: Any = ChannelSubscriptions(None, "a", "cloud")  # type: ignore[arg-type]
+    subscriptions: Any = ChannelSubscriptions(Broker(), "a", "cloud")  # type: ignore[arg-type]
     requests = [ChannelRequest("car", "near", {"id": n}) for n in (1, 2)]
     for request in requests:
         await subscriptions._subscribe(request)

@@ -15,6 +15,8 @@ _log = logging.getLogger(__name__)
 _LEASE = "lease."
 # A site renews its lease every few seconds; a site without renewal for this long has no subscribers.
 _LEASE_SECONDS = 30.0
+# Longer than this between two readings of the catalog does not count: leases could not be renewed, or not be seen.
+_LONGEST_PAUSE = 5.0
 
 
 class Subscribers:
@@ -25,10 +27,14 @@ class Subscribers:
         self._sites: dict[str, dict[str, set[str]]] = {}
         self._renewed: dict[str, float] = {}
         self._expired: set[str] = set()
+        self._applied = float("inf")
 
     def apply(self, changes: Iterable[tuple[str, bytes | None]], now: float) -> dict[str, set[str]]:
         """Take changes of the catalog; returns the keys that came or went, by channel."""
         changed: dict[str, set[str]] = {}
+        if (missed := now - self._applied - _LONGEST_PAUSE) > 0:
+            self._renewed = {site: renewed + missed for site, renewed in self._renewed.items()}
+        self._applied = now
         for name, value in changes:
             if name == CONFIRMED:
                 continue

@@ -1,7 +1,8 @@
 """The channel subscriptions of a site's clients: equal ones are shared, and the data cluster learns of each once.
 
 The data cluster sees one row for each set of values, however many clients of a site subscribed to it. A client that
-does not renew has left. The site itself holds a lease; when it expires, the data cluster drops the site's rows.
+does not renew has left; not one that this agent could not hear. The site itself holds a lease; when it expires, the
+data cluster drops the site's rows.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from nearcast.protocol.services import (
     RenewAnswer,
     RenewRequest,
 )
-from nearcast.site.agent.renewals import Renewals
+from nearcast.site.agent.renewals import Renewals, UninterruptedTime
 
 if TYPE_CHECKING:
     from nearcast.nats.connection import Connection
@@ -37,7 +38,8 @@ __all__ = ["ChannelSubscriptions"]
 _log = logging.getLogger(__name__)
 _CHECK_PERIOD = 1.0
 _LEASE_PERIOD = 5.0
-_EXPIRE_AFTER = 6.0
+# While nobody holds a row, no results are computed: a client that was away for less must not miss any.
+_EXPIRE_AFTER = 30.0
 _SPEC_CACHE_SECONDS = 1.0
 _CONFIRM_POLL, _CONFIRM_WAIT = 0.05, 4.0
 
@@ -46,7 +48,8 @@ class ChannelSubscriptions:
     """Of the clients of one site. store: the site that keeps the catalog of channels."""
 
     def __init__(self, connection: Connection, site: str, store: str) -> None:
-        self._site, self._store = site, store
+        self._connection, self._site, self._store = connection, site, store
+        self._hearing = UninterruptedTime()
         self._catalog = Catalog(connection, store)
         self._renewals = Renewals()
         self._specs: dict[str, tuple[float, ChannelSpec]] = {}
@@ -170,7 +173,9 @@ class ChannelSubscriptions:
                 self._renewals.adopt(name, self._clock())
 
     async def _expire(self) -> None:
-        self._unwanted.update(self._renewals.expire(self._clock() - _EXPIRE_AFTER))
+        now, connection = self._clock(), self._connection
+        if now - self._hearing.since(connection.link if connection.is_connected else None, now) >= _EXPIRE_AFTER:
+            self._unwanted.update(self._renewals.expire(now - _EXPIRE_AFTER))
         for name in list(self._unwanted):
             if name in self._unwanted:  # nobody came back meanwhile
                 await self._drop(name)

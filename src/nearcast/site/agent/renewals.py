@@ -1,14 +1,20 @@
-"""Which clients of a site have which channel subscriptions, and when each said so last; a limited number of each."""
+"""Which clients of a site have which channel subscriptions, and when each said so last; a limited number of each.
+
+A client that is not heard has left only if it could have been heard.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Hashable
 
 from nearcast.errors import InputError
 from nearcast.protocol.registration import MOST_OF_A_CLIENT
 
-__all__ = ["Renewals"]
+__all__ = ["Renewals", "UninterruptedTime"]
 
+# An agent that does not look for longer was suspended, or has had no processor.
+_LONGEST_PAUSE = 3.0
 _ADOPTED = ""  # stands for the unknown clients of a row that existed when the agent started
 
 
@@ -77,3 +83,18 @@ class Renewals:
         self._counts[client] -= 1
         if self._counts[client] <= 0:
             del self._counts[client]
+
+
+class UninterruptedTime:
+    """Since when an agent hears its clients without interruption. The clock is passed in."""
+
+    def __init__(self) -> None:
+        self._since = self._looked = float("-inf")
+        self._link: Hashable = None
+
+    def since(self, link: Hashable, now: float) -> float:
+        """To be called every second. link: to the broker; another one after a reconnection, None while there is none."""
+        if link is None or link != self._link or now - self._looked > _LONGEST_PAUSE:
+            self._since = now
+        self._link, self._looked = link, now
+        return self._since
