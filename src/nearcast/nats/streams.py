@@ -8,6 +8,7 @@ import json
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -31,6 +32,7 @@ __all__ = [
     "StoredEntry",
     "StreamBounds",
     "StreamError",
+    "StreamNotFoundError",
     "StreamReader",
     "original_headers",
     "parse_entry",
@@ -49,6 +51,10 @@ _BATCH_BYTES = 8 << 20  # payloads may be large, and all answers to a request ar
 
 class StreamError(NearcastError, OSError):
     """A stream cannot be read or written."""
+
+
+class StreamNotFoundError(StreamError):
+    """There is no such stream."""
 
 
 class StreamBounds(NamedTuple):
@@ -100,6 +106,20 @@ class RawBatch:
         elif status != b"404":  # 404: nothing there, which is an empty batch
             self.problem = headers[9:].split(b"\r\n", 1)[0].decode()
         self.done.set()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no answer was lost on its way, as a link between two servers that breaks loses them: each names the
+        sequence of the one before it, and so does the end."""
+        if not self.headers:
+            return not self.last_sequence
+        (first, before), (last, _) = _sequences(self.headers[0]), _sequences(self.headers[-1])
+        if before or self.last_sequence not in (0, last):  # 0: the store does not say it
+            return False
+        if last - first + 1 == len(self.headers):
+            return True
+        pairs = pairwise(map(_sequences, self.headers))
+        return all(named in (None, sequence) for (sequence, _), (_, named) in pairs)
 
     def entries(self) -> list[StoredEntry]:
         """The messages, parsed."""
@@ -162,7 +182,7 @@ class StreamReader:
         try:
             state = (await self._jsm.stream_info(stream)).state
         except NotFoundError:
-            raise StreamError(f"stream {stream} does not exist") from None
+            raise StreamNotFoundError(f"stream {stream} does not exist") from None
         except (NatsError, TimeoutError) as error:
             raise StreamError(f"stream {stream}: {error or 'timed out'}") from error
         return StreamBounds(state.first_seq, state.last_seq)
@@ -190,7 +210,7 @@ class StreamReader:
         request: dict[str, object] = {"seq": start, "batch": min(limit, _PAGE), "max_bytes": _BATCH_BYTES}
         if subject:
             request["next_by_subj"] = subject
-        return await self._fetch(stream, request)
+        return await self._fetch_all(stream, request)
 
     async def read(
         self,
@@ -208,7 +228,7 @@ class StreamReader:
             request["seq"] = start
         else:
             request["start_time"] = _rfc3339(since_us)
-        raw = await self._fetch(stream, request)
+        raw = await self._fetch_all(stream, request)
         entries = raw.entries()
         # A store leaves a damaged message out, and keeps counting it as pending.
         return Batch(entries, raw.pending == 0 or not entries, raw.last_sequence)
@@ -234,6 +254,13 @@ class StreamReader:
         """The last message of a subject."""
         raw = await self._fetch(stream, {"multi_last": [subject], "batch": 1})
         return next(iter(raw.entries()), None)
+
+    async def _fetch_all(self, stream: str, request: dict[str, object]) -> RawBatch:
+        """StreamError when an answer was lost: what is not there would be taken for removed."""
+        batch = await self._fetch(stream, request)
+        if not batch.is_complete:
+            raise StreamError(f"stream {stream}: an answer of the store was lost on its way")
+        return batch
 
     async def _fetch(self, stream: str, request: dict[str, object]) -> RawBatch:
         """One request, all its answers. Raises StreamError when the store refuses, or does not answer in time."""
@@ -261,6 +288,13 @@ def parse_entry(payload: bytes, headers: bytes) -> StoredEntry:
     known = first_stored.isdigit() and len(first_stored) <= 16
     stored_us = (int(first_stored) if known else 0) or _microseconds(stored[16:])
     return StoredEntry(int(sequence[14:]), subject_text(subject[14:]), stored_us, message_id, payload)
+
+
+def _sequences(headers: bytes) -> tuple[int, int | None]:
+    """Of an answer: its sequence, and that of the one before it in the batch, if the store says it; 0 for none."""
+    added = headers[headers.rindex(_ADDED) :]
+    before = header_field(added, b"Nats-Last-Sequence:")
+    return int(header_field(added, b"Nats-Sequence:")), int(before) if before else None
 
 
 def original_headers(headers: bytes) -> bytes:
