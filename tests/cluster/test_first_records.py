@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from nearcast.cluster.dataset_queries import DatasetQueries
 from nearcast.cluster.driver import running_driver
 from nearcast.nats.catalog import Catalog
 from nearcast.site.site import run_sites
+from nearcast.testing import until as condition
 
 pytestmark = pytest.mark.xdist_group("spark")
 RECORDS = 20
@@ -36,9 +38,7 @@ async def test_a_slow_start_of_the_queries_hides_no_record_from_a_scheduled_chan
         async with nearcast.connect(deployment.sites[0].url) as client:
             subscribing = asyncio.create_task(subscribe_all(client, [("by_period", {"kind": "fire"})]))
             catalog = Catalog(client.connection, "cloud")
-            async with asyncio.timeout(30):
-                while not await catalog.held_by("edge"):
-                    await asyncio.sleep(0.05)
+            await condition(lambda: catalog.held_by("edge"))
             async with running_driver(spark, deployment) as driver:
                 try:
                     (inbox,) = await subscribing
@@ -51,8 +51,6 @@ async def test_a_slow_start_of_the_queries_hides_no_record_from_a_scheduled_chan
 
 async def all_rows(inbox: Inbox) -> list[str]:
     """The ids of all rows; of those that came, when they do not become enough."""
-    try:
+    with contextlib.suppress(TimeoutError):
         await until(lambda: len(inbox.rows) >= RECORDS, "results", 40)
-    except TimeoutError:
-        pass
     return sorted(row["id"] for row in inbox.rows)

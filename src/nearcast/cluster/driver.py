@@ -48,6 +48,7 @@ _log = logging.getLogger(__name__)
 _STEP_SECONDS, _FAILED_STEP_SECONDS = 0.2, 2.0
 _MAINTENANCE_SECONDS = 30.0
 _WORKLOAD_SECONDS = 3600.0
+_CATALOG_SECONDS = 10.0
 
 
 class Driver:
@@ -177,7 +178,7 @@ class Driver:
         return self._lease.term
 
     def _changes(self, bucket: str) -> list[tuple[str, bytes | None]]:
-        return self._connection.call(self._followers[bucket].changes())
+        return self._connection.ask(self._followers[bucket].changes, _CATALOG_SECONDS)
 
     def _change(self, channel: RunningChannel, keys: Collection[str]) -> None:
         """Take the subscriptions of a channel that came or went. What is wrong with one must stop nothing else."""

@@ -27,6 +27,7 @@ __all__ = ["DriverLease", "DriverReplacedError"]
 
 _log = logging.getLogger(__name__)
 _BUCKET, _KEY = "nearcast-driver", "driver"
+_LOOK_SECONDS = 0.05
 
 
 class DriverReplacedError(InputError):
@@ -80,9 +81,15 @@ class DriverLease:
         return self._keeper.machine.term
 
     def require(self) -> None:
-        """NearcastError when the lease was not renewed for a period: another driver may have taken over."""
-        if not self._keeper.machine.leads(time.monotonic()):
-            raise NearcastError("the driver's lease is not renewed; another driver may have taken over")
+        """Wait while the lease is not renewed: the store may be away for a moment. NearcastError after two periods, or
+        when another driver has taken over."""
+        machine = self._keeper.machine
+        deadline = time.monotonic() + 2 * machine.period
+        while not machine.leads(time.monotonic()):
+            self.check()
+            if time.monotonic() > deadline:
+                raise NearcastError("the driver's lease is not renewed; another driver may have taken over")
+            time.sleep(_LOOK_SECONDS)
 
     def check(self) -> None:
         """DriverReplacedError when another driver has taken over, for example while this machine slept."""

@@ -118,7 +118,7 @@ def test_results_that_a_store_drops_are_published_again_and_no_others(
     sent: list[str] = []
     publish = connection.publish
     monkeypatch.setattr(
-        connection, "publish", lambda messages: sent.extend(m[1] for m in messages) or publish(messages)
+        connection, "publish", lambda messages, *_: sent.extend(m[1] for m in messages) or publish(messages)
     )
     publish_results(2)
     assert sent == []
@@ -126,7 +126,7 @@ def test_results_that_a_store_drops_are_published_again_and_no_others(
     # The store drops every third message but the last: those are published again.
     in_order = connection.publish_in_order
     monkeypatch.setattr(
-        connection, "publish_in_order", lambda m: in_order([x for n, x in enumerate(m) if n % 3 or n == 19])
+        connection, "publish_in_order", lambda m, *_: in_order([x for n, x in enumerate(m) if n % 3 or n == 19])
     )
     publish_results(3)
     assert len(sent) == 7

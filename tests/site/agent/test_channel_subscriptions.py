@@ -46,7 +46,7 @@ class Catalog:
         await self.removal.wait()
 
 
-@pytest.mark.parametrize("interruption", ["suspended", "without a broker", "another link"])
+@pytest.mark.parametrize("interruption", ["suspended", "without a broker"])
 async def test_a_client_that_could_not_be_heard_has_not_left(
     monkeypatch: pytest.MonkeyPatch, interruption: str
 ) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nearcast.cluster.channels.results import messages_by_channel
+from nearcast.cluster.channels.results import ACKNOWLEDGED_WITHIN, messages_by_channel
 from nearcast.cluster.datasets.warehouse import Warehouse
 from nearcast.cluster.nats_source.blocking_connection import connection_to
+from nearcast.nats.connection import ConnectionLostError
+from nearcast.nats.streams import StreamError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,7 +29,7 @@ class TaskPublisher:
         self._spark, self._location, self._servers = spark, location, servers
 
     def __call__(self, path: str, results: pa.Table) -> None:
-        """Publish the results that are stored in a file. A stream may drop some: the caller compares."""
+        """Publish the results that are stored in a file. A stream may drop some, or be away: the caller compares."""
         context = self._spark.sparkContext
         starts = np.flatnonzero(results["part"].to_numpy() == 0)  # the parts of one result are one task's
         pieces = min(context.defaultParallelism, len(starts))
@@ -47,4 +50,5 @@ class _PartPublisher:
         first, end = rows
         table = Warehouse(self.location).read(self.path).slice(first, end - first)
         for messages in messages_by_channel(table).values():
-            connection_to(self.servers).publish_in_order(messages)
+            with contextlib.suppress(StreamError, ConnectionLostError):
+                connection_to(self.servers).publish_in_order(messages, ACKNOWLEDGED_WITHIN)

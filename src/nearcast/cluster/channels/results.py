@@ -10,6 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nearcast.nats import subjects
+from nearcast.nats.connection import ConnectionLostError
+from nearcast.nats.streams import StreamError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,10 +20,13 @@ if TYPE_CHECKING:
     from nearcast.cluster.nats_source.blocking_connection import BlockingConnection
     from nearcast.nats.stream_publisher import OutgoingMessage
 
-__all__ = ["RESULTS", "ResultLog", "group_results", "messages_by_channel", "result_id"]
+__all__ = ["ACKNOWLEDGED_WITHIN", "RESULTS", "ResultLog", "group_results", "messages_by_channel", "result_id"]
 
 _log = logging.getLogger(__name__)
 _LARGEST = 512 << 10
+ACKNOWLEDGED_WITHIN = 5.0
+"""Seconds after which it is looked up which results a stream holds: it may be slow, or away for a moment."""
+_LONGEST_ATTEMPT, _LOOKED_UP_WITHIN = 20.0, 120.0
 # From this many results on, executors publish those of a long micro-batch.
 _BY_TASKS = 5_000
 
@@ -127,17 +132,29 @@ class ResultLog:
         for channel, messages in waiting.items():
             position = stored.positions[channel]
             if not stored.recovered:
-                last = self._connection.publish_in_order(messages)
-                self._positions[channel] = last
                 published += len(messages)
+                last = self._publish_in_order(channel, messages)
                 if last == position + len(messages):
+                    self._positions[channel] = last
                     continue  # the usual case: all are in the stream, and nothing else is
-                # Some were dropped, or the stream was created again.
-                position = max(min(position, last - len(messages)), 0)
+                if last is not None:  # some were dropped, or the stream was created again
+                    position = max(min(position, last - len(messages)), 0)
+                self._publish_missing(channel, messages, position)
+                continue
             published += self._publish_missing(channel, messages, position)
         if stored.recovered:
             _log.info("recovered %d results, published %d that were missing", table.num_rows, published)
         return published
+
+    def _publish_in_order(self, channel: str, messages: Sequence[OutgoingMessage]) -> int | None:
+        """The last sequence; None when the store or the broker has gone away, and it is not known what is stored."""
+        try:
+            return self._connection.publish_in_order(messages, ACKNOWLEDGED_WITHIN)
+        except (StreamError, ConnectionLostError) as error:
+            _log.warning(
+                "results of channel %s: %s; those that the stream does not hold are published again", channel, error
+            )
+            return None
 
     def _complete(self, stored: StoredResults) -> int:
         """Publish what streams did not take from tasks; returns how many all are."""
@@ -152,12 +169,21 @@ class ResultLog:
 
     def _publish_missing(self, channel: str, messages: Sequence[tuple[str, str, bytes]], position: int) -> int:
         """Publish those whose ids the stream does not hold from a position on; returns how many."""
-        known = self._published(channel, position)
-        missing = [message for message in messages if message[1] not in known]
-        if missing:
-            self._connection.publish(missing)
+        count, attempt = 0, ACKNOWLEDGED_WITHIN
+        while True:
+            known = self._published(channel, position)
+            missing = [message for message in messages if message[1] not in known]
+            count = count or len(missing)
+            try:
+                if missing:
+                    self._connection.publish(missing, attempt)
+                break
+            except (StreamError, ConnectionLostError):
+                if attempt > _LONGEST_ATTEMPT:
+                    raise
+                attempt *= 2
         self._positions.pop(channel, None)
-        return len(missing)
+        return count
 
     def tidy(self, oldest_day: str) -> None:
         """Merge small files and delete the days before `oldest_day`."""
@@ -175,7 +201,9 @@ class ResultLog:
         reader, stream = self._connection.reader(self._prefix), subjects.channel_stream(channel)
         last = self._connection.bounds(stream, self._prefix).last
         pattern = subjects.channel_results(channel, "*")
-        entries = self._connection.call(reader.read_range(stream, pattern, position + 1, last + 1))
+        entries = self._connection.ask(
+            lambda: reader.read_range(stream, pattern, position + 1, last + 1), _LOOKED_UP_WITHIN
+        )
         return {entry.id.decode() for entry in entries if entry.id}
 
 

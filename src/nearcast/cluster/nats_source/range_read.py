@@ -69,8 +69,9 @@ class RangeReader:
         if first > part.last:
             return None
         connection = connection_to(self._options.servers)
-        reader = connection.reader(self._options.prefix)
-        return connection.start(reader.read_raw(part.stream, first, part.last - first + 1, self._options.subject))
+        reader, subject = connection.reader(self._options.prefix), self._options.subject
+        count = part.last - first + 1
+        return connection.start(connection.answer(lambda: reader.read_raw(part.stream, first, count, subject)))
 
     def _gaps(self, stream: str, position: int, sequences: pa.Array, end: int) -> Iterator[pa.RecordBatch]:
         if end - position + 1 == len(sequences):

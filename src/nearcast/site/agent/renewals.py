@@ -93,7 +93,7 @@ class UninterruptedTime:
         self._link: Hashable = None
 
     def since(self, link: Hashable, now: float) -> float:
-        """To be called every second. link: to the broker; another one after a reconnection, None while there is none."""
+        """Called every second. link: to the broker; another one after a reconnection, None while there is none."""
         if link is None or link != self._link or now - self._looked > _LONGEST_PAUSE:
             self._since = now
         self._link, self._looked = link, now
