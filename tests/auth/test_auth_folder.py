@@ -17,6 +17,7 @@ from nearcast.domain.deployment import AuthSpec, Deployment
 from nearcast.domain.site import SiteSpec
 from nearcast.errors import InputError
 from nearcast.nats.identity.credentials import read_credentials
+from nearcast.nats.identity.tokens import AccessLimits, account_limits
 from nearcast.site.security import is_loopback, refuse_open_site, site_security
 
 SITES = (SiteSpec("tokyo"), SiteSpec("cloud", "cloud", port=4300))
@@ -103,6 +104,15 @@ def test_no_tenant_takes_the_keys_of_another(folder: AuthFolder, name: str) -> N
     with pytest.raises(InputError, match=f"tenant (name )?is {name!r}; allowed: "):
         folder.add_tenant(name)
     assert {file.name: file.read_text() for file in (folder.path / "keys").iterdir()} == keys
+
+
+@pytest.mark.parametrize("limits", [AccessLimits(payload=2000), AccessLimits(subscriptions=9_999)])
+def test_no_tenant_is_given_less_than_its_sites_need(folder: AuthFolder, limits: AccessLimits) -> None:
+    """Brokers would close the connections of its agents."""
+    with pytest.raises(InputError, match=r"tenant rival: \w+ is \d+; allowed: -1, or \d+ and more"):
+        folder.add_tenant("rival", limits)
+    folder.add_tenant("rival", AccessLimits(payload=512 << 10, subscriptions=10_000))
+    assert account_limits(folder.account_claims("rival")).payload == 512 << 10
 
 
 def test_a_folder_with_keys_is_not_overwritten(folder: AuthFolder) -> None:

@@ -117,6 +117,37 @@ async def test_a_tenant_has_a_rate_that_running_sites_take(city: RunningSites) -
         await push_accounts(city.auth, city.url("edge"))
 
 
+async def test_a_tenant_stores_no_more_than_it_was_given_and_says_so(city: RunningSites) -> None:
+    city.auth.add_tenant("rival", AccessLimits(stored_bytes=400_000))
+    await push_accounts(city.auth, city.url("edge"))
+    clock = asyncio.get_running_loop().time
+    try:
+        async with app(city, "main") as mine, app(city, "rival") as theirs:
+
+            async def publish_on() -> None:
+                deadline = clock() + 60  # the store learns of it within seconds
+                while clock() < deadline:
+                    await theirs.publish("secret", {"n": 0, "x": "x" * 100_000}, timeout=10)
+                    await asyncio.sleep(0.2)
+
+            with pytest.raises(nearcast.QuorumError, match="refused: secret: resource limits exceeded for account"):
+                await publish_on()
+            receipt = await mine.publish("gps.car8", {"n": 5})
+            assert sorted(receipt.stores) == ["cloud", "edge"]
+            city.auth.add_tenant("rival")
+            await push_accounts(city.auth, city.url("edge"))
+
+            async def is_stored() -> bool:
+                with contextlib.suppress(nearcast.QuorumError):
+                    return bool((await theirs.publish("secret", {"n": 0, "x": "x" * 100_000}, timeout=2)).stores)
+                return False
+
+            await until(is_stored, 60)
+    finally:
+        city.auth.add_tenant("rival")
+        await push_accounts(city.auth, city.url("edge"))
+
+
 async def test_datasets_and_channels_of_one_are_not_there_for_the_other(city: RunningSites) -> None:
     admins = {tenant: await _open(city, "admin", tenant) for tenant in TENANTS}
     try:

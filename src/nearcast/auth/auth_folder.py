@@ -43,6 +43,8 @@ SYSTEM = "system"
 _PUSHER = "push"
 _OPERATOR, _SIGNING = "operator", "-signing"  # names of keys
 _OF_SITE: tuple[Role, ...] = ("site", "store", "worker")
+# Brokers enforce these limits of a tenant for its agents and workers, too: reports, pages of history, topics.
+_LEAST_OF_TENANT = {"payload": 512 << 10, "subscriptions": 10_000}
 
 
 @dataclass(frozen=True)
@@ -149,6 +151,12 @@ class AuthFolder:
             raise InputError(
                 f"tenant is {tenant!r}; allowed: not {SYSTEM}, not {_OPERATOR}, and no name that ends in {_SIGNING}"
             )
+        for name, least in _LEAST_OF_TENANT.items():
+            if 0 <= (value := getattr(limits, name)) < least:
+                raise InputError(
+                    f"tenant {tenant}: {name} is {value}; allowed: -1, or {least} and more, as its sites need that; "
+                    "give its users less"
+                )
         self._add_account(tenant, limits)
 
     def add_user(

@@ -13,9 +13,9 @@ from nearcast.client.channels import ChannelMember, HeldChannels
 from nearcast.errors import NearcastError
 from nearcast.nats import subjects
 from nearcast.nats.boundary import Receiver
-from nearcast.nats.connection import RESERVED_BYTES, Connection, open_connection
+from nearcast.nats.connection import Connection, open_connection
 from nearcast.nats.rpc import Server
-from nearcast.nats.stamp import new_incarnation
+from nearcast.nats.stamp import RESERVED_BYTES, new_incarnation
 from nearcast.protocol.control import Notice
 
 if TYPE_CHECKING:

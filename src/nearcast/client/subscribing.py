@@ -15,12 +15,14 @@ from nearcast.client.topic_lookup import look_up_topics
 from nearcast.domain.topic import TopicSpec, covers, matches
 from nearcast.errors import InputError, NearcastError
 from nearcast.nats import subjects
+from nearcast.nats.refusals import RefusedError
 from nearcast.protocol.services import HistoryRequest
 
 if TYPE_CHECKING:
     from nearcast.client.cursor import Cursor
     from nearcast.client.session import Sessions
     from nearcast.client.subscription import Subscription
+    from nearcast.nats.connection import Connection
 
 __all__ = ["begin_channel", "begin_dead_letters", "begin_topic"]
 
@@ -123,16 +125,28 @@ async def begin_dead_letters(subscription: Subscription, sessions: Sessions) -> 
 
 async def _attach(subscription: Subscription, sessions: Sessions, *wanted: str) -> None:
     connection = sessions.connection()  # not earlier: the client may have moved while it asked
+    refused = connection.refusals.subscriptions
     for subject in wanted:
         await subscription.attach(connection, subject)
     await connection.flush()
+    _require_taken(subscription, connection, refused)
 
 
 async def _replay(
     subscription: Subscription, sessions: Sessions, subject: str, request: HistoryRequest, finder: Finder
 ) -> None:
     query = HistoryQuery(sessions.connection, finder, request, subscription.decode, None)
-    await replay_then_live(subscription, sessions.connection(), subject, query)
+    connection = sessions.connection()
+    refused = connection.refusals.subscriptions
+    await replay_then_live(subscription, connection, subject, query)
+    _require_taken(subscription, connection, refused)
+
+
+def _require_taken(subscription: Subscription, connection: Connection, refused: int) -> None:
+    """The broker says that it refuses one, but not which: all that were made at that moment end."""
+    if connection.refusals.subscriptions > refused:
+        user = connection.refusals.user
+        raise RefusedError(f"{subscription.topic}: {user} has as many subscriptions as it may have; close another one")
 
 
 def _continues(cursor: Cursor | None, filler: GapFiller | None) -> bool:

@@ -20,10 +20,18 @@ from nats.errors import Error as NatsError
 from nearcast.errors import InputError, NearcastError
 from nearcast.nats import subjects
 from nearcast.nats.boundary import drop
+from nearcast.nats.identity.tokens import user_limits
 from nearcast.nats.message_parser import MessageParser
 from nearcast.nats.patched_client import PatchedClient
-from nearcast.nats.refusals import RefusedSubjects, is_refusal, refusal_reason
+from nearcast.nats.refusals import (
+    RefusedSubjects,
+    is_payload_limit,
+    is_refusal,
+    is_subscription_limit,
+    refusal_reason,
+)
 from nearcast.nats.reply_inbox import ReplyInbox
+from nearcast.nats.stamp import RESERVED_BYTES
 from nearcast.nats.subject_text import subject_text
 
 if TYPE_CHECKING:
@@ -37,7 +45,6 @@ if TYPE_CHECKING:
     """Called with subject, reply, payload and the raw header block."""
 
 __all__ = [
-    "RESERVED_BYTES",
     "Connection",
     "ConnectionLostError",
     "PayloadTooLargeError",
@@ -48,9 +55,6 @@ __all__ = [
 _log = logging.getLogger(__name__)
 _SCHEMES = ("nats", "tls", "ws", "wss")
 
-# What a message gains on its way (its stamp, the frame of a history page) must fit under the broker's limit, too.
-# Brokers are configured to take this much more than what clients may send.
-RESERVED_BYTES = 4096
 # A broker ends the connection of who sends more than 4096 bytes for the line with subject, reply and sizes, or more
 # than its limit for headers and payload. Who answers or passes on what others sent must not reach it.
 _LONGEST_SUBJECTS = 4000
@@ -58,6 +62,7 @@ _LONGEST_SUBJECTS = 4000
 # fill the pipe.
 _UNSENT_BYTES = 1 << 20
 _BUFFERED_WHILE_AWAY = 8 << 20
+_NO_LIMIT = 1 << 62
 # A server that hangs (or a link that swallows everything) is left after two pings without an answer.
 _PING_SECONDS, _UNANSWERED_PINGS = 5, 2
 
@@ -81,6 +86,7 @@ class Connection(PatchedClient):
         super().__init__()
         self.credentials = credentials
         self.refusals = RefusedSubjects(credentials.user if credentials is not None else "nobody")
+        self._payload_limit = _payload_limit(credentials)
         self._handlers: dict[int, Handler] = {}
         self.replies = ReplyInbox(self.new_inbox, self.subscribe_raw)
         self._ps = MessageParser(self, self._take)
@@ -173,6 +179,10 @@ class Connection(PatchedClient):
         if self._pending_data_size + size > _BUFFERED_WHILE_AWAY:
             raise ConnectionLostError(f"no broker answers, and {self._pending_data_size} bytes already wait for one")
 
+    async def _process_connect_init(self) -> None:
+        await super()._process_connect_init()
+        self._max_payload = min(self._max_payload, self._payload_limit)
+
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
         await super()._process_info(info, initial_connection)
         if initial_connection and self.credentials is not None:
@@ -185,6 +195,14 @@ class Connection(PatchedClient):
             await self._process_op_err(NatsError(f"nats: {err_msg}"))
             return
         self.refusals.note(err_msg)
+        if is_subscription_limit(err_msg):  # nats-py would close for good, and the broker goes on
+            return
+        if is_payload_limit(err_msg) and self.is_connected:  # nats-py would close for good
+            # A limit of the tenant, which no token of a user says. Sent again, the same message must not come back.
+            self._payload_limit = max(min(self._payload_limit, self._max_payload) // 2, RESERVED_BYTES)
+            _log.warning("the broker takes less than it says; from now on %d bytes are sent", self._payload_limit)
+            await self._process_op_err(NatsError(f"nats: {err_msg}"))
+            return
         await super()._process_err(err_msg)
 
     def _take(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> bool:
@@ -203,6 +221,12 @@ class Connection(PatchedClient):
             await super()._process_msg(sid, subject, reply, data, headers)
         except Exception as error:  # for example a reply that is not UTF-8
             _dropped(subject, error)
+
+
+def _payload_limit(credentials: Credentials | None) -> int:
+    """Bytes of a message, with its headers, that the token of a user allows."""
+    limit = user_limits(credentials.claims).payload if credentials is not None else -1
+    return limit + RESERVED_BYTES if limit >= 0 else _NO_LIMIT
 
 
 def _dropped(subject: bytes, error: Exception) -> None:

@@ -16,7 +16,14 @@ if TYPE_CHECKING:
 
     from nearcast.nats.identity.credentials import Credentials
 
-__all__ = ["RefusedError", "RefusedSubjects", "is_refusal", "refusal_reason"]
+__all__ = [
+    "RefusedError",
+    "RefusedSubjects",
+    "is_payload_limit",
+    "is_refusal",
+    "is_subscription_limit",
+    "refusal_reason",
+]
 
 _log = logging.getLogger(__name__)
 _VIOLATION = re.compile(r"permissions violation for (publish|subscription) to \"([^\"]+)\"", re.IGNORECASE)
@@ -30,17 +37,20 @@ class RefusedError(NearcastError, PermissionError):
 class RefusedSubjects:
     """What a user may not publish or subscribe to, as the broker said. Subjects are in small letters: so nats-py is.
 
-    counts: how often, by action and subject. on_publication: called with the subject of each publication.
+    counts: how often, by action and subject. subscriptions: how many it refused as more than the user may have, whose
+    subjects it does not say. on_publication: called with the subject of each publication.
     """
 
     def __init__(self, user: str) -> None:
         self.user = user
         self.counts: dict[str, int] = {}
+        self.subscriptions = 0
         self.on_publication: list[Callable[[str], None]] = []
 
     def note(self, error: str) -> None:
         """Take an error of the broker; only permission violations count."""
-        if "maximum subscriptions" in error.lower():
+        if is_subscription_limit(error):
+            self.subscriptions += 1
             _log.error("the broker refuses further subscriptions of %s: it has as many as it may have", self.user)
         if not (found := _VIOLATION.search(error)):
             return
@@ -68,6 +78,16 @@ class RefusedSubjects:
             yield refusal
         finally:
             self.on_publication.remove(refused)
+
+
+def is_subscription_limit(error: str) -> bool:
+    """Whether the broker says that a user has as many subscriptions as it may have."""
+    return "maximum subscriptions" in error.lower()
+
+
+def is_payload_limit(error: str) -> bool:
+    """Whether the broker says that a message was larger than its sender may send. It closes the connection."""
+    return "maximum payload" in error.lower()
 
 
 def is_refusal(error: Exception) -> bool:

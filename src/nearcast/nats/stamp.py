@@ -25,6 +25,7 @@ from nearcast.domain.topic import publisher_level
 
 __all__ = [
     "ANONYMOUS",
+    "RESERVED_BYTES",
     "Stamp",
     "attempt_of",
     "dead_letter_block",
@@ -49,6 +50,10 @@ __all__ = [
     "source_and_number",
     "stamp_of",
 ]
+
+# What a message gains on its way (its stamp, the frame of a history page) must fit under the broker's limit, too.
+# Brokers and tokens allow this much more than what clients may send.
+RESERVED_BYTES = 4096
 
 ANONYMOUS = b"anonymous:"
 """How the ids begin that workers give to publications of devices that send none."""

@@ -11,7 +11,7 @@ import urllib.request
 from typing import TYPE_CHECKING, Any
 
 from nearcast.errors import NearcastError
-from nearcast.nats.connection import RESERVED_BYTES
+from nearcast.nats.stamp import RESERVED_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from nearcast.errors import InputError
+from nearcast.nats.stamp import RESERVED_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -42,7 +43,7 @@ _Rate = Annotated[float, Meta(ge=-1, description="-1 for no limit, or a number")
 
 
 class AccessLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a tenant or a user may use; -1: as much as there is.
+    """What a tenant or a user may use; -1: as much as there is. payload: bytes of the data of one message.
 
     Rates (and the connections of a user) are enforced by each site, all else by brokers and stores.
     """
@@ -95,7 +96,7 @@ def account_limits(claims: Claims) -> AccessLimits:
     held = claims.nats["limits"]
     rates = tagged_limits(claims.nats.get("tags", []))
     return AccessLimits(
-        held["conn"], held["subs"], held["payload"], held["disk_storage"], held["streams"],
+        held["conn"], held["subs"], _of_data(held["payload"]), held["disk_storage"], held["streams"],
         rates.messages_per_second, rates.bytes_per_second,
     )  # fmt: skip
 
@@ -104,7 +105,16 @@ def user_limits(claims: Claims) -> AccessLimits:
     """What the token of a user says."""
     nats = claims.nats
     own = tagged_limits(nats.get("tags", []))
-    return msgspec.structs.replace(own, subscriptions=nats.get("subs", -1), payload=nats.get("payload", -1))
+    return msgspec.structs.replace(own, subscriptions=nats.get("subs", -1), payload=_of_data(nats.get("payload", -1)))
+
+
+def _of_message(data: int) -> int:
+    """The bytes of a message with so many bytes of data, as a broker counts them."""
+    return data + RESERVED_BYTES if data >= 0 else -1
+
+
+def _of_data(message: int) -> int:
+    return max(message - RESERVED_BYTES, 0) if message >= 0 else -1
 
 
 def tagged_role(tags: Iterable[str]) -> str:
@@ -134,7 +144,7 @@ def account_token(
         "limits": {
             "subs": limits.subscriptions,
             "data": -1,
-            "payload": limits.payload,
+            "payload": _of_message(limits.payload),
             "imports": -1,
             "exports": -1,
             "wildcards": True,
@@ -185,7 +195,7 @@ def user_token(
         "sub": listens,
         "subs": limits.subscriptions,
         "data": -1,
-        "payload": limits.payload,
+        "payload": _of_message(limits.payload),
         "tags": [*tags, *limit_tags(limits)],
         "allowed_connection_types": ["LEAFNODE"] if leaf_node else ["STANDARD", "WEBSOCKET"],
         "type": "user",

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from nearcast.domain.latency_histogram import bucket
 from nearcast.nats import message_spans, subjects
-from nearcast.nats.connection import RESERVED_BYTES
 from nearcast.nats.stamp import (
+    RESERVED_BYTES,
     dead_letter_block,
     dead_letter_id,
     header_block,
