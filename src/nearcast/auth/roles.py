@@ -35,8 +35,10 @@ _READ_VERBS = {
     "coordinator": ("status", "settings"),
     "audit": ("ls",),
 }
-_CLUSTER_VERBS = ("state", "quarantine", "query")
-_CHECK_VERBS = ("check-dataset", "check-channel", "explain-channel")
+_CLUSTER_VERBS = ("state", "quarantine", "query", "explain-channel")
+_CATALOG_VERBS = (
+    "check-dataset", "check-columns", "check-channel", "test-channel", "replay-channel", "load-dataset",
+)  # fmt: skip
 _CHANGE_VERBS = {"client": ("move",), "topic": ("add", "rm", "move"), "plan": ("apply", "execute")}
 
 
@@ -148,7 +150,7 @@ def _reads() -> list[str]:
 
 def _add_operator(found: Permissions) -> None:
     """Operators change topics and plans through the coordinator, and catalogs and dead letters in the stores."""
-    found.publish += _reads() + _verbs(_CHANGE_VERBS) + [subjects.data_cluster(verb) for verb in _CHECK_VERBS]
+    found.publish += _reads() + _verbs(_CHANGE_VERBS) + [subjects.data_cluster(verb) for verb in _CATALOG_VERBS]
     found.publish += [subjects.SITE_DISCOVERY, f"{subjects.store_api('*')}.>", "$SRV.>"]
     found.publish += [subjects.redelivery(">"), subjects.settlements(">")]
     found.subscribe += [subjects.REPORTS, subjects.client_reports("*", "*")]

@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from nearcast.cluster.catalog_validation import explained_channel, validate_channel, validate_dataset
-from nearcast.cluster.channels.query_validation import first_stream, validate_query
-from nearcast.cluster.channels.replay import replay_messages, replay_results
-from nearcast.cluster.channels.subscribers import Subscribers
-from nearcast.cluster.channels.trial import try_channel
+from nearcast.cluster.catalog_validation import (
+    explained_channel,
+    validate_channel,
+    validate_columns,
+    validate_dataset,
+    with_new_dataset,
+)
+from nearcast.cluster.channel_trials import present_subscriptions, replayed_results, tried_rows
+from nearcast.cluster.channels.replay import replay_messages
 from nearcast.cluster.datasets.backfill import backfill
-from nearcast.cluster.datasets.record_files import read_table
-from nearcast.cluster.datasets.records import check_readable
-from nearcast.cluster.datasets.schema import arrow_schema, dataset_ddl, parse_ddl, required_fields, without_not_null
+from nearcast.cluster.datasets.record_files import read_table, record_file
+from nearcast.cluster.datasets.schema import arrow_schema, dataset_ddl, parse_ddl, required_fields
 from nearcast.cluster.datasets.static_table import load_static
 from nearcast.cluster.datasets.warehouse import Warehouse
 from nearcast.cluster.nats_source.blocking_connection import connection_to
 from nearcast.cluster.spark_session import spark_session
-from nearcast.domain.channel import ChannelSpec, check_channel, check_values, subscription_key
+from nearcast.domain.channel import ChannelSpec, check_channel
 from nearcast.domain.dataset import DatasetSpec, check_dataset
 from nearcast.errors import InputError
 from nearcast.nats import subjects
 from nearcast.nats.audit import AuditLog
-from nearcast.nats.catalog import SUBSCRIPTIONS, Catalog
+from nearcast.nats.catalog import Catalog
 from nearcast.nats.refusals import RefusedError
 from nearcast.nats.rpc import NoAnswerError, call
-from nearcast.protocol.data_cluster import ChannelCheck
+from nearcast.protocol.data_cluster import ChannelCheck, ChannelReplay, ChannelTrial, ColumnsCheck
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,7 +44,9 @@ if TYPE_CHECKING:
 __all__ = ["Admin"]
 
 T = TypeVar("T")
+A = TypeVar("A")
 _DRIVER_LIMIT = 60.0
+_SHARE_OF_A_REQUEST = 0.5
 
 
 class Admin:
@@ -104,18 +108,11 @@ class Admin:
     def alter_dataset(self, name: str, columns: str) -> DatasetSpec:
         """Add columns (DDL) to a dataset; in records that came before, they are null."""
         spec = self.dataset(name)
-        _validation_session()  # without one, no schema can be parsed
-        known = parse_ddl(spec.schema, f"dataset {name}").fieldNames()
-        added = parse_ddl(columns, f"dataset {name}")
-        for field in added:
-            if field.name.startswith("_") or field.name.lower() in map(str.lower, known):
-                reason = "names that start with _ are reserved" if field.name.startswith("_") else "it exists already"
-                raise InputError(f"dataset {name}: column {field.name!r}: {reason}")
-            if not field.nullable:
-                raise InputError(f"dataset {name}: column {field.name!r} is NOT NULL, but records have come without it")
-        if not spec.static:
-            check_readable(arrow_schema(added), f"dataset {name}")
-        altered = replace(spec, schema=f"{spec.schema}, {columns}")
+        schema = self._ask("check-columns", ColumnsCheck(spec, columns))
+        if schema is None:
+            _validation_session()  # without one, no schema can be parsed
+            schema = validate_columns(spec, columns).schema
+        altered = replace(spec, schema=schema)
         self._connection.call(self._catalog.replace_dataset(altered))
         return altered
 
@@ -132,8 +129,7 @@ class Admin:
         """Validate a channel's query and add it; returns it with the dataset whose records are new to it."""
         check_channel(spec)
         datasets = self.datasets()
-        if spec.continuous and not spec.new:
-            spec = replace(spec, new=first_stream(spec.query, datasets))
+        spec = with_new_dataset(spec, datasets)
         if spark is not None or self._ask_of_channel("check-channel", spec, datasets) is None:
             validate_channel(spark or _validation_session(), spec, datasets)
         self._connection.call(self._catalog.add_channel(spec))
@@ -157,14 +153,17 @@ class Admin:
         self, name: str, files: Mapping[str, Path], values: Mapping[str, Any], spark: SparkSession | None = None
     ) -> list[dict[str, Any]]:
         """The rows that a subscription with these values would get from the records of some files, by dataset."""
-        spark, datasets = spark or _validation_session(), self.datasets()
-        validated = validate_query(spark, self.channel(name), datasets)
-        records = {}
-        for dataset, path in files.items():
-            spec = self.dataset(dataset)
-            schema = arrow_schema(parse_ddl(without_not_null(spec.schema), dataset))
-            records[dataset] = read_table(path, schema, required_fields(spec.schema))
-        return try_channel(spark, validated, datasets, records, values)
+        for dataset in files:
+            self.dataset(dataset)
+        records = [record_file(dataset, path) for dataset, path in files.items()]
+        trial = ChannelTrial(self.channel(name), list(self.datasets().values()), records, dict(values))
+        size = sum(len(file.content) for file in records)
+        # A request has them in base64, beside the catalog.
+        if spark is None and size < _SHARE_OF_A_REQUEST * self._connection.connection.max_payload:
+            told = self._ask("test-channel", trial, list[dict[str, Any]])
+            if told is not None:
+                return told
+        return tried_rows(spark or _validation_session(), trial)
 
     def replay_channel(
         self,
@@ -177,21 +176,12 @@ class Admin:
         """The results of a channel over the records since a time, of all its subscriptions, or of the one with these
         values. publish: send them to the subscribers, too."""
         channel = self.channel(name)
-        if values is None:
-            entries = self._connection.call(self._catalog.follow(SUBSCRIPTIONS).changes())
-            known = Subscribers()
-            known.apply(entries, time.monotonic())
-            rows = known.rows(name)
-        else:
-            checked = check_values(channel, values)
-            rows = {subscription_key(checked): checked}
-        if not rows:
-            raise InputError(f"channel {name} has no subscription; give --value for each parameter")
-        spark, datasets = spark or _validation_session(), self.datasets()
-        validated = validate_query(spark, channel, datasets)
-        valid = {key: row for key, row in rows.items() if _fits(channel, row)}
+        known = self._connection.call(present_subscriptions(self._catalog, name)) if values is None else {}
+        replay = ChannelReplay(
+            channel, list(self.datasets().values()), since.timestamp(), None if values is None else dict(values)
+        )
         warehouse = Warehouse(self._deployment.data_cluster().warehouse)
-        results = replay_results(spark, validated, datasets, warehouse, since, valid)
+        results = replayed_results(spark or _validation_session(), warehouse, replay, known)
         if publish:
             self._connection.publish(replay_messages(results))
             self._note("channel replay", name)
@@ -205,12 +195,12 @@ class Admin:
     def _ask_of_channel(self, verb: str, channel: ChannelSpec, datasets: Mapping[str, DatasetSpec]) -> str | None:
         return self._ask(verb, ChannelCheck(channel, list(datasets.values())))
 
-    def _ask(self, verb: str, body: object) -> str | None:
+    def _ask(self, verb: str, body: object, answer: type[A] = str) -> A | None:  # type: ignore[assignment]
         """What the running data cluster says, whose Spark is up already; None when none runs."""
         connection = self._connection.connection
         try:
             return self._connection.call(
-                call(connection, subjects.data_cluster(verb), body, str, timeout=_DRIVER_LIMIT)
+                call(connection, subjects.data_cluster(verb), body, answer, timeout=_DRIVER_LIMIT)
             )
         except (NoAnswerError, RefusedError):
             return None
@@ -225,14 +215,6 @@ def _named(kind: str, known: dict[str, T], name: str) -> T:
     if name not in known:
         raise InputError(f"there is no {kind} {name!r}; there are: {', '.join(known) or 'none'}")
     return known[name]
-
-
-def _fits(channel: ChannelSpec, row: Mapping[str, Any]) -> bool:
-    try:
-        check_values(channel, row)
-    except InputError:
-        return False
-    return True
 
 
 def _validation_session() -> SparkSession:

@@ -1,11 +1,12 @@
-"""Whether a dataset or channel can be added: what only Spark can say, in the driver or in a Spark of one's own."""
+"""Whether a dataset, columns or a channel can be added: what only Spark can say, in the driver or in an own Spark."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from nearcast.cluster.channels.query_validation import validate_query
+from nearcast.cluster.channels.query_validation import first_stream, validate_query
 from nearcast.cluster.channels.trial import explain_channel
 from nearcast.cluster.channels.verification import verify_statement
 from nearcast.cluster.datasets.records import check_readable
@@ -17,7 +18,7 @@ from nearcast.errors import InputError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["explained_channel", "validate_channel", "validate_dataset"]
+__all__ = ["explained_channel", "validate_channel", "validate_columns", "validate_dataset", "with_new_dataset"]
 
 
 def validate_dataset(spark: SparkSession, spec: DatasetSpec) -> None:
@@ -38,6 +39,29 @@ def validate_dataset(spark: SparkSession, spec: DatasetSpec) -> None:
         raise InputError(f"dataset {spec.name}: key column {spec.key} is an ARRAY or STRUCT; a plain value is needed")
     if spec.time and schema[spec.time].dataType.simpleString() != "timestamp":
         raise InputError(f"dataset {spec.name}: time column {spec.time} is no TIMESTAMP")
+
+
+def validate_columns(spec: DatasetSpec, columns: str) -> DatasetSpec:
+    """A dataset with columns (DDL) added; InputError when they cannot be. Spark, which must run, parses them."""
+    at = f"dataset {check_dataset(spec).name}"
+    known = parse_ddl(spec.schema, at).fieldNames()
+    added = parse_ddl(columns, at)
+    for field in added:
+        if field.name.startswith("_") or field.name.lower() in map(str.lower, known):
+            reason = "names that start with _ are reserved" if field.name.startswith("_") else "it exists already"
+            raise InputError(f"{at}: column {field.name!r}: {reason}")
+        if not field.nullable:
+            raise InputError(f"{at}: column {field.name!r} is NOT NULL, but records have come without it")
+    if not spec.static:
+        check_readable(arrow_schema(added), at)
+    return replace(spec, schema=f"{spec.schema}, {columns}")
+
+
+def with_new_dataset(spec: ChannelSpec, datasets: Mapping[str, DatasetSpec]) -> ChannelSpec:
+    """A continuous channel with the dataset whose records are new to it: the first stream of its query by default."""
+    if not spec.continuous or spec.new:
+        return spec
+    return replace(spec, new=first_stream(spec.query, datasets))
 
 
 def validate_channel(spark: SparkSession, spec: ChannelSpec, datasets: Mapping[str, DatasetSpec]) -> None:

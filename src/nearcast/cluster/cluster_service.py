@@ -1,18 +1,33 @@
-"""What a running data cluster answers: its state, quarantined records, and queries that are asked once."""
+"""What a running data cluster answers: its state, quarantined records, queries that are asked once, and what only Spark
+can say about datasets and channels that are to be added, altered, loaded, tried or replayed."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from nearcast.cluster.ad_hoc_query import ad_hoc_sql, run_ad_hoc
-from nearcast.cluster.catalog_validation import explained_channel, validate_channel, validate_dataset
+from nearcast.cluster.catalog_validation import (
+    explained_channel,
+    validate_channel,
+    validate_columns,
+    validate_dataset,
+    with_new_dataset,
+)
+from nearcast.cluster.channel_trials import checked_datasets, present_subscriptions, replayed_results, tried_rows
+from nearcast.cluster.channels.replay import replay_messages
+from nearcast.cluster.channels.time_limit import TimeLimit
 from nearcast.cluster.datasets.dataset_tables import StreamTable
-from nearcast.domain.dataset import DatasetSpec
+from nearcast.cluster.datasets.record_files import read_table
+from nearcast.cluster.datasets.schema import arrow_schema, dataset_ddl, parse_ddl, required_fields
+from nearcast.cluster.datasets.static_table import load_static
+from nearcast.cluster.spark_errors import error_line
+from nearcast.domain.dataset import DatasetSpec, check_dataset
 from nearcast.errors import InputError, NearcastError
 from nearcast.nats import subjects
 from nearcast.nats.rpc import Endpoint, Server
@@ -20,11 +35,16 @@ from nearcast.protocol.data_cluster import (
     AdHocAnswer,
     AdHocQuery,
     ChannelCheck,
+    ChannelReplay,
+    ChannelTrial,
+    ColumnsCheck,
     DataClusterState,
+    DatasetLoad,
     DatasetState,
     ProducerState,
     QuarantinedRecord,
     QuarantineRequest,
+    ReplayAnswer,
 )
 
 if TYPE_CHECKING:
@@ -34,12 +54,15 @@ if TYPE_CHECKING:
     from nearcast.cluster.datasets.warehouse import Warehouse
     from nearcast.cluster.driver_progress import DriverProgress
     from nearcast.cluster.nats_source.blocking_connection import BlockingConnection
+    from nearcast.nats.catalog import Catalog
 
 __all__ = ["ClusterService"]
 
 _SHOWN_BYTES = 2000
 _AT_ONCE = 1  # of what needs Spark; channels need the executors, too
 _MOST_WAITING = 4
+_TRIAL_SECONDS = 50.0
+_ANSWER_BYTES = 500_000  # of results; a broker takes a megabyte
 T = TypeVar("T")
 
 
@@ -53,23 +76,32 @@ class ClusterService:
         views: DatasetViews,
         progress: DriverProgress,
         subscribed: Callable[[], dict[str, int]],
+        catalog: Catalog,
     ) -> None:
         self._spark, self._warehouse, self._views = spark, warehouse, views
-        self._progress, self._subscribed = progress, subscribed
+        self._progress, self._subscribed, self._catalog = progress, subscribed, catalog
         self._server: Server | None = None
+        self._connection: BlockingConnection | None = None
         self._turn, self._waiting = asyncio.Semaphore(_AT_ONCE), 0
 
     def start(self, connection: BlockingConnection) -> None:
         """Answer from now on."""
+        self._connection = connection
+        handlers: dict[str, tuple[Any, Callable[..., Any]]] = {
+            "state": (None, self._state),
+            "quarantine": (QuarantineRequest, self._quarantine),
+            "query": (AdHocQuery, self._query),
+            "check-dataset": (DatasetSpec, self._check_dataset),
+            "check-columns": (ColumnsCheck, self._check_columns),
+            "check-channel": (ChannelCheck, self._check_channel),
+            "explain-channel": (ChannelCheck, self._explain),
+            "test-channel": (ChannelTrial, self._try),
+            "replay-channel": (ChannelReplay, self._replay),
+            "load-dataset": (DatasetLoad, self._load),
+        }
         endpoints = [
-            Endpoint("cluster-state", subjects.data_cluster("state"), None, self._state),
-            Endpoint("cluster-quarantine", subjects.data_cluster("quarantine"), QuarantineRequest, self._quarantine),
-            Endpoint("cluster-query", subjects.data_cluster("query"), AdHocQuery, self._query),
-            Endpoint("cluster-check-dataset", subjects.data_cluster("check-dataset"), DatasetSpec, self._check_dataset),
-            Endpoint(
-                "cluster-check-channel", subjects.data_cluster("check-channel"), ChannelCheck, self._check_channel
-            ),
-            Endpoint("cluster-explain-channel", subjects.data_cluster("explain-channel"), ChannelCheck, self._explain),
+            Endpoint(f"cluster-{verb}", subjects.data_cluster(verb), request, handler)
+            for verb, (request, handler) in handlers.items()
         ]
         self._server = Server(connection.connection, endpoints)
         connection.call(self._server.start())
@@ -92,12 +124,40 @@ class ClusterService:
         await self._in_turn(validate_dataset, self._spark, spec)
         return ""
 
+    async def _check_columns(self, request: ColumnsCheck) -> str:
+        return (await self._in_turn(validate_columns, request.dataset, request.columns)).schema
+
     async def _check_channel(self, request: ChannelCheck) -> str:
-        await self._in_turn(validate_channel, self._spark, request.channel, _by_name(request.datasets))
-        return ""
+        """The dataset whose records are new to the channel."""
+        datasets = checked_datasets(request.datasets)
+        channel = with_new_dataset(request.channel, datasets)
+        await self._in_turn(validate_channel, self._spark, channel, datasets)
+        return channel.new
 
     async def _explain(self, request: ChannelCheck) -> str:
-        return await self._in_turn(explained_channel, self._spark, request.channel, _by_name(request.datasets))
+        return await self._in_turn(explained_channel, self._spark, request.channel, checked_datasets(request.datasets))
+
+    async def _try(self, request: ChannelTrial) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = await self._in_turn(self._limited, tried_rows, self._spark, request)
+        if (size := len(msgspec.json.encode(rows))) > _ANSWER_BYTES:
+            raise InputError(f"the trial has {len(rows)} rows of {size} bytes; {_ANSWER_BYTES} are allowed: try fewer")
+        return rows
+
+    async def _replay(self, request: ChannelReplay) -> ReplayAnswer:
+        rows = await present_subscriptions(self._catalog, request.channel.name) if request.values is None else {}
+        found = await self._in_turn(self._limited, replayed_results, self._spark, self._warehouse, request, rows)
+        if request.publish and self._connection is not None:
+            await asyncio.to_thread(self._connection.publish, replay_messages(found))
+        shown, size = [], 0
+        for payload in found["payload"].slice(0, request.limit).to_pylist():
+            size += len(payload.encode())
+            if size > _ANSWER_BYTES:
+                break
+            shown.append(payload)
+        return ReplayAnswer(shown, found.num_rows)
+
+    async def _load(self, request: DatasetLoad) -> int:
+        return await self._in_turn(self._load_static, request)
 
     async def _in_turn(self, work: Callable[..., T], *arguments: object) -> T:
         """Spark's work beside that of channels, one piece after the other, in a thread."""
@@ -109,6 +169,27 @@ class ClusterService:
                 return await asyncio.to_thread(work, *arguments)
         finally:
             self._waiting -= 1
+
+    def _limited(self, work: Callable[..., T], *arguments: object) -> T:
+        """Work whose Spark jobs are stopped after a time."""
+        with TimeLimit(self._spark, _TRIAL_SECONDS) as allowed:
+            try:
+                return work(*arguments)
+            except NearcastError:
+                raise
+            except Exception as error:  # Spark's errors have no common kind
+                if allowed.exceeded:
+                    raise NearcastError(f"stopped after {_TRIAL_SECONDS:g} s") from None
+                raise InputError(f"the channel fails: {error_line(error)}") from None
+
+    def _load_static(self, request: DatasetLoad) -> int:
+        spec = check_dataset(request.dataset)
+        if not spec.static:
+            raise InputError(f"dataset {spec.name!r} is a stream from {spec.source}; feed it instead")
+        schema = arrow_schema(parse_ddl(dataset_ddl(spec), spec.name))
+        table = read_table(request.file, schema, required_fields(spec.schema))
+        load_static(self._warehouse, spec, table)
+        return int(table.num_rows)
 
     def _run(self, request: AdHocQuery) -> AdHocAnswer:
         sql = ad_hoc_sql(request.query, self._views.tables.keys(), self._views.whole)
@@ -150,7 +231,3 @@ class ClusterService:
             )
             for row, moment in zip(found.to_pylist(), times, strict=True)
         ]  # fmt: skip
-
-
-def _by_name(datasets: list[DatasetSpec]) -> dict[str, DatasetSpec]:
-    return {one.name: one for one in datasets}

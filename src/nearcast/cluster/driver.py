@@ -75,7 +75,9 @@ class Driver:
         )
         guard = PlanningGuard(self._warehouse)
         self._channels = ChannelSet(spark, self.progress, self._schedule, self._matcher.remove, guard)
-        self._service = ClusterService(spark, self._warehouse, self._views, self.progress, self.subscribed)
+        self._service = ClusterService(
+            spark, self._warehouse, self._views, self.progress, self.subscribed, self._catalog
+        )
         self._unconfirmed = 0  # the revision of the subscriptions that are loaded, while their sites do not know of it
         self._maintained = self._analysed = time.monotonic()
         self._maintenance: threading.Thread | None = None

@@ -1,8 +1,8 @@
-"""What the data cluster is asked, and answers: its state, the quarantine of a dataset, a query."""
+"""What the data cluster is asked, and answers: its state, refused records, a query, trials of channels."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -14,15 +14,24 @@ __all__ = [
     "AdHocAnswer",
     "AdHocQuery",
     "ChannelCheck",
+    "ChannelReplay",
+    "ChannelTrial",
+    "ColumnsCheck",
     "DataClusterState",
+    "DatasetLoad",
     "DatasetState",
     "ProducerState",
     "QuarantineRequest",
     "QuarantinedRecord",
+    "RecordFile",
+    "ReplayAnswer",
 ]
 
 MOST_ROWS = 1000
 _Limit = Annotated[int, Meta(ge=1, le=MOST_ROWS)]
+_Datasets = Annotated[list[DatasetSpec], Meta(max_length=10_000)]
+_Text = Annotated[str, Meta(min_length=1, max_length=200)]
+_YEAR_9999 = 253_402_300_799
 
 
 class ProducerState(msgspec.Struct, frozen=True):
@@ -80,7 +89,57 @@ class ChannelCheck(msgspec.Struct, frozen=True):
     """A channel, and the datasets of the catalog, which the data cluster may not know yet."""
 
     channel: ChannelSpec
-    datasets: Annotated[list[DatasetSpec], Meta(max_length=10_000)]
+    datasets: _Datasets
+
+
+class ColumnsCheck(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Columns, as DDL, that are to be added to a dataset; the answer is its schema with them."""
+
+    dataset: DatasetSpec
+    columns: Annotated[str, Meta(min_length=1, max_length=20_000)]
+
+
+class RecordFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Records of a dataset as a file has them. name: of the file; its ending says the format."""
+
+    dataset: _Text
+    name: _Text
+    content: bytes
+
+
+class DatasetLoad(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The content of a static dataset, for the version that it has; the answer is its number of rows."""
+
+    dataset: DatasetSpec
+    file: RecordFile
+
+
+class ChannelTrial(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One subscription of a channel, tried on given records; the answer is its rows. Nothing is published."""
+
+    channel: ChannelSpec
+    datasets: _Datasets
+    records: Annotated[list[RecordFile], Meta(max_length=100)]
+    values: dict[str, Any]
+
+
+class ChannelReplay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The results of a channel over the records since a time, in seconds since 1970, of the subscription with these
+    values, or of all. publish: send them to the subscribers, too. limit: of the results in the answer."""
+
+    channel: ChannelSpec
+    datasets: _Datasets
+    since: Annotated[float, Meta(ge=0, le=_YEAR_9999)]
+    values: dict[str, Any] | None = None
+    publish: bool = False
+    limit: _Limit = 100
+
+
+class ReplayAnswer(msgspec.Struct, frozen=True):
+    """results: the first of them, as JSON. count: of all."""
+
+    results: list[str]
+    count: int
 
 
 class AdHocQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,4 +1,4 @@
-"""Records from files: CSV, Parquet, a JSON object per line, or a Delta table."""
+"""Records from files, here or in a request: CSV, Parquet, a JSON object per line; or from a Delta table."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from nearcast.errors import InputError
+from nearcast.protocol.data_cluster import RecordFile
 
-__all__ = ["read_records", "read_table"]
+__all__ = ["read_records", "read_table", "record_file"]
 
 _JSON = (".json", ".jsonl", ".ndjson")
 
@@ -32,15 +33,34 @@ def read_records(path: Path) -> Iterator[bytes | dict[str, Any]]:
         raise InputError(f"{path}: {error.strerror}") from None
 
 
-def read_table(path: Path, schema: pa.Schema, required: set[str]) -> pa.Table:
+def record_file(dataset: str, path: Path) -> RecordFile:
+    """A file as it goes into a request; a Delta table as Parquet."""
+    try:
+        if not (path / "_delta_log").is_dir():
+            return RecordFile(dataset, path.name, path.read_bytes())
+        sink = pa.BufferOutputStream()
+        pq.write_table(DeltaTable(path).to_pyarrow_table(), sink)
+        return RecordFile(dataset, f"{path.name}.parquet", sink.getvalue().to_pybytes())
+    except FileNotFoundError:
+        raise InputError(f"{path}: there is no such file") from None
+    except OSError as error:
+        raise InputError(f"{path}: {str(error).splitlines()[0]}") from None
+
+
+def read_table(file: Path | RecordFile, schema: pa.Schema, required: set[str]) -> pa.Table:
     """A whole file as a table of this schema. required: columns that have no nulls."""
-    table = _load(path, schema)
+    if isinstance(file, RecordFile):
+        path = Path(file.name)
+        table = _parse(path, pa.BufferReader(file.content), schema)
+    else:
+        path = file
+        table = _load(path, schema)
     missing = [name for name in schema.names if name not in table.column_names]
     if missing:
         raise InputError(f"{path}: column {missing[0]!r} is missing; the file has: {', '.join(table.column_names)}")
     try:
         table = table.select(schema.names).cast(schema)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+    except pa.ArrowException as error:
         raise InputError(f"{path}: {str(error).splitlines()[0]}") from None
     for name in schema.names:
         if name in required and table[name].null_count:
@@ -52,15 +72,23 @@ def _load(path: Path, schema: pa.Schema | None) -> pa.Table:
     try:
         if (path / "_delta_log").is_dir():
             return DeltaTable(path).to_pyarrow_table()
+    except OSError as error:
+        raise InputError(f"{path}: {str(error).splitlines()[0]}") from None
+    return _parse(path, path, schema)
+
+
+def _parse(path: Path, source: Any, schema: pa.Schema | None) -> pa.Table:
+    """source: the path, or what is to be read instead."""
+    try:
         if path.suffix == ".parquet":
-            return pq.read_table(path)
+            return pq.read_table(source)
         if path.suffix in _JSON:
-            return pajson.read_json(path)
+            return pajson.read_json(source)
         if path.suffix == ".csv":
             types = {field.name: field.type for field in schema} if schema is not None else None
-            return pacsv.read_csv(path, convert_options=pacsv.ConvertOptions(column_types=types))
+            return pacsv.read_csv(source, convert_options=pacsv.ConvertOptions(column_types=types))
     except FileNotFoundError:
         raise InputError(f"{path}: there is no such file") from None
-    except (pa.ArrowInvalid, OSError) as error:
+    except (pa.ArrowException, OSError) as error:
         raise InputError(f"{path}: {str(error).splitlines()[0]}") from None
     raise InputError(f"{path}: unknown file type; allowed: .csv, .parquet, .json, .jsonl, .ndjson")
