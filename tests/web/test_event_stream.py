@@ -9,6 +9,8 @@ import sys
 from collections import deque
 from typing import Any
 
+from nearcast.domain.channel import ChannelSpec
+from nearcast.domain.dataset import DatasetSpec
 from nearcast.nats.tasks import cancel_and_wait
 from nearcast.protocol.data_cluster import DataClusterState, ProducerState
 from nearcast.web.live import Live
@@ -40,11 +42,11 @@ class Coordinator:
                 self.moves.append({"time": self.second, "subject": f"t0.{self.second}"})
                 return list(self.moves)
 
-    async def channels(self) -> list[dict[str, Any]]:
-        return [{"name": f"c{self.second}"}]
+    async def channels(self) -> dict[str, ChannelSpec]:
+        return {"c": ChannelSpec(f"c{self.second}", "SELECT 1")}
 
-    async def datasets(self) -> list[dict[str, Any]]:
-        return [{"name": "d"}]
+    async def datasets(self) -> dict[str, DatasetSpec]:
+        return {"d": DatasetSpec("d", "id STRING")}
 
     async def faults(self) -> dict[str, str]:
         return {f"c{self.second}": "a reason"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
@@ -31,19 +30,9 @@ def command(
     async def work() -> dict[str, Any]:
         connection = await open_connection([url], name="trace", credentials=given_credentials())
         try:
-            story = await find_story(connection, message_id, topic)
+            return (await find_story(connection, message_id, topic)).to_dict()
         finally:
             await connection.close()
-        stamp = story.stamp
-        return {
-            "id": stamp.id,
-            "topic": story.topic,
-            "publisher": stamp.publisher,
-            "home": stamp.home,
-            "published": datetime.fromtimestamp(stamp.published_us / 1e6, UTC).isoformat(timespec="milliseconds"),
-            "events": [{"what": e.what, "where": e.where, "after_ms": round(e.after_ms, 1)} for e in story.events],
-            "not_read": list(story.unread),
-        }
 
     with waiting_notice(f"Waiting for the stores by {url}."):
         found = uvloop.run(work())

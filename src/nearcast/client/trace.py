@@ -6,7 +6,8 @@ Stores know nothing of subscribers: to whom it was delivered is not in it. Times
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
 
 from nats.errors import Error as NatsError
 
@@ -46,6 +47,19 @@ class MessageStory:
     stamp: Stamp
     events: tuple[StoryEvent, ...]
     unread: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        stamp = self.stamp
+        return {
+            "id": stamp.id,
+            "topic": self.topic,
+            "publisher": stamp.publisher,
+            "home": stamp.home,
+            "published": datetime.fromtimestamp(stamp.published_us / 1e6, UTC).isoformat(timespec="milliseconds"),
+            "events": [{"what": e.what, "where": e.where, "after_ms": round(e.after_ms, 1)} for e in self.events],
+            "not_read": list(self.unread),
+        }
 
 
 async def find_story(connection: Connection, message_id: str, pattern: str = ">") -> MessageStory:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from nats.errors import Error as NatsError
-from nats.errors import NoRespondersError
+from nats.errors import MaxPayloadError, NoRespondersError
 from nats.micro import add_service
 from nats.micro.request import ERROR_CODE_HEADER, ERROR_HEADER
 from nats.micro.service import EndpointConfig, Service, ServiceConfig
@@ -82,10 +82,13 @@ async def call(
     codec: Any = getattr(msgspec, encoding)
     try:
         payload = b"" if body is None else codec.encode(body)
-    except (TypeError, msgspec.EncodeError) as error:
+    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.EncodeError) as error:
         raise InputError(f"the request cannot be sent: {error}") from error
     try:
         answered = await _request(connection, subject, payload, reply, timeout)
+    except MaxPayloadError:
+        most = connection.max_payload
+        raise InputError(f"the request has {len(payload)} bytes; allowed: {most}, what the broker takes") from None
     except (NatsError, TimeoutError) as error:
         nobody = isinstance(error, NoRespondersError)
         why = "nobody listens there" if nobody else f"no answer within {timeout:g} s"

@@ -56,7 +56,7 @@ class Changes:
             {"id": one.letter.id, "topic": one.letter.topic, "outcome": one.outcome, "sent": one.sent}
             async for one in DeadLetters(self._user.connection).retry(letters, _RETRIES_PER_S, force=force)
         ]
-        await self._note("dead letters retry", topic, f"{sum(one['sent'] for one in outcomes)} of {len(letters)}")
+        await self.note("dead letters retry", topic, f"{sum(one['sent'] for one in outcomes)} of {len(letters)}")
         return outcomes
 
     async def drop(self, topic: str, ids: Iterable[str]) -> int:
@@ -64,16 +64,17 @@ class Changes:
         self._user.require_operator()
         letters = await self._operations.dead_letters(topic, ids)
         dropped = await DeadLetters(self._user.connection).drop(letters)
-        await self._note("dead letters drop", topic, f"{dropped} of {len(letters)}")
+        await self.note("dead letters drop", topic, f"{dropped} of {len(letters)}")
         return dropped
 
     async def _ask(self, noun: str, verb: str, limit: float = _LIMIT, **body: Any) -> Any:
         self._user.require_operator()
         return await call_coordinator(self._user.connection, noun, verb, body, object, limit)
 
-    async def _note(self, action: str, topic: str, outcome: str) -> None:
+    async def note(self, action: str, what: str, outcome: str = "done") -> None:
+        """Note in the audit log what was changed without the coordinator."""
         try:
             if (store := await self._operations.cloud_store()) is not None:
-                await AuditLog(self._user.connection, store).note(self._user.name, action, topic, outcome)
+                await AuditLog(self._user.connection, store).note(self._user.name, action, what, outcome)
         except NearcastError as error:
-            _log.warning("not in the audit log: %s of %s: %s", action, topic, error)
+            _log.warning("not in the audit log: %s of %s: %s", action, what, error)

@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from nearcast.errors import NearcastError
 from nearcast.nats.tasks import cancel_and_wait
 from nearcast.web.client_positions import ClientPositions
@@ -95,7 +97,8 @@ class Live:
 
     async def _read_catalog(self) -> None:
         operations = self._operations
-        self.channels, self.datasets = await operations.channels(), await operations.datasets()
+        self.channels = [msgspec.to_builtins(spec) for spec in (await operations.channels()).values()]
+        self.datasets = [msgspec.to_builtins(spec) for spec in (await operations.datasets()).values()]
         self.faults = await operations.faults()
         if self.datasets:
             state, now = await operations.cluster_state(), self._clock()

@@ -90,6 +90,11 @@ def add_login(app: FastAPI, sessions: LoginSessions) -> None:
         """Who is logged in."""
         return {"user": user.name, "role": user.role}
 
+    @app.get("/api/v1/sessions", tags=["login"])
+    async def open_sessions() -> list[dict[str, str]]:
+        """Who is logged in to this console, and from where."""
+        return [{"user": one.user.name, "role": one.user.role, "address": one.address} for one in sessions.open()]
+
     @app.post("/logout", status_code=204, include_in_schema=False)
     async def logout(request: Request, response: Response) -> None:
         scheme = request.url.scheme

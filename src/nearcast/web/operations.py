@@ -9,8 +9,9 @@ import msgspec
 from nats.errors import Error as NatsError
 
 from nearcast.client.dead_letters import DeadLetters, LetterFilter, StoredLetter
+from nearcast.client.trace import MessageStory, find_story
 from nearcast.domain.topic import check_pattern
-from nearcast.errors import NearcastError
+from nearcast.errors import InputError, NearcastError
 from nearcast.nats import subjects
 from nearcast.nats.catalog import Catalog
 from nearcast.nats.coordinator_rpc import call_coordinator
@@ -18,6 +19,7 @@ from nearcast.nats.rpc import NoAnswerError, call
 from nearcast.protocol.data_cluster import (
     AdHocAnswer,
     AdHocQuery,
+    ChannelCheck,
     DataClusterState,
     QuarantinedRecord,
     QuarantineRequest,
@@ -26,9 +28,11 @@ from nearcast.protocol.data_cluster import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from nearcast.domain.channel import ChannelSpec
+    from nearcast.domain.dataset import DatasetSpec
     from nearcast.nats.connection import Connection
 
-__all__ = ["NoDataClusterError", "Operations"]
+__all__ = ["NoDataClusterError", "Operations", "ask_cluster"]
 
 _SHORT, _QUERY_LIMIT = 3.0, 60.0
 T = TypeVar("T")
@@ -52,19 +56,44 @@ class Operations:
         """One request to the coordinator that leads."""
         return await call_coordinator(self._connection, noun, verb, body, object, timeout)
 
-    async def dead_letters(self, topic: str, ids: Iterable[str] = (), reason: str = "") -> list[StoredLetter]:
-        """Dead letters of durable topics, oldest first."""
-        return await self._letters.find(LetterFilter(check_pattern(topic), frozenset(ids), reason))
+    async def dead_letters(
+        self,
+        topic: str,
+        ids: Iterable[str] = (),
+        reason: str = "",
+        since: float | None = None,
+        until: float | None = None,
+    ) -> list[StoredLetter]:
+        """Dead letters of durable topics, oldest first. since, until: of the publication, seconds since 1970."""
+        times = (None if at is None else round(at * 1e6) for at in (since, until))
+        return await self._letters.find(LetterFilter(check_pattern(topic), frozenset(ids), reason, *times))
 
-    async def datasets(self) -> list[dict[str, Any]]:
-        """The datasets of the catalog."""
-        catalog = await self._catalog()
-        return [] if catalog is None else [msgspec.to_builtins(spec) for spec in (await catalog.datasets()).values()]
+    async def story(self, message_id: str, topic: str) -> MessageStory:
+        """What the stores know of one message."""
+        return await find_story(self._connection, message_id, check_pattern(topic))
 
-    async def channels(self) -> list[dict[str, Any]]:
-        """The channels of the catalog."""
+    async def datasets(self) -> dict[str, DatasetSpec]:
+        """The datasets of the catalog by name."""
         catalog = await self._catalog()
-        return [] if catalog is None else [msgspec.to_builtins(spec) for spec in (await catalog.channels()).values()]
+        return {} if catalog is None else await catalog.datasets()
+
+    async def channels(self) -> dict[str, ChannelSpec]:
+        """The channels of the catalog by name."""
+        catalog = await self._catalog()
+        return {} if catalog is None else await catalog.channels()
+
+    async def dataset(self, name: str) -> DatasetSpec:
+        """A dataset; InputError when there is none of this name."""
+        return _named("dataset", await self.datasets(), name)
+
+    async def channel(self, name: str) -> ChannelSpec:
+        """A channel; InputError when there is none of this name."""
+        return _named("channel", await self.channels(), name)
+
+    async def explain(self, channel: str) -> str:
+        """The statement for all subscriptions of a channel, and Spark's plan of it."""
+        check = ChannelCheck(await self.channel(channel), list((await self.datasets()).values()))
+        return await ask_cluster(self._connection, "explain-channel", check, str)
 
     async def faults(self) -> dict[str, str]:
         """Why channels (by name) and subscriptions (`<channel>.<key>`) are switched off or failed."""
@@ -80,11 +109,13 @@ class Operations:
 
     async def quarantine(self, dataset: str, limit: int) -> list[QuarantinedRecord]:
         """Records of a dataset that were refused, the newest first."""
-        return await self._ask_cluster("quarantine", QuarantineRequest(dataset, limit), list[QuarantinedRecord])
+        return await ask_cluster(
+            self._connection, "quarantine", QuarantineRequest(dataset, limit), list[QuarantinedRecord]
+        )
 
     async def query(self, text: str, limit: int) -> AdHocAnswer:
         """Run one SELECT over the datasets."""
-        return await self._ask_cluster("query", AdHocQuery(text, limit), AdHocAnswer)
+        return await ask_cluster(self._connection, "query", AdHocQuery(text, limit), AdHocAnswer)
 
     async def replicas(self, topics: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         """Each stored copy of each topic: what its store has of it. missing: fewer than the copy with the most."""
@@ -111,12 +142,6 @@ class Operations:
         newest = str(state.get("last_ts", ""))[:19].replace("T", " ") if state["messages"] else None
         return row | {"messages": state["messages"], "bytes": state["bytes"], "newest": newest, "problem": ""}
 
-    async def _ask_cluster(self, verb: str, body: Any, answer: type[T]) -> T:
-        try:
-            return await call(self._connection, subjects.data_cluster(verb), body, answer, timeout=_QUERY_LIMIT)
-        except NoAnswerError as error:
-            raise NoDataClusterError from error
-
     async def cloud_store(self) -> str | None:
         """The site whose store has the catalog and the audit log."""
         for site in await self.ask("site", "map"):
@@ -130,3 +155,17 @@ class Operations:
             return None
         catalog = Catalog(self._connection, store)
         return catalog if await catalog.exists() else None
+
+
+async def ask_cluster(connection: Connection, verb: str, body: Any, answer: type[T]) -> T:
+    """One request to the data cluster."""
+    try:
+        return await call(connection, subjects.data_cluster(verb), body, answer, timeout=_QUERY_LIMIT)
+    except NoAnswerError as error:
+        raise NoDataClusterError from error
+
+
+def _named(kind: str, known: dict[str, T], name: str) -> T:
+    if name not in known:
+        raise InputError(f"there is no {kind} {name!r}; there are: {', '.join(known) or 'none'}")
+    return known[name]

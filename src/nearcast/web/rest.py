@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
-from fastapi import APIRouter, Depends, FastAPI, Path, Query, Request
+from fastapi import APIRouter, FastAPI, Query, Request
 from fastapi.responses import JSONResponse, StreamingResponse
-from pydantic import BaseModel, ConfigDict, Field
 
 from nearcast.config.validation import to_struct
 from nearcast.domain.topic import TopicSpec
@@ -21,68 +20,13 @@ from nearcast.web.login_limits import TooManyLoginsError
 from nearcast.web.login_sessions import LoginError
 from nearcast.web.metrics import WebMetrics
 from nearcast.web.operations import NoDataClusterError, Operations
-from nearcast.web.users import ConsoleUser, ForbiddenError, current_user
+from nearcast.web.request_bodies import Approval, Letters, MessageId, Name, Row, StoryAnnouncement, Target, Topic, User
+from nearcast.web.rest_catalog import add_catalog
+from nearcast.web.users import ForbiddenError
 
 __all__ = ["add_rest", "event_stream"]
 
-Row = dict[str, Any]
-Name = Annotated[str, Path(min_length=1, max_length=200)]
-User = Annotated[ConsoleUser, Depends(current_user)]
-
-
-class Body(BaseModel):
-    """A request; unknown keys are refused."""
-
-    model_config = ConfigDict(extra="forbid")
-
-
-class Target(Body):
-    """Where to."""
-
-    to: list[str] = Field(min_length=1, max_length=100)
-
-
-class Topic(Body):
-    """A topic, as in nearcast.toml."""
-
-    name: str = Field(min_length=1, max_length=200)
-    managed_by: list[str] = []
-    replicas: list[str] = []
-    quorum: int = Field(default=0, ge=0, le=1000)
-    bound_ms: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    keep_seconds: float | None = Field(default=None, gt=0, le=9_000_000_000, allow_inf_nan=False)
-    keep_bytes: int | None = Field(default=None, ge=1, le=1 << 60)
-    catch_up: Literal["oldest", "newest"] = "oldest"
-    ordered: bool = False
-    max_attempts: int = Field(default=5, ge=1, le=1_000_000)
-    max_topics: int | None = Field(default=None, ge=1, le=1_000_000)
-
-
-class Approval(Body):
-    """The moves of a plan that are to be executed, by their places in it; all for null."""
-
-    moves: list[Annotated[int, Field(ge=0, le=1_000_000)]] | None = Field(default=None, max_length=10_000)
-
-
-class Letters(Body):
-    """Dead letters of a topic or pattern by their ids. force: also those that had all their attempts."""
-
-    topic: str = Field(min_length=1, max_length=200)
-    ids: list[str] = Field(min_length=1, max_length=10_000)
-    force: bool = False
-
-
-class SqlQuery(Body):
-    """One SELECT over datasets, without parameters."""
-
-    query: str = Field(min_length=1, max_length=20_000)
-    limit: int = Field(default=100, ge=1, le=1000)
-
-
-class StoryAnnouncement(Body):
-    """What all who look at the console are told; nothing for an empty text."""
-
-    text: str = Field(max_length=300)
+Seconds = Annotated[float | None, Query(ge=0, le=9_000_000_000, description="Seconds since 1970.")]
 
 
 def add_rest(app: FastAPI, operations: Operations, live: Live, metrics: WebMetrics) -> None:
@@ -96,6 +40,7 @@ def add_rest(app: FastAPI, operations: Operations, live: Live, metrics: WebMetri
     }
     router = APIRouter(prefix="/api/v1", responses=errors)
     _add_registry(router, operations)
+    add_catalog(router, operations)
     _add_plan(router, operations)
     _add_dead_letters(router, operations)
     _add_events(router, live, metrics)
@@ -173,38 +118,15 @@ def _add_registry(router: APIRouter, operations: Operations) -> None:
         """Move a client to another home."""
         return await Changes(operations, user).move("client", name, target.to)
 
-    @router.get("/datasets")
-    async def datasets() -> list[Row]:
-        """The datasets of the catalog."""
-        return await operations.datasets()
-
-    @router.get("/channels")
-    async def channels() -> list[Row]:
-        """The channels of the catalog."""
-        return await operations.channels()
-
-    @router.get("/datasets/{name}/quarantine")
-    async def quarantine(name: Name, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> list[Row]:
-        """Records of a dataset that were refused, and why, the newest first."""
-        return [msgspec.to_builtins(record) for record in await operations.quarantine(name, limit)]
-
-    @router.post("/query")
-    async def query(asked: SqlQuery) -> Row:
-        """One SELECT over the datasets, by the rules of channels; values as text. It changes nothing."""
-        return dict(msgspec.to_builtins(await operations.query(asked.query, asked.limit)))
-
-    @router.get("/cluster")
-    async def cluster() -> Row:
-        """The state of the data cluster: what each producer did, what the tables have, subscriptions by channel."""
-        state = await operations.cluster_state()
-        if state is None:
-            raise NoDataClusterError
-        return dict(msgspec.to_builtins(state))
-
     @router.get("/stores")
     async def stores() -> list[Row]:
         """What the stores have of each topic."""
         return await operations.replicas(await ask("topic", "figures"))
+
+    @router.get("/trace/{identity}")
+    async def trace(identity: MessageId, topic: Annotated[str, Query(min_length=1, max_length=200)] = ">") -> Row:
+        """One message's story, from what the stores keep: published, stored, processed, notified."""
+        return (await operations.story(identity, topic)).to_dict()
 
     @router.get("/audit")
     async def audit() -> list[Row]:
@@ -215,11 +137,6 @@ def _add_registry(router: APIRouter, operations: Operations) -> None:
     async def settings() -> Row:
         """What the coordinator that leads was started with."""
         return dict(await ask("coordinator", "settings"))
-
-    @router.get("/channels/{name}/subscriptions")
-    async def subscriptions(name: Name) -> list[Row]:
-        """The shared subscriptions of a channel: how many clients, at which sites."""
-        return list(await ask("channel", "subscriptions", name=name))
 
 
 def _add_plan(router: APIRouter, operations: Operations) -> None:
@@ -244,9 +161,19 @@ def _add_dead_letters(router: APIRouter, operations: Operations) -> None:
     async def dead_letters(
         topic: Annotated[str, Query(min_length=1, max_length=200)] = ">",
         reason: Annotated[str, Query(max_length=1000)] = "",
+        since: Seconds = None,
+        until: Seconds = None,
     ) -> list[Row]:
-        """Dead letters of durable topics, the oldest first; `reason`: a part of the reason."""
-        return [letter.to_dict() for letter in await operations.dead_letters(topic, reason=reason)]
+        """Dead letters of durable topics, the oldest first. `reason`: a part of the reason. Times: of publication."""
+        return [letter.to_dict() for letter in await operations.dead_letters(topic, (), reason, since, until)]
+
+    @router.get("/dead-letters/{identity}")
+    async def dead_letter(identity: MessageId, topic: Annotated[str, Query(min_length=1, max_length=200)] = ">") -> Row:
+        """One dead letter with its payload."""
+        found = await operations.dead_letters(topic, (identity,))
+        if not found:
+            raise InputError(f"topic {topic!r} has no dead letter with id {identity!r}")
+        return found[0].to_dict() | {"payload": found[0].payload.decode(errors="backslashreplace")}
 
     @router.post("/dead-letters/retry")
     async def retry_dead_letters(letters: Letters, user: User) -> list[Row]:
