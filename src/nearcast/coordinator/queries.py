@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
+from nearcast.protocol.reports import is_channel
+
 if TYPE_CHECKING:
     from nearcast.config.coordinator_settings import CoordinatorSettings
     from nearcast.coordinator.control_loop import ControlLoop
@@ -16,8 +18,11 @@ if TYPE_CHECKING:
     from nearcast.coordinator.registry import Registry
     from nearcast.coordinator.term import Term
     from nearcast.protocol.control import TopicRecord
+    from nearcast.protocol.reports import SiteReport
 
 __all__ = ["NameRequest", "Queries"]
+
+_COUNTS = ("late", "deferred", "dead_letters", "dropped")
 
 
 class NameRequest(msgspec.Struct, frozen=True):
@@ -154,6 +159,7 @@ class Queries:
                     "memory": broker.get("memory", 0.0),
                     "network": broker.get("network", 0.0),
                     "busiest_worker": max((worker.busy for worker in report.workers), default=0.0) if report else 0.0,
+                    **(_panel_figures(report) if report is not None else {}),
                     "watermark": self._settings.watermark,
                 }
             )
@@ -194,5 +200,34 @@ class Queries:
                 for site in sorted(reports)
                 for user, count in sorted(reports[site].over_limit.items())
             ],
+            "passes": self._control_loop.passes,
+            "pass_seconds": round(self._control_loop.pass_seconds, 3),
+            "anomalies": dict(Counter(anomaly.kind for anomaly in self._control_loop.anomalies)),
+            "moves_ended": _ended_moves(self._executor.history.counts),
             "last_pass": self._control_loop.last_pass,
         }
+
+
+def _ended_moves(counts: Counter[tuple[str, str, bool]]) -> dict[str, int]:
+    """By kind and outcome, such as `topic, done`."""
+    found: Counter[str] = Counter()
+    for (kind, _, done), number in counts.items():
+        found[f"{kind}, {'done' if done else 'failed'}"] += number
+    return dict(found)
+
+
+def _panel_figures(report: SiteReport) -> dict[str, Any]:
+    """What the console draws over time. Counts are those of the workers that run now."""
+    workers = report.workers
+    return {
+        "connections": report.broker.connections,
+        "bytes_out": round(report.broker.bytes_out, 1),
+        "workers_busy": {worker.worker: round(worker.busy, 3) for worker in workers},
+        "processed_per_s": round(sum(topic.rate for worker in workers for topic in worker.topics), 2),
+        "channels_p90_ms": {
+            topic.topic.partition(" ")[2]: round(topic.p90_ms, 1)
+            for topic in report.topics
+            if is_channel(topic.topic) and topic.samples
+        },
+        **{name: sum(getattr(worker, name) for worker in workers) for name in _COUNTS},
+    }

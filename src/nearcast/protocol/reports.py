@@ -156,11 +156,15 @@ class WorkerTopic(msgspec.Struct, frozen=True, array_like=True):
 
 
 class WorkerFigures(msgspec.Struct, frozen=True, array_like=True):
-    """A worker: the share of its time it was busy, and its topics."""
+    """A worker: the share of its time it was busy, its topics, and counts since it started (`WorkerStats`)."""
 
     worker: Name
     busy: Figure
     topics: Annotated[list[WorkerTopic], Meta(max_length=MOST_TOPICS)] = []
+    late: Count = 0
+    deferred: Count = 0
+    dead_letters: Count = 0
+    dropped: Count = 0
 
 
 class BrokerFigures(msgspec.Struct, frozen=True):

@@ -15,6 +15,7 @@ import msgspec
 from nearcast.errors import NearcastError
 from nearcast.nats.tasks import cancel_and_wait
 from nearcast.web.client_positions import ClientPositions
+from nearcast.web.panel_history import PERIOD, PanelHistory, Reading
 
 if TYPE_CHECKING:
     from nearcast.protocol.data_cluster import DataClusterState
@@ -46,7 +47,8 @@ class Live:
 
     announcement: what an operator tells all who look at the console. positions: where clients say they are.
 
-    latencies: of each topic, measured p90 in ms, the last two minutes. sleep: how it waits for the next period.
+    latencies: of each topic, measured p90 in ms, the last two minutes. panels: those of the dashboard.
+    sleep: how it waits for the next period.
     """
 
     def __init__(
@@ -67,6 +69,8 @@ class Live:
         self.cluster_seconds, self._cluster_at = 0.0, 0.0
         self.replicas: list[dict[str, Any]] = []
         self.latencies: dict[str, deque[float | None]] = {}
+        self.panels = PanelHistory()
+        self._at_last_point: tuple[Snapshot, float] | None = None
         self.positions = ClientPositions(clock)
 
     async def run(self) -> None:
@@ -126,6 +130,15 @@ class Live:
             for topic in topics:
                 points = self.latencies.setdefault(topic["topic"], deque(maxlen=_POINTS))
                 points.append(topic.get("measured_p90_ms"))
+            if taken.number % PERIOD == 1:
+                self._add_point(taken)
         async with self._changed:
             self.now = taken
             self._changed.notify_all()
+
+    def _add_point(self, taken: Snapshot) -> None:
+        now = self._clock()
+        before, at = self._at_last_point or (taken, now)
+        self._at_last_point = taken, now
+        cluster = self.cluster, self.cluster_before, self.cluster_seconds
+        self.panels.add(Reading(taken, before, max(now - at, 1e-3), *cluster))

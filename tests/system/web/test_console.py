@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import re
 from collections.abc import AsyncIterator
 
 import pytest
@@ -16,6 +17,7 @@ import nearcast
 from nearcast.nats.tasks import cancel_and_wait
 from nearcast.testing import until
 from nearcast.web.pages.frame import PAGES
+from nearcast.web.panel_history import PANELS
 
 LIMIT = 60.0
 pytestmark = [
@@ -42,6 +44,22 @@ async def test_an_operator_clicks_through_all_pages(console: Console, chromium: 
                 await page.wait_for_url(f"**{path}")
                 assert await fits(page), title
                 await screenshot(page, f"{title.lower().replace(' ', '-')}-{width}-{theme}")
+
+
+async def test_the_dashboard_draws_what_happens(console: Console, chromium: Browser) -> None:
+    async with traffic(console.sites.url("cloud")):
+        for width, dark in itertools.product((1280, 400), (False, True)):
+            async with opened(chromium, width, dark) as page:
+                await page.goto(f"{console.url}/dashboard")
+                for panel in PANELS:
+                    await page.get_by_role("heading", name=panel.title, exact=True).wait_for()
+                leading = page.get_by_role("group").filter(has_text="Leading coordinators")
+                await leading.get_by_text("1", exact=True).wait_for()
+                # A chart that has something to show is there, and tells its present values to readers of screens.
+                for title in ("Messages sent by brokers", "Connections", "Processed"):
+                    await page.get_by_role("img", name=re.compile(rf"^{title}: .*(cloud|tokyo) \d")).wait_for()
+                assert await fits(page)
+                await screenshot(page, f"dashboard-full-{width}-{'dark' if dark else 'light'}")
 
 
 async def test_an_operator_retries_and_drops_a_dead_letter(console: Console, chromium: Browser) -> None:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import datetime
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.system.test_cli import NEARCAST, run
 from tests.system.web.conftest import Console
+
+import nearcast
+from nearcast.testing import until
 
 EXAMPLES = "3"  # of each operation
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.xdist_group("console")]
@@ -40,6 +45,35 @@ async def test_rest(console: Console) -> None:
     assert code == 0
     assert (await run("plan", "apply", "--id", json.loads(out)["id"], "--url", web.sites.url("cloud")))[0] == 0
     assert (await web.rest("PUT", "/announcement", {"text": "Act 1"}))[0] == 204
+
+
+async def test_one_letter_its_story_and_the_figures_of_its_site(console: Console) -> None:
+    web = console
+    async with nearcast.connect(web.sites.url("tokyo"), name="car7") as client:
+        sent = await client.publish("gps.car7", {"do": "raise"})
+    identity = quote(sent.id, safe="")
+
+    async def counted() -> bool:
+        _, sites = await web.rest("GET", "/sites")
+        return sum(site["dead_letters"] for site in sites) == 1
+
+    await until(counted, 60)
+    (listed,) = (await web.rest("GET", "/dead-letters?topic=gps.car7"))[1]
+    code, letter = await web.rest("GET", f"/dead-letters/{quote(listed['id'], safe='')}")
+    assert (code, letter) == (200, listed | {"payload": '{"do":"raise"}'})
+    moment = datetime.fromisoformat(listed["published"]).timestamp()
+    assert await web.rest("GET", f"/dead-letters?until={moment - 1}&topic=gps.car7") == (200, [])
+    assert await web.rest("GET", f"/dead-letters?since={moment - 1}&until={moment + 1}") == (200, [listed])
+    code, said = await web.rest("GET", "/dead-letters/no-such-id")
+    assert (code, "has no dead letter with id 'no-such-id'" in said) == (400, True)
+    code, story = await web.rest("GET", f"/trace/{identity}")
+    assert (code, story["publisher"], story["topic"]) == (200, "car7", "gps.car7")
+    assert "dead letter (ValueError: on purpose), stored" in {event["what"] for event in story["events"]}
+    code, said = await web.rest("GET", "/trace/42")
+    assert (code, "'42' is no id of Nearcast" in said) == (400, True)
+    status = (await web.rest("GET", "/coordinator"))[1]
+    assert status["passes"] > 0
+    assert status["moves_ended"].get("topic, done", 0) >= 1
 
 
 async def test_the_metrics_of_the_console(console: Console) -> None:

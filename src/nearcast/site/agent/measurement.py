@@ -202,4 +202,4 @@ def worker_figures(stats: WorkerStats, before: Mapping[tuple[str, str], TopicWor
         topics.append(
             WorkerTopic(name, processed / seconds, processing_ms, work.waiting, p90, work.dead_letters, work.deferred)
         )
-    return WorkerFigures(stats.worker, busy, topics)
+    return WorkerFigures(stats.worker, busy, topics, stats.late, stats.deferred, stats.dead_letters, stats.dropped)

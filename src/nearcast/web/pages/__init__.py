@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nearcast.web.pages import audit, catalog, dead_letters, map_page, plan, tables, topics, users
+from nearcast.web.pages import audit, catalog, dashboard, dead_letters, map_page, plan, tables, topics, users
 
 if TYPE_CHECKING:
     from nearcast.web.live import Live
@@ -17,6 +17,7 @@ __all__ = ["add_pages"]
 def add_pages(operations: Operations, live: Live, sessions: LoginSessions | None) -> None:
     """Add all pages to the console. sessions: none where there is no login."""
     map_page.add(live)
+    dashboard.add(live)
     topics.add(live)
     tables.add(operations, live)
     catalog.add(operations, live)

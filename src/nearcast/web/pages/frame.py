@@ -18,6 +18,7 @@ __all__ = ["PAGES", "counted", "frame", "heading"]
 
 PAGES = {
     "/": "Map",
+    "/dashboard": "Dashboard",
     "/topics": "Topics",
     "/moves": "Moves",
     "/plan": "Plan",
