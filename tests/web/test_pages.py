@@ -6,9 +6,10 @@ from typing import Any, cast
 
 from nearcast.protocol.data_cluster import DataClusterState, ProducerState
 from nearcast.web.client_positions import PlacedClient
-from nearcast.web.live import Live, Snapshot
+from nearcast.web.live import Live
 from nearcast.web.pages.catalog import producer_rows
 from nearcast.web.pages.map_page import map_options
+from nearcast.web.snapshot import Snapshot
 
 
 def producer(rows: int, results: int) -> DataClusterState:

@@ -10,9 +10,10 @@ from typing import Any, cast
 import pytest
 
 from nearcast.protocol.data_cluster import DataClusterState, ProducerState
-from nearcast.web.live import Live, Snapshot
+from nearcast.web.live import Live
 from nearcast.web.pages.dashboard import STATS, chart_options, stat_values
 from nearcast.web.panel_history import PANELS, PanelHistory, Reading
+from nearcast.web.snapshot import Snapshot
 
 GRAFANA = json.loads((Path(__file__).parents[2] / "deploy" / "grafana" / "nearcast.json").read_text())
 COUNTS = {"late": 0, "deferred": 0, "dead_letters": 0, "dropped": 0}

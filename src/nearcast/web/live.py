@@ -7,7 +7,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -16,29 +15,18 @@ from nearcast.errors import NearcastError
 from nearcast.nats.tasks import cancel_and_wait
 from nearcast.web.client_positions import ClientPositions
 from nearcast.web.panel_history import PERIOD, PanelHistory, Reading
+from nearcast.web.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from nearcast.protocol.data_cluster import DataClusterState
     from nearcast.web.operations import Operations
 
-__all__ = ["Live", "Snapshot"]
+__all__ = ["Live"]
 
 _log = logging.getLogger(__name__)
 _PERIOD = 1.0
 _CATALOG_PERIOD = 5.0
 _POINTS = 120  # of a topic's latency, one per period
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """number: grows with each. problem: why there is nothing new; the rest is then what was known before."""
-
-    number: int = 0
-    problem: str = "not asked yet"
-    status: dict[str, Any] = field(default_factory=dict)
-    sites: list[dict[str, Any]] = field(default_factory=list)
-    topics: list[dict[str, Any]] = field(default_factory=list)
-    moves: list[dict[str, Any]] = field(default_factory=list)
 
 
 class Live:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nearcast.protocol.data_cluster import DataClusterState
-    from nearcast.web.live import Snapshot
+    from nearcast.web.snapshot import Snapshot
 
 __all__ = ["PANELS", "PERIOD", "Panel", "PanelHistory", "Reading"]
 

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nearcast.web.client_positions import PlacedClient
-    from nearcast.web.live import Live, Snapshot
+    from nearcast.web.live import Live
+    from nearcast.web.snapshot import Snapshot
 
 __all__ = ["LABEL", "add", "map_options", "places"]
 

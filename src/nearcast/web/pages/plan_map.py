@@ -9,7 +9,7 @@ from nearcast.web.pages.frame import counted
 from nearcast.web.pages.map_page import LABEL, map_options, places
 
 if TYPE_CHECKING:
-    from nearcast.web.live import Snapshot
+    from nearcast.web.snapshot import Snapshot
 
 __all__ = ["plan_options"]
 
