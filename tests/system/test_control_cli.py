@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 
 from tests.system.control import coordinator
 from tests.system.test_cli import run, serving
 from tests.system.test_metrics import read as read_metrics
 
+from nearcast.cli import companions
 from nearcast.domain.topic import TopicSpec
 from nearcast.site.ports import free_ports
 
@@ -73,6 +75,26 @@ async def test_coordinator_run_leads_and_refuses_unknown_settings(city, tmp_path
         code, _, err = await run("coordinator", "run", "--url", c.url("cloud"), "--settings", str(settings))
         assert code == 2
         assert "leese is 1.0, an unknown key; allowed: period, lease" in err
+
+
+async def test_up_with_a_console_is_ready_when_a_coordinator_answers(city, tmp_path, monkeypatch):
+    """It was, a moment before: who typed a command then was told that no coordinator answers."""
+
+    @contextlib.asynccontextmanager
+    async def started(*arguments):
+        yield "Console: http://127.0.0.1:1"
+
+    async def start(deployment) -> str:
+        async with companions.running_companions(deployment, tmp_path, 0) as line:
+            return line
+
+    monkeypatch.setattr(companions, "_process", started)
+    async with city(names=("cloud",)) as c:
+        starting = asyncio.create_task(start(c.sites["cloud"].deployment))
+        await asyncio.sleep(2.5)  # a command waits for a second
+        assert not starting.done()
+        async with coordinator(c):
+            assert await starting == "Console: http://127.0.0.1:1"
 
 
 async def test_profiling_a_worker_goes_on_where_it_stopped(tmp_path):
