@@ -111,6 +111,16 @@ class DriverProcess:
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(self._command, stdout=log, stderr=log, start_new_session=True)
 
+    async def ready(self) -> None:
+        """Wait until Spark is up: a subscription waits for a minute, and a busy machine may take longer."""
+
+        def is_ready() -> bool:
+            assert self._process is not None
+            assert self._process.poll() is None, self._log.read_text()[-2000:]
+            return "Ready." in self._log.read_text()
+
+        await until(is_ready, "the driver", 400)
+
     def kill(self) -> None:
         assert self._process is not None
         with contextlib.suppress(ProcessLookupError):

@@ -33,10 +33,11 @@ from nearcast.nats.tasks import cancel_and_wait
 from nearcast.site.site import run_sites
 
 pytestmark = pytest.mark.xdist_group("spark")
+CHANNELS = ("of_kind", "by_period")
 KILLS = int(os.environ.get("NEARCAST_KILLS", "1"))
 
 
-@pytest.mark.timeout(300 + 200 * KILLS)  # each kill costs a start of Spark
+@pytest.mark.timeout(900 + 600 * KILLS)  # each kill costs a start of Spark
 @pytest.mark.parametrize("longest_in_driver", [4000, 0], ids=["driver", "executors"])
 async def test_every_result_comes_exactly_once(tmp_path: Path, longest_in_driver: int) -> None:
     deployment, rng = two_sites(tmp_path, secured=True), random.Random(11)
@@ -47,7 +48,7 @@ async def test_every_result_comes_exactly_once(tmp_path: Path, longest_in_driver
         await add_report_channels(deployment, read_credentials(auth.credentials_file("admin", "main")))
         driver = DriverProcess(write_configuration(deployment, tmp_path), longest_in_driver)
         async with nearcast.connect(deployment.sites[0].url, credentials=car) as client:
-            wanted = [(name, {"kind": kind}) for name in ("of_kind", "by_period") for kind in KINDS]
+            wanted = [(name, {"kind": kind}) for name in CHANNELS for kind in KINDS]
             inboxes: list[Inbox] = []
 
             async def load() -> None:
@@ -62,8 +63,13 @@ async def test_every_result_comes_exactly_once(tmp_path: Path, longest_in_driver
             def delivered() -> int:
                 return sum(len(inbox.rows) for inbox in inboxes)
 
+            def missing(channel: str) -> set[str]:
+                found = {row["id"] for inbox in inboxes if inbox.name == channel for row in inbox.rows}
+                return {record["id"] for record in fed} - found
+
             driver.start()
             try:
+                await driver.ready()
                 inboxes += await subscribe_all(client, wanted)
                 feeding = asyncio.create_task(load())
                 for _ in range(KILLS):
@@ -75,12 +81,12 @@ async def test_every_result_comes_exactly_once(tmp_path: Path, longest_in_driver
                 await cancel_and_wait(feeding)
                 # Records in flight when feeding was cancelled are fed as well; a last record marks the end.
                 await client.feed("reports", {"id": "end", "kind": "none"}, timeout=30)
-                await until(lambda: delivered() >= 2 * len(fed), "the end", 400)
+                await until(lambda: not any(map(missing, CHANNELS)), "the end", 400)
                 await asyncio.sleep(2)
                 assert await asyncio.to_thread(driver.stop) == 0
             finally:
                 driver.kill()
-    for name in ("of_kind", "by_period"):
+    for name in CHANNELS:
         ids = Counter(i for inbox in inboxes if inbox.name == name for i in inbox.ids)
         rows = Counter(row["id"] for inbox in inboxes if inbox.name == name for row in inbox.rows)
         assert max(ids.values()) == 1, "a result was delivered twice"

@@ -29,7 +29,7 @@ import nearcast
 from nearcast.site.ports import free_ports
 from nearcast.site.site import run_sites
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
 
 
 @contextlib.contextmanager
@@ -59,7 +59,7 @@ def spark_cluster(folder: Path, workers: int = 1, cores: int = 2) -> Iterator[st
 
 
 def wait_for(log: Path, words: str) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while words not in log.read_text():
         assert time.monotonic() < deadline, log.read_text()[-2000:]
         time.sleep(0.1)
@@ -78,6 +78,7 @@ async def test_executors_of_a_spark_cluster_read_match_and_publish(
             async with nearcast.connect(deployment.sites[0].url) as client:
                 driver.start()
                 try:
+                    await driver.ready()
                     inboxes = await subscribe_all(
                         client, [(name, {"kind": k}) for name in ("of_kind", "by_period") for k in KINDS]
                     )
