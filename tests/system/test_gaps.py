@@ -7,9 +7,11 @@ import json
 import sys
 from pathlib import Path
 
+import msgspec
 from tests.system.link import link_to
 
 import nearcast
+from nearcast.client.cursor import CursorState
 from nearcast.domain.topic import TopicSpec
 from nearcast.testing import RunningSites, until
 
@@ -111,6 +113,13 @@ asyncio.run(main())
 """
 
 
+def saved(cursor: Path, message_id: str) -> bool:
+    """Whether a cursor says that a message was read."""
+    if not cursor.exists():
+        return False
+    return message_id.encode() in msgspec.msgpack.decode(cursor.read_bytes(), type=CursorState).recent
+
+
 async def test_a_killed_subscriber_goes_on_at_its_cursor(city, tmp_path: Path) -> None:
     async with (
         city(TopicSpec("alert", replicas=("tokyo",), quorum=1), names=("tokyo",)) as c,
@@ -137,8 +146,7 @@ async def test_a_killed_subscriber_goes_on_at_its_cursor(city, tmp_path: Path) -
         reader = await start()
         first = await read(reader, set(sent))
         assert first == sent, "replay, the first time"
-        await until(lambda: (tmp_path / "cursor").exists())
-        await asyncio.sleep(1.0)  # the cursor is saved
+        await until(lambda: saved(tmp_path / "cursor", sent[-1]))
         reader.kill()
         await reader.wait()
         away = await publish(writer, "alert", range(50, 100))
