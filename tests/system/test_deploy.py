@@ -57,7 +57,8 @@ async def test_the_quick_start_works_as_it_is_written(tmp_path: Path) -> None:
         "mkdir -p /run/netns && mount -t tmpfs none /run/netns",
         *before,
         # The others start in the background; who types the last command comes later, too.
-        f"for n in $(seq 60); do {last} > sites.txt 2> sites.err && grep -q tokyo sites.txt && break; sleep 1; done",
+        f"for n in $(seq 60); do {last} > sites.txt 2> sites.err",
+        "grep -q tokyo sites.txt && grep -q cloud sites.txt && break; sleep 1; done",
         "cat sites.txt sites.err",
         f"ip netns exec tokyo {sys.executable} client.py",
         "kill $(jobs -p); wait",
@@ -68,7 +69,7 @@ async def test_the_quick_start_works_as_it_is_written(tmp_path: Path) -> None:
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, start_new_session=True,
     )  # fmt: skip
     try:
-        output, _ = await asyncio.wait_for(process.communicate(), 180)
+        output, _ = await asyncio.wait_for(process.communicate(), 270)
     finally:
         if process.returncode is None:
             os.killpg(process.pid, signal.SIGKILL)
