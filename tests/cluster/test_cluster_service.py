@@ -37,7 +37,7 @@ from nearcast.protocol.data_cluster import (
 )
 from nearcast.site.site import run_sites
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
 T = TypeVar("T")
 REPORTS = DatasetSpec("reports", "id STRING NOT NULL, kind STRING, severity INT", "fed.reports")
 OF_KIND = ChannelSpec("of_kind", "SELECT r.id FROM reports r WHERE r.kind = :kind", (Parameter("kind", "string"),))

@@ -27,7 +27,7 @@ from nearcast.nats.catalog import CHANNELS, SUBSCRIPTIONS
 from nearcast.nats.kv import BucketError
 from nearcast.site.site import run_sites
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
 
 
 @pytest.fixture

@@ -87,7 +87,7 @@ async def test_up_runs_the_example_and_stops_cleanly(tmp_path: Path) -> None:
         assert code == 2
         assert f"port {port} (clients) of 127.0.0.1 is in use by another program" in err
         assert "Traceback" not in err
-    assert not [child for child in children if child.is_running()]
+    assert not [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
 
 
 async def test_up_with_a_console(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ LOG = TopicSpec("log", replicas=("tokyo", "osaka", "cloud"), quorum=3)
 
 
 async def fill(client: nearcast.Client, topic: str, number: int) -> None:
-    receipts = [await client.publish_nowait(topic, {"n": n, "even": n % 2 == 0}) for n in range(number)]
+    receipts = [await client.publish_nowait(topic, {"n": n, "even": n % 2 == 0}, timeout=60) for n in range(number)]
     for receipt in receipts:
         await receipt
 

@@ -16,7 +16,7 @@ from nearcast.site.supervisor import SupervisedProcess
 from nearcast.testing import until
 
 
-@pytest.mark.timeout(30)  # interrupts a task that never waits; the others would not run any more
+@pytest.mark.timeout(120)  # interrupts a task that never waits; the others would not run any more
 async def test_a_client_that_moved_and_lost_its_broker_does_not_block_its_process(tmp_path: Path) -> None:
     port = free_ports()
     broker = SupervisedProcess(

@@ -26,7 +26,7 @@ ALERTS = TopicSpec("alerts", ("tokyo",), STORES, quorum=2)
 async def limit_messages(connection: Connection, size: int) -> None:
     """Stores refuse what is larger: as good as a link that swallows notifications, and lets marks pass."""
     for store in STORES:
-        stream = connection.jsm(prefix=f"$JS.{store}.API", timeout=5)
+        stream = connection.jsm(prefix=f"$JS.{store}.API", timeout=60)
         config: StreamConfig = (await stream.stream_info(subjects.stream_name("alerts"))).config
         config.max_msg_size = size
         await stream.update_stream(config)

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import pytest_asyncio
+from tests.system.worker_counts import stats_of_workers
 
 import nearcast
 from nearcast import ConnectionLostError, QuotaError
@@ -102,7 +103,7 @@ async def test_brokers_agree_with_the_table_of_roles(city: RunningSites) -> None
                     if not is_allowed(role, action, subject)
                 }
                 with contextlib.suppress(AssertionError):
-                    await until(lambda: set(connection.refusals.counts) == expected, 5)  # noqa: B023
+                    await until(lambda: set(connection.refusals.counts) == expected)  # noqa: B023
                 assert set(connection.refusals.counts) == expected, role
 
 
@@ -131,7 +132,7 @@ async def test_a_device_cannot_command_forge_register_or_listen(city: RunningSit
             await connection.subscribe_raw(subject, lambda *parts: None)
         expected = {f"publish {s}".lower() for s in attacks} | {f"subscription {s}".lower() for s in listens}
         with contextlib.suppress(AssertionError):
-            await until(lambda: set(connection.refusals.counts) == expected, 5)
+            await until(lambda: set(connection.refusals.counts) == expected)
         assert set(connection.refusals.counts) == expected
 
 
@@ -164,7 +165,7 @@ async def test_nobody_publishes_under_the_id_of_another_where_the_topic_names_it
                 assert (message.publisher, message.data) == ("bus1", {"n": 2})
             assert chat.forged == 1
         assert [message.data async for message in client.history("gps.@bus1")] == [{"n": 2}]
-    stats = await city.sites["edge"].worker_stats()
+    stats = await stats_of_workers(city.sites["edge"])
     assert sum(worker.forged for worker in stats) == 1
 
 
@@ -218,7 +219,7 @@ async def test_live_connections_of_a_revoked_user_close_at_every_site(city: Runn
             before = read_credentials(file)
             city.auth.revoke("thief")
             await push_accounts(city.auth, city.url("edge"))
-            await until(lambda: not near.is_connected and not far.is_connected, 15)
+            await until(lambda: not near.is_connected and not far.is_connected, 60)
             assert other.is_connected
     kept = city.folder / "thief.creds"
     kept.write_text(credentials_file(before.token, before.seed, before.ca))
@@ -281,7 +282,7 @@ async def test_new_certificates_and_accounts_are_taken_without_a_restart(city: R
         async def renewed() -> bool:
             return await _serial(city.url("edge"), city) != before
 
-        await until(renewed, 20)
+        await until(renewed, 60)
         assert connection.is_connected
     assert (site.broker.pid, site.store.pid) == pids
 
@@ -306,7 +307,7 @@ async def test_changes_are_audited_with_their_user(city: RunningSites) -> None:
         coordinator = Coordinator(connection, "cloud", CoordinatorSettings(period=0.5))
         running = asyncio.create_task(coordinator.run())
         try:
-            await asyncio.wait_for(coordinator.leading.wait(), 20)
+            await asyncio.wait_for(coordinator.leading.wait(), 60)
             await call_coordinator(admin, "topic", "add", {"spec": {"name": "news"}}, object)
             with pytest.raises(InputError):
                 await call_coordinator(admin, "topic", "add", {"spec": {"name": "news"}}, object)

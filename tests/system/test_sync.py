@@ -30,7 +30,7 @@ async def test_publish_subscribe_and_history(city) -> None:
         def script() -> None:
             with nearcast.sync.connect(c.url("tokyo"), name="script") as client:
                 assert (client.name, client.home) == ("script", "tokyo")
-                messages = client.subscribe("log", type=Reading, timeout=1)
+                messages = client.subscribe("log", type=Reading, timeout=5)
                 for n in range(3):
                     assert client.publish("log", {"n": n}).stores == ("tokyo",)
                 client.publish("log", "no reading")
@@ -84,7 +84,7 @@ async def test_mistakes_are_the_same_errors_and_a_closed_client_says_so(city) ->
                     except nearcast.NearcastError as refused:
                         errors.append(refused)
 
-                readings = client.subscribe("x", type=Reading, on_error=publish_again, timeout=1)
+                readings = client.subscribe("x", type=Reading, on_error=publish_again, timeout=5)
                 client.publish("x", "no reading")
                 assert list(readings) == []
                 assert "cannot be used in its own callback" in str(errors[0])
