@@ -54,3 +54,18 @@ def test_a_single_pair_stays_undecided_and_a_search_can_be_given_up() -> None:
     found = isolate(["k0"], [0], Evaluations({"k0"}, set()), lambda: True)
     assert found.undecided == {"k0": "division by zero"}
     assert isolate(KEYS, ROWS, Evaluations({"k0"}, set()), lambda: False).given_up == "division by zero"
+
+
+@pytest.mark.parametrize("failing", range(14))
+def test_what_fails_for_a_moment_is_nobodys_fault(failing: int) -> None:
+    """A disk that was full, an executor that was lost: all evaluations fail, and then none. (If that happens while the
+    suspect is compared with others, it may be blamed.)"""
+    evaluations = Evaluations(set(), set())
+
+    def evaluate(keys: Sequence[str], rows: Sequence[int]) -> Pairs | EvaluationFailure:
+        evaluated = evaluations(keys, rows)
+        return EvaluationFailure("no space left") if evaluations.count <= failing else evaluated
+
+    found = isolate(KEYS, ROWS, evaluate, lambda: True)
+    assert (found.subscriptions, found.records, found.given_up) == ({}, {}, "")
+    assert found.result == {(key, row) for key in KEYS for row in ROWS}

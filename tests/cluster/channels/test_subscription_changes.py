@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from nearcast.cluster.channels import channel_shape, delta_plans, failing_channels
+from nearcast.cluster.channels.failing_channels import NewRecords
 from nearcast.cluster.channels.matching import Matcher
 from nearcast.cluster.channels.query_validation import validate_query
 from nearcast.cluster.channels.running_channel import RunningChannel
@@ -247,3 +249,24 @@ def test_one_that_fails_is_taken_out_wherever_it_is(
     bench.matcher.remove(one)
     bench.channels.remove(one)
     assert batch(6) == [("two", "a")]
+
+
+def test_without_its_new_records_a_batch_is_not_answered(spark: SparkSession, tmp_path: Path) -> None:
+    """Files of a long micro-batch that cannot be read are not the channel's fault, and its results must not be missing:
+    the batch fails, and is repeated."""
+    bench = Bench(spark, tmp_path / "warehouse")
+    channel = bench.channel("a", EQUAL)
+    bench.matcher.change(channel, {"k": {"kind": "fire"}})
+    records = pa.Table.from_pylist(bench.records(random.Random(1)), bench.table.arrow)
+    file = tmp_path / "batch.parquet"
+    pq.write_table(records, file)
+    frame = bench.table.read([str(file)])
+    view_of = {"reports": bench.views.part("reports", "batch", frame)}
+    new = NewRecords("reports", bench.table.schema, frame.toArrow)
+    expected = bench.matcher.match([channel], view_of, new)
+    file.rename(tmp_path / "away.parquet")
+    with pytest.raises(Exception, match=r"batch\.parquet"):
+        bench.matcher.match([channel], view_of, new)
+    assert (channel.problem, channel.off, bench.matcher.faults.take()) == ("", {}, [])
+    (tmp_path / "away.parquet").rename(file)
+    assert bench.matcher.match([channel], view_of, new) == expected

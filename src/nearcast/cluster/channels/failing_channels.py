@@ -60,8 +60,11 @@ class FailingChannels:
             channel.failures += 1
             reason = error_line(error)
             broken = self._unreadable(channel, view_of)
+            if broken and (not channel.validated.spec.continuous or (new is not None and broken == new.dataset)):
+                raise  # without the new records nothing is answered: the same batch or execution is repeated
             if broken:  # not the channel's fault: it is evaluated again with the next batch
-                self._faults.add(ChannelFault(channel.name, f"{broken}: {reason}", off=False))
+                fault = f"dataset {broken} cannot be read: {reason}"
+                self._faults.add(ChannelFault(channel.name, fault, off=False))
             elif isinstance(error, EvaluationError):
                 self._switch_off(channel, reason)
             else:
@@ -141,5 +144,5 @@ class FailingChannels:
                 self._spark.table(view_of[dataset]).count()
             except Exception as error:
                 self._evaluation.check_running(error)
-                return f"dataset {dataset} cannot be read"
+                return dataset
         return ""

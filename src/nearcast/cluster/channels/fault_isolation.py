@@ -1,7 +1,8 @@
 """Finds which subscriptions or records make a channel's evaluation fail, so that all others keep their results.
 
 An evaluation of some subscriptions against some records either succeeds or fails as a whole. Bisecting finds one
-failing pair in about log2(subscriptions) + log2(records) evaluations; a few samples tell whose fault it is.
+failing pair in about log2(subscriptions) + log2(records) evaluations; a few samples tell whose fault it is. What fails
+for a moment only, as on a machine without memory or disk, is nobody's fault.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ def isolate(
     """Evaluate these subscriptions (by key) against these records (by position) without those that are at fault."""
     found: Isolation[T] = Isolation()
     keys, rows = list(keys), list(rows)
+    in_company = 0
     while keys and rows:
         outcome = evaluate(keys, rows)
         if not isinstance(outcome, EvaluationFailure):
@@ -62,13 +64,17 @@ def isolate(
         row = _first_failing(rows, partial(_fails_with, evaluate, key))
         alone = evaluate([key], [row])
         if not isinstance(alone, EvaluationFailure):
-            # It fails in company only, as some plans do: nothing to take out.
-            found.given_up = outcome.reason
-            return found
+            in_company += 1
+            if in_company > 1:  # as some plans do: nothing to take out
+                found.given_up = outcome.reason
+                return found
+            continue  # or it failed for a moment only
         other_rows = [other for other in _sample(rows) if other != row]
         other_keys = [other for other in _sample(keys) if other != key]
         key_fails = sum(isinstance(evaluate([key], [other]), EvaluationFailure) for other in other_rows)
         row_fails = sum(isinstance(evaluate([other], [row]), EvaluationFailure) for other in other_keys)
+        if not isinstance(evaluate([key], [row]), EvaluationFailure):
+            continue  # it does not fail any more
         if not other_rows and not other_keys:
             found.undecided[key] = alone.reason
             keys.remove(key)
