@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
+import urllib.error
+import urllib.request
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -39,9 +42,19 @@ async def test_the_demo_accounts_for_every_message_and_clears_up(
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     async with running_demo("--duration", "6", "--act", "5", "--no-distance") as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        link = ""
+        while b"Act 5: " not in (line := await process.stdout.readline()):
+            assert line, f"it ended before its story began: {(await process.stderr.read()).decode()}"
+            link = line.decode().split("Console: ")[1].split()[0] if b"Console: " in line else link
+        address, secret = link.split("/login#link=")
+        assert await asyncio.to_thread(logged_in, address, secret) == ("admin", "operator")
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            await asyncio.to_thread(logged_in, address, "guessed")
         out, err = (text.decode() for text in await process.communicate())
+    out = line.decode() + out
     assert process.returncode == 0, out + err
-    assert "Console: http://127.0.0.1:" in out
     assert "Act 5: A latecomer" in out
     assert "alerts of 5 zones" in out
     assert "Nothing was lost, nothing came twice." in out
@@ -69,6 +82,15 @@ async def test_ctrl_c_in_the_middle_leaves_nothing_behind(tmp_path: Path, monkey
     assert [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE] == []
     assert [name for name in namespaces if (NAMESPACES / name).exists()] == []
     assert os.listdir(tmp_path) == ["nearcast-demo-logs"]
+
+
+def logged_in(address: str, link: str) -> tuple[str, str]:
+    """Who is logged in by the link of a console, and in which role."""
+    headers = {"content-type": "application/json"}
+    request = urllib.request.Request(f"{address}/api/v1/login/link", json.dumps({"link": link}).encode(), headers)
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        told = json.loads(answer.read())
+    return told["user"], told["role"]
 
 
 def namespaces_of(processes: list[psutil.Process]) -> list[str]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
+from nearcast.auth.auth_folder import AuthFolder
 from nearcast.errors import InputError
-from nearcast.web.access import check_access
+from nearcast.nats.identity.credentials import read_credentials
+from nearcast.web.access import check_access, check_link
 from nearcast.web.changes import Changes
 from nearcast.web.guard import PUBLIC, Guard
 from nearcast.web.login_sessions import LoginSession, LoginSessions
@@ -183,3 +186,17 @@ async def test_a_reader_changes_nothing() -> None:
     ):
         with pytest.raises(ForbiddenError, match="eve is a reader and may change nothing; allowed: role operator"):
             await change
+
+
+def test_a_link_that_logs_in_is_for_loopback_and_for_who_may_log_in(tmp_path: Path) -> None:
+    auth = AuthFolder.create(tmp_path / "auth")
+    users = {role: read_credentials(auth.add_user(role, f"a-{role}")) for role in ("operator", "reader", "console")}
+    for role in ("operator", "reader"):
+        check_link("127.0.0.1", users[role])
+    for host, credentials, said in (
+        ("0.0.0.0", users["operator"], "--host is '0.0.0.0'; a link that logs in is for loopback only"),
+        ("127.0.0.1", None, "--link needs credentials"),
+        ("127.0.0.1", users["console"], "a-console has role console; allowed: operator and reader"),
+    ):
+        with pytest.raises(InputError, match=said):
+            check_link(host, credentials)

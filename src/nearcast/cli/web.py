@@ -33,6 +33,14 @@ def command(
             help="On loopback, with credentials: whoever reaches it acts as their user, without a login.",
         ),
     ] = False,
+    link: Annotated[
+        bool,
+        typer.Option(
+            "--link",
+            help="On loopback, with credentials: print a link that logs in as their user, until the console ends.",
+        ),
+    ] = False,
+    secret: Annotated[str, typer.Option(envvar="NEARCAST_CONSOLE_LINK", hidden=True, help="Of the link.")] = "",
     inherited: Annotated[
         int | None,
         typer.Option(
@@ -45,6 +53,7 @@ def command(
     Example: nearcast web, then open http://127.0.0.1:8600
     """
     import asyncio
+    import secrets
     import socket
 
     from nearcast.web.access import ServerTls
@@ -59,12 +68,15 @@ def command(
         typer.echo(f"Console: {listening.address}  REST: {listening.address}/api/v1/openapi.json")
         if listening.metrics:
             typer.echo(f"Metrics: {listening.metrics}")
-        if listening.login:
+        if listening.link:
+            typer.echo(f"Log in with this link: {listening.link}")
+        elif listening.login:
             typer.echo("Log in with the credentials of an operator or a reader.")
         typer.echo("Ready. Stop with Ctrl-C.")
 
+    opened = (secret or secrets.token_urlsafe(24)) if link else ""
     listener = socket.socket(fileno=inherited) if inherited is not None else None
     try:
-        asyncio.run(serve(url, ListenOptions(host, port, listener, tls, not no_login, metrics), ready))
+        asyncio.run(serve(url, ListenOptions(host, port, listener, tls, not no_login, metrics, opened), ready))
     except KeyboardInterrupt:  # uvicorn raises the signal again once it has stopped
         typer.echo("Stopped.")

@@ -6,10 +6,15 @@ import ipaddress
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nearcast.errors import InputError
+from nearcast.nats.identity.tokens import tagged_role
 
-__all__ = ["LOOPBACK_NAMES", "ServerTls", "check_access"]
+if TYPE_CHECKING:
+    from nearcast.nats.identity.credentials import Credentials
+
+__all__ = ["LOOPBACK_NAMES", "ServerTls", "check_access", "check_link"]
 
 LOOPBACK_NAMES = ["localhost", "127.0.0.1", "[::1]"]  # another name in the request: a page of another site asks
 
@@ -44,6 +49,17 @@ def check_access(host: str, *, login: bool, tls: bool) -> None:
     missing = [] if login else ["credentials (NEARCAST_CREDS) for a login"]
     missing += [] if tls else ["--certificate and --key for TLS"]
     raise InputError(f"--host is {host!r}; beyond loopback the console needs {' and '.join(missing)}")
+
+
+def check_link(host: str, credentials: Credentials | None) -> None:
+    """Refuse a link that logs in where it would not work, or could be used by other machines."""
+    if not _is_loopback(host):
+        raise InputError(f"--host is {host!r}; a link that logs in is for loopback only")
+    if credentials is None:
+        raise InputError("--link needs credentials (NEARCAST_CREDS) of an operator or a reader, and a login")
+    role = tagged_role(credentials.claims.nats.get("tags", []))
+    if role not in ("operator", "reader"):
+        raise InputError(f"--link: {credentials.user} has role {role or 'none'}; allowed: operator and reader")
 
 
 def _is_loopback(host: str) -> bool:

@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 
 __all__ = ["PUBLIC", "Guard", "cookie_name", "session_secret"]
 
-PUBLIC = frozenset({"/health", "/login", "/login.js", "/logout", "/api/v1/login", "/api/v1/login/challenge"})
+PUBLIC = frozenset(
+    {
+        "/health", "/login", "/login.js", "/logout", "/api/v1/login", "/api/v1/login/challenge", "/api/v1/login/link",
+    }
+)  # fmt: skip
 """What is served to everybody."""
 _NOT_LOGGED_IN = "not logged in; log in at /login, or send a token of `nearcast auth login` as bearer"
 _HEADERS = {

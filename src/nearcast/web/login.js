@@ -49,6 +49,21 @@ async function logIn(text) {
   await ask("/api/v1/login", {id: begun.id, signature, cookie: true});
 }
 
+// A link that the console printed has its secret behind the #, which browsers do not send by themselves.
+async function followLink() {
+  const link = location.hash.match(/^#link=(.+)$/);
+  if (!link) return;
+  history.replaceState(null, "", "/login");
+  try {
+    await ask("/api/v1/login/link", {link: link[1], cookie: true});
+    location.replace("/");
+  } catch (error) {
+    problem.textContent = error.message;
+  }
+}
+
+window.addEventListener("hashchange", followLink);
+followLink();
 form.addEventListener("submit", async event => {
   event.preventDefault();
   problem.textContent = "";

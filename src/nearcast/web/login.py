@@ -10,7 +10,7 @@ from fastapi.responses import HTMLResponse, PlainTextResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from nearcast.web.guard import cookie_name, session_secret
-from nearcast.web.login_sessions import LoginSessions
+from nearcast.web.login_sessions import LoginSession, LoginSessions
 from nearcast.web.users import ConsoleUser, current_user
 
 __all__ = ["add_health", "add_login"]
@@ -35,6 +35,14 @@ class LoginEnd(BaseModel):
     model_config = ConfigDict(extra="forbid")
     id: str = Field(min_length=1, max_length=100)
     signature: str = Field(min_length=1, max_length=200)
+    cookie: bool = False
+
+
+class LoginByLink(BaseModel):
+    """link: the secret of the link that the console printed. cookie: for a browser, which is not told the token."""
+
+    model_config = ConfigDict(extra="forbid")
+    link: str = Field(min_length=1, max_length=200)
     cookie: bool = False
 
 
@@ -68,22 +76,19 @@ def add_login(app: FastAPI, sessions: LoginSessions) -> None:
     @app.post("/api/v1/login/challenge", responses=responses, tags=["login"])
     async def challenge(login: LoginBegin, request: Request) -> dict[str, str]:
         """Begin a login: what the key of the user is to sign within ten seconds."""
-        address = request.client.host if request.client is not None else ""
-        identity, nonce = await sessions.challenge(login.token, address)
+        identity, nonce = await sessions.challenge(login.token, _address(request))
         return {"id": identity, "challenge": nonce}
 
     @app.post("/api/v1/login", responses=responses, tags=["login"])
     async def end_login(login: LoginEnd, request: Request, response: Response) -> dict[str, str]:
         """End a login: a token to send as bearer, good for twelve hours at most."""
-        session = await sessions.login(login.id, login.signature)
-        told = {"user": session.user.name, "role": session.user.role}
-        if not login.cookie:
-            return {**told, "token": session.secret}
-        scheme = request.url.scheme
-        response.set_cookie(
-            cookie_name(scheme), session.secret, httponly=True, samesite="strict", secure=scheme == "https", path="/"
-        )
-        return told
+        return _told(await sessions.login(login.id, login.signature), login.cookie, request, response)
+
+    @app.post("/api/v1/login/link", responses=responses, tags=["login"])
+    async def login_by_link(login: LoginByLink, request: Request, response: Response) -> dict[str, str]:
+        """Log in by the link of `nearcast web --link`: a token as after any login."""
+        session = await sessions.login_by_link(login.link, _address(request))
+        return _told(session, login.cookie, request, response)
 
     @app.get("/api/v1/session", tags=["login"])
     async def session(user: Annotated[ConsoleUser, Depends(current_user)]) -> dict[str, str]:
@@ -103,3 +108,19 @@ def add_login(app: FastAPI, sessions: LoginSessions) -> None:
         response.delete_cookie(
             cookie_name(scheme), httponly=True, samesite="strict", secure=scheme == "https", path="/"
         )
+
+
+def _address(request: Request) -> str:
+    return request.client.host if request.client is not None else ""
+
+
+def _told(session: LoginSession, cookie: bool, request: Request, response: Response) -> dict[str, str]:
+    """What who has logged in is told; a browser keeps the session's secret as a cookie."""
+    told = {"user": session.user.name, "role": session.user.role}
+    if not cookie:
+        return {**told, "token": session.secret}
+    scheme = request.url.scheme
+    response.set_cookie(
+        cookie_name(scheme), session.secret, httponly=True, samesite="strict", secure=scheme == "https", path="/"
+    )
+    return told

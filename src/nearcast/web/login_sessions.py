@@ -26,6 +26,7 @@ from nearcast.web.users import ConsoleUser
 
 if TYPE_CHECKING:
     from nearcast.nats.identity.credentials import Credentials
+    from nearcast.nats.identity.tokens import Claims
 
 __all__ = ["LoginError", "LoginSession", "LoginSessions"]
 
@@ -63,10 +64,13 @@ class _Challenge:
 
 
 class LoginSessions:
-    """Of the users that one broker knows, of the tenant of these credentials, in the roles operator and reader."""
+    """Of the users that one broker knows, of the tenant of these credentials, in the roles operator and reader.
 
-    def __init__(self, url: str, own: Credentials, clock: Callable[[], float] = time.monotonic) -> None:
-        self._url, self._own, self._clock = url, own, clock
+    link: a secret that lets in whoever shows it as the user of these credentials; none without it.
+    """
+
+    def __init__(self, url: str, own: Credentials, clock: Callable[[], float] = time.monotonic, link: str = "") -> None:
+        self._url, self._own, self._clock, self._link = url, own, clock, link
         self._account = own.claims.nats.get("issuer_account")
         self._limits = LoginLimits(clock)
         self._challenges: dict[str, _Challenge] = {}
@@ -123,7 +127,24 @@ class LoginSessions:
                 await begun.opening.result().close()
             raise
         self._limits.succeed(begun.address)
-        return self._open(begun, connection)
+        return self._open(begun.credentials.claims, connection, begun.address, begun.over)
+
+    async def login_by_link(self, secret: str, address: str) -> LoginSession:
+        """The session of the console's own user, for whoever shows the secret of its link; or a LoginError."""
+        self._limits.begin(address)
+        shown, own = secret.encode(errors="replace"), self._link.encode()
+        if not own or not secrets.compare_digest(shown, own):
+            raise LoginError("this is not the link of this console, which makes a new one whenever it is started")
+        over = asyncio.Event()
+
+        async def lost() -> None:
+            over.set()
+
+        connection = await open_connection(
+            [self._url], name="nearcast-web-user", timeout=_SIGN_LIMIT, credentials=self._own, on_disconnect=lost
+        )
+        self._limits.succeed(address)
+        return self._open(self._own.claims, connection, address, over)
 
     def find(self, secret: str) -> LoginSession | None:
         """The session that somebody shows, if it has not ended."""
@@ -177,8 +198,7 @@ class LoginSessions:
         if begun is not None and not begun.opening.cancelled():
             begun.opening.exception()  # retrieved: nobody waits for it any more
 
-    def _open(self, begun: _Challenge, connection: Connection) -> LoginSession:
-        claims = begun.credentials.claims
+    def _open(self, claims: Claims, connection: Connection, address: str, over: asyncio.Event) -> LoginSession:
         user = ConsoleUser(claims.name, tagged_role(claims.nats["tags"]), connection, logged_in=True)
         own = [session for session in self._sessions.values() if session.user.name == user.name]
         for session in own[: len(own) + 1 - _MOST_OF_A_USER]:  # the oldest first
@@ -186,7 +206,7 @@ class LoginSessions:
         if len(self._sessions) >= _MOST_SESSIONS:
             self._closing.spawn(connection.close(), name="logout")
             raise NearcastError(f"{_MOST_SESSIONS} sessions are open; somebody must log out first")
-        session = LoginSession(secrets.token_urlsafe(32), user, self._clock() + _LIFETIME, begun.address, begun.over)
+        session = LoginSession(secrets.token_urlsafe(32), user, self._clock() + _LIFETIME, address, over)
         self._sessions[session.secret] = session
-        _log.info("%s (%s) logged in from %s", user.name, user.role, begun.address)
+        _log.info("%s (%s) logged in from %s", user.name, user.role, address)
         return session

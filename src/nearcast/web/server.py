@@ -22,7 +22,7 @@ from nearcast.nats.connection import open_connection
 from nearcast.nats.identity.credentials import given_credentials
 from nearcast.nats.tasks import cancel_and_wait
 from nearcast.site.ports import port_problem
-from nearcast.web.access import LOOPBACK_NAMES, ServerTls, check_access
+from nearcast.web.access import LOOPBACK_NAMES, ServerTls, check_access, check_link
 from nearcast.web.guard import Guard
 from nearcast.web.live import Live
 from nearcast.web.login import add_health, add_login
@@ -47,6 +47,7 @@ _METRICS = "127.0.0.1:9484"
 class ListenOptions:
     """listener: a listening socket instead of host and port. login: asked for wherever there are credentials.
 
+    link: on loopback, the secret of a link that lets in whoever opens it, as the user of the credentials.
     metrics: HOST:PORT of a listener for Prometheus alone, which has no session; where there is no login none is needed.
     """
 
@@ -56,15 +57,17 @@ class ListenOptions:
     tls: ServerTls | None = None
     login: bool = True
     metrics: str = ""
+    link: str = ""
 
 
 @dataclass(frozen=True)
 class Listening:
-    """Where the console is, and its metrics if that is elsewhere. login: whether there is one."""
+    """Where the console is, and its metrics if that is elsewhere. login: whether there is one. link: that logs in."""
 
     address: str
     metrics: str
     login: bool
+    link: str = ""
 
 
 async def serve(url: str, listen: ListenOptions, ready: Callable[[Listening], None]) -> None:
@@ -73,13 +76,15 @@ async def serve(url: str, listen: ListenOptions, ready: Callable[[Listening], No
     credentials = given_credentials()
     login = listen.login and credentials is not None
     check_access(host, login=login, tls=listen.tls is not None)
+    if listen.link:
+        check_link(host, credentials if login else None)
     if listen.tls is not None:
         listen.tls.check()
     if listen.listener is None and listen.port and (problem := port_problem(host, listen.port)):
         raise InputError(f"--port {listen.port} of {host} {problem}")
     connection = await open_connection([url], name="nearcast-web", timeout=10, credentials=credentials)
     try:
-        sessions = LoginSessions(url, credentials) if login and credentials is not None else None
+        sessions = LoginSessions(url, credentials, link=listen.link) if login and credentials is not None else None
         operations = Operations(connection)
         state = Live(operations)
         await state.positions.follow(connection)
@@ -106,7 +111,8 @@ async def serve(url: str, listen: ListenOptions, ready: Callable[[Listening], No
             listening = listen.listener or server.servers[0].sockets[0]
             shown = f"[{host}]" if ":" in host else host
             address = f"http{'s' if listen.tls else ''}://{shown}:{listening.getsockname()[1]}"
-            ready(Listening(address, scraped, login))
+            link = f"{address}/login#link={listen.link}" if listen.link else ""
+            ready(Listening(address, scraped, login, link))
             await serving
     finally:
         await connection.close()

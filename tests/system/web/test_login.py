@@ -7,17 +7,26 @@ import base64
 import http.client
 import json
 import time
+import urllib.error
+import urllib.request
 from typing import Any
 
 import pytest
+from tests.system.web.console_process import console_process
 from tests.system.web.secured import SecuredConsole
 
 from nearcast.auth.certificates import make_certificate
 from nearcast.auth.push import push_accounts
+from nearcast.domain.dataset import DatasetSpec
+from nearcast.nats import subjects
+from nearcast.nats.connection import open_connection
 from nearcast.nats.identity.keys import new_key, read_key
+from nearcast.nats.rpc import Endpoint, Server
+from nearcast.protocol.data_cluster import ColumnsCheck
 from nearcast.testing import until
 
 LIMIT = 60.0
+CALLS = {"name": "calls", "schema": "id STRING", "source": "fed.calls"}
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.xdist_group("secured console")]
 
 
@@ -66,6 +75,14 @@ async def test_an_operator_changes_what_a_reader_only_sees(secured_console: Secu
         ("POST", "/api/v1/topics/gps.*/move", {"to": ["cloud"]}),
         ("POST", "/api/v1/clients/car7/move", {"to": ["cloud"]}),
         ("PUT", "/api/v1/announcement", {"text": "hello"}),
+        ("POST", "/api/v1/datasets", CALLS),
+        ("DELETE", "/api/v1/datasets/calls", None),
+        ("POST", "/api/v1/datasets/calls/columns", {"columns": "note STRING"}),
+        ("PUT", "/api/v1/datasets/calls/records", {"records": []}),
+        ("POST", "/api/v1/channels", {"name": "all_calls", "query": "SELECT id FROM calls"}),
+        ("DELETE", "/api/v1/channels/all_calls", None),
+        ("POST", "/api/v1/channels/all_calls/test", {}),
+        ("POST", "/api/v1/channels/all_calls/replay", {"since": 0}),
     ]
     for method, path, body in attempts:
         refused = await web.ask(method, path, body, token=reader)
@@ -80,6 +97,41 @@ async def test_an_operator_changes_what_a_reader_only_sees(secured_console: Secu
     noted = {(entry["action"], entry["who"]) for entry in json.loads(out)}
     assert {("plan execute", "ada"), ("topic add", "ada"), ("topic rm", "ada")} <= noted
     assert not {who for _, who in noted} & {"eve", "console", "web"}
+
+
+async def test_an_operator_adds_datasets_as_itself(secured_console: SecuredConsole) -> None:
+    """The data cluster is played by the test, with the credentials of one."""
+    web, operator = secured_console, await secured_console.token("ada")
+    refused = await web.ask("POST", "/api/v1/datasets", CALLS, token=operator)
+    assert (refused.status, "no data cluster answers" in refused.body) == (409, True)
+    connection = await open_connection([web.url_of_broker], name="cluster", credentials=web.credentials("cluster"))
+
+    async def columns(request: ColumnsCheck) -> str:
+        return f"{request.dataset.schema}, {request.columns}"
+
+    async def dataset(request: DatasetSpec) -> str:
+        return ""
+
+    played: dict[str, tuple[Any, Any]] = {
+        "check-dataset": (DatasetSpec, dataset),
+        "check-columns": (ColumnsCheck, columns),
+    }
+    server = Server(connection, [Endpoint(verb, subjects.data_cluster(verb), *one) for verb, one in played.items()])
+    await server.start()
+    try:
+        added = await web.ask("POST", "/api/v1/datasets", CALLS, token=operator)
+        assert added.status == 201, added.body
+        altered = await web.ask("POST", "/api/v1/datasets/calls/columns", {"columns": "note STRING"}, token=operator)
+        assert altered.json["schema"] == "id STRING, note STRING"
+        assert (await web.ask("DELETE", "/api/v1/datasets/calls", token=operator)).status == 204
+    finally:
+        await server.stop()
+        await connection.close()
+    noted = (await web.ask("GET", "/api/v1/audit", token=operator)).json
+    own = [(entry["action"], entry["who"]) for entry in noted if entry["what"] == "calls"]
+    assert own == [("dataset add", "ada"), ("dataset alter", "ada"), ("dataset rm", "ada")]
+    sessions = (await web.ask("GET", "/api/v1/sessions", token=operator)).json
+    assert {"user": "ada", "role": "operator", "address": "127.0.0.1"} in sessions
 
 
 async def test_dead_letters_are_retried_and_noted_as_the_user(secured_console: SecuredConsole) -> None:
@@ -250,3 +302,39 @@ async def test_beyond_loopback_login_and_tls_are_needed(secured_console: Secured
     wrong = ("--certificate", str(web.tls / "cloud.pem"), "--key", str(web.tls / "edge.key"))
     code, _, err = await web.run("web", *wrong, user="console")
     assert (code, "are no certificate and its key" in err) == (2, True)
+
+
+async def test_a_link_logs_in_as_the_user_of_the_console(secured_console: SecuredConsole) -> None:
+    web = secured_console
+    async with console_process("--url", web.url_of_broker, "--link", **web.environment("ada")) as said:
+        address, (line,) = said[0].split()[1], [line for line in said if "#link=" in line]
+        assert line.startswith(f"Log in with this link: {address}/login#link=")
+        link = line.strip().rpartition("=")[2]
+        assert len(link) >= 32
+        code, _ = await post(f"{address}/api/v1/login/link", {"link": f"{link}x"})
+        assert code == 401
+        code, told = await post(f"{address}/api/v1/login/link", {"link": link})
+        assert (code, told["user"], told["role"]) == (200, "ada", "operator")
+        bearer = {"authorization": f"Bearer {told['token']}"}
+        assert (await post(f"{address}/api/v1/plans", {}, bearer))[0] == 201
+        assert (await post(f"{address}/api/v1/plans", {}, {"authorization": f"Bearer {link}"}))[0] == 401
+        for _ in range(9):  # ten may fail a minute
+            code, _ = await post(f"{address}/api/v1/login/link", {"link": "guessed"})
+            assert code == 401
+        assert (await post(f"{address}/api/v1/login/link", {"link": link}))[0] == 429
+    assert (await web.ask("POST", "/api/v1/login/link", {"link": link}, source="127.0.0.9")).status == 401
+    code, _, err = await web.run("web", "--link", "--url", web.url_of_broker)
+    assert (code, "--link needs credentials" in err) == (2, True), err
+
+
+async def post(url: str, body: Any, headers: dict[str, str] | None = None) -> tuple[int, Any]:
+    def ask() -> tuple[int, Any]:
+        given = {"content-type": "application/json", **(headers or {})}
+        request = urllib.request.Request(url, json.dumps(body).encode(), given)
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return answer.status, json.loads(answer.read())
+        except urllib.error.HTTPError as error:
+            return error.code, json.loads(error.read())
+
+    return await asyncio.to_thread(ask)

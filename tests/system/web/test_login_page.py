@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, Page
 from tests.system.web.browser import NEEDS_CHROMIUM, VIEWS, fits, opened, screenshot
+from tests.system.web.console_process import console_process
 from tests.system.web.secured import SecuredConsole
 
 from nearcast.auth.push import push_accounts
@@ -116,3 +117,23 @@ async def test_an_open_page_of_a_revoked_user_is_closed(secured_console: Secured
         await push_accounts(web.auth, web.url_of_broker)
         await page.get_by_role("heading", name="Log in").wait_for()
         assert page.url == f"{web.url}/login"
+
+
+async def test_the_link_that_was_printed_opens_the_console(secured_console: SecuredConsole, chromium: Browser) -> None:
+    web = secured_console
+    async with console_process("--url", web.url_of_broker, "--link", **web.environment("ada")) as said:
+        (line,) = [line for line in said if "#link=" in line]
+        link = line.split()[-1]
+        for width, dark in VIEWS:
+            async with opened(chromium, width, dark, REFUSED) as page:
+                await page.goto(f"{link}x")
+                await page.get_by_role("alert").filter(has_text="not the link of this console").wait_for()
+                await screenshot(page, f"login-link-refused-{width}")
+                await page.goto(link)
+                await page.get_by_role("heading", name="Map", exact=True).wait_for()
+                await page.get_by_text("ada, operator").wait_for()
+                assert "link" not in page.url
+                (cookie,) = await page.context.cookies()
+                assert (cookie["name"], cookie["httpOnly"], cookie["sameSite"]) == ("nearcast", True, "Strict")
+                await page.get_by_role("button", name="Log out").click()
+                await page.get_by_role("heading", name="Log in").wait_for()

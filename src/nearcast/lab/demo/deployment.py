@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -20,6 +21,7 @@ from nearcast.config.deployment_file import read_configuration, read_sites
 from nearcast.lab.chaos.deployment import toml_fields
 from nearcast.lab.chaos.services import NodeService
 from nearcast.lab.demo.city import CLOUD, COORDINATOR_SETTINGS, ZONES
+from nearcast.lab.demo.console_announcements import ConsoleAnnouncements
 from nearcast.lab.demo.data_cluster import READY
 from nearcast.lab.scenarios.processes import BACKGROUND, NodeProcess, NodeProcesses, node_processes
 from nearcast.nats.connection import Connection, open_connection
@@ -55,7 +57,8 @@ class CityDeployment:
         self._first: dict[str, int] = {}  # the process that each site was started with last
         self._listener: socket.socket | None = None
         self.auth = AuthFolder(folder / "auth")
-        self.console = ""
+        self.console, self._link = "", secrets.token_urlsafe(24)
+        self.announcements: ConsoleAnnouncements | None = None
         self.data_cluster: asyncio.Task[None] | None = None
 
     def url(self, site: str) -> str:
@@ -175,14 +178,16 @@ class CityDeployment:
         except OSError:
             self._listener.bind(("127.0.0.1", 0))
         self._listener.listen()
-        self.console = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        self._say(f"Console: {self.console}  (it answers once the sites are up)")
+        address = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.announcements = ConsoleAnnouncements(address, self._link)
+        self.console = f"{address}/login#link={self._link}"
+        self._say(f"Console: {self.console}  (this link logs in; it answers once the sites are up)")
 
     async def _console(self, number: int) -> NodeProcess:
         assert self._listener is not None
         descriptor = self._listener.fileno()
-        arguments = ("web", "--no-login", "--url", self.url(CLOUD), "--socket", str(descriptor))
-        credentials = {VARIABLE: str(self._user("admin"))}
+        arguments = ("web", "--link", "--url", self.url(CLOUD), "--socket", str(descriptor))
+        credentials = {VARIABLE: str(self._user("admin")), "NEARCAST_CONSOLE_LINK": self._link}
         return await self._processes.nearcast(
             CLOUD, f"console.{number}", *arguments, environment=credentials, descriptors=[descriptor]
         )

@@ -70,7 +70,7 @@ async def run_demo(options: DemoOptions, say: Say, done: Callable[[DemoResult], 
         account = await story.play(options.acts)
         done(DemoResult(account, tuple(story.moves), nodes.emulated, story.problem))
         if options.keep:
-            say(f"The city stays up: {deployment.console}. Stop with Ctrl-C.")
+            say(f"The city stays up: {deployment.console}  Stop with Ctrl-C.")
             await asyncio.Event().wait()
         say("Ending all processes …")
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import time
-import urllib.error
-import urllib.request
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -104,10 +101,9 @@ class Story:
         """In the terminal and on the map."""
         self._say("")
         self._say(text)
-        if not self._deployment.console:
-            return
-        with contextlib.suppress(urllib.error.URLError, TimeoutError):
-            await asyncio.to_thread(_tell_console, self._deployment.console, text)
+        if self._deployment.announcements is not None:
+            with contextlib.suppress(OSError):
+                await asyncio.to_thread(self._deployment.announcements.show, text)
 
     async def _rest(self, seconds: float) -> None:
         """Nothing happens but daily life."""
@@ -248,16 +244,6 @@ class Story:
                 above = float((recent > BOUND_MS).mean())
                 texts.append(f"{name} p90 {np.percentile(recent, 90):.0f} ms, {above:.0%} above {BOUND_MS:g} ms")
         return f"  {seconds:3.0f} s  {self.notes.notifications:,} notifications; last 10 s: {'; '.join(texts)}"
-
-
-def _tell_console(console: str, text: str) -> None:
-    request = urllib.request.Request(
-        f"{console}/api/v1/announcement",
-        json.dumps({"text": text}).encode(),
-        {"content-type": "application/json"},
-        method="PUT",
-    )
-    urllib.request.urlopen(request, timeout=5).close()
 
 
 @contextlib.asynccontextmanager
