@@ -54,6 +54,7 @@ class ChannelSubscriptions:
         self._renewals = Renewals()
         self._specs: dict[str, tuple[float, ChannelSpec]] = {}
         self._revisions: dict[str, int] = {}  # of the rows that this agent has written
+        self._values: dict[str, dict[str, Any]] = {}  # of the same rows
         self._unwanted: set[str] = set()  # rows to be removed; the catalog may be away for a while
         self._confirmed = 0
         self._polling: asyncio.Task[None] | None = None  # for all who wait
@@ -90,6 +91,7 @@ class ChannelSubscriptions:
         self._renewals.renew(name, request.client, self._clock())
         self._unwanted.discard(name)
         if first:
+            self._values[name] = values
             try:
                 self._revisions[name] = await self._catalog.subscribe(spec.name, key, self._site, values)
             except BaseException:
@@ -187,3 +189,8 @@ class ChannelSubscriptions:
         channel, _, key = name.partition(".")
         await self._catalog.unsubscribe(channel, key, self._site)
         self._unwanted.discard(name)
+        if name not in self._renewals:
+            self._values.pop(name, None)
+        elif (values := self._values.get(name)) is not None:
+            # Somebody came back meanwhile. The removal may have been tried again, and be the later of the two.
+            self._revisions[name] = await self._catalog.subscribe(channel, key, self._site, values)
