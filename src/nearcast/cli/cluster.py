@@ -42,11 +42,13 @@ def run(
     from nearcast.cluster.driver_metrics import DriverMetrics
     from nearcast.cluster.spark_session import spark_session
     from nearcast.config.deployment_file import read_configuration
+    from nearcast.tracing import enable_by_environment
 
     deployment = use_credentials(read_configuration(config), "cluster")
     spec = deployment.data_cluster()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     logging.getLogger("py4j").setLevel(logging.ERROR)
+    enable_by_environment("nearcast-cluster")
     sys.setswitchinterval(0.001)  # a batch passes through several threads, each switch may take this long
     lease = DriverLease(deployment.cloud())  # the lease of a killed driver expires while Spark starts
     spark = spark_session("nearcast cluster", master=spec.master, settings=spec.spark)

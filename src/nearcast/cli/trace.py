@@ -12,25 +12,28 @@ from nearcast.cli.output import JsonOption, print_fields, print_json, print_rows
 
 
 def command(
-    message_id: Annotated[str, typer.Argument(metavar="ID", help="Of a publication, or of a notification of it.")],
+    message_id: Annotated[
+        str, typer.Argument(metavar="ID", help="Of a publication or a notification of it, of a record, or of a result.")
+    ],
     topic: Annotated[str, typer.Option(help="Look only at topics within this pattern.")] = ">",
     url: UrlOption = DEFAULT_URL,
     as_json: JsonOption = False,
 ) -> None:
-    """Tell what the stores know of a message of a durable topic: published, stored, processed, notified.
+    """Tell what the stores know of a message of a durable topic: published, stored, processed, notified. Of a record
+    of a dataset: the results that continuous channels made of its micro-batch; of a result: its records.
 
     `nearcast pub --json` and `history --json` print ids. To whom it was delivered is not stored.
 
     Example: nearcast trace car7~1a2b3:tokyo:1763340000000000:17
     """
-    from nearcast.client.trace import find_story
+    from nearcast.client.channel_trace import find_whole_story
     from nearcast.nats.connection import open_connection
     from nearcast.nats.identity.credentials import given_credentials
 
     async def work() -> dict[str, Any]:
         connection = await open_connection([url], name="trace", credentials=given_credentials())
         try:
-            return (await find_story(connection, message_id, topic)).to_dict()
+            return (await find_whole_story(connection, message_id, topic)).to_dict()
         finally:
             await connection.close()
 

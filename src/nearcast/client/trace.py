@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from nearcast.nats.connection import Connection
     from nearcast.nats.streams import StoredEntry
 
-__all__ = ["MessageStory", "StoryEvent", "find_story"]
+__all__ = ["CLOCKS_US", "MessageStory", "StoryEvent", "find_story"]
 
-_CLOCKS_US = 60_000_000  # by which the clocks of a publisher and a store may differ
+CLOCKS_US = 60_000_000
+"""By which the clocks of a publisher and a store may differ."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ async def _at_store(
     reader: StreamReader, spec: TopicSpec, store: str, origin: str, published_us: int
 ) -> tuple[list[StoryEvent], str]:
     """What one store keeps of a message, and the topic it was published to; nothing if it does not have it."""
-    stream, since = subjects.stream_name(spec.name), published_us - _CLOCKS_US
+    stream, since = subjects.stream_name(spec.name), published_us - CLOCKS_US
     events: list[StoryEvent] = []
     topic, stamp = "", parse_stamp(origin.encode())
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from nearcast.cluster.channels.failing_channels import NewRecords
-from nearcast.cluster.channels.results import ResultLog, group_results
+from nearcast.cluster.channels.results import ResultLog, group_results, result_ids
 from nearcast.cluster.driver_progress import StageTimer
 from nearcast.cluster.nats_source.range_write import write_ranges
+from nearcast.nats import message_spans
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -70,7 +72,8 @@ class DatasetIngest:
         if stored is None:
             matches = self._match_written(table.new_frame(written))
             timer.lap("match")
-            stored = self.results.store(last, group_results(matches, last, written.arrived_us))
+            found = group_results(matches, last, written.arrived_us, table.notified + 1)
+            stored = self.results.store(last, found)
         timer.lap("write")
         self._require_lease()
         published = self.results.publish(stored, self._publish_by_tasks)
@@ -95,8 +98,10 @@ class DatasetIngest:
 
     def _short_batch(self, frame: DataFrame, batch_id: int) -> None:
         timer = self._timer
+        began = time.monotonic()
         rows = self._reader.read(batch_id, self._table.notified) if self._reader else None
-        batch = self._table.validate(frame.toArrow() if rows is None else rows)
+        rows = frame.toArrow() if rows is None else rows
+        batch = self._table.validate(rows)
         timer.lap("read")
         if batch.last <= self._table.notified:
             return  # answered already; Spark was stopped before it noted the end of the batch
@@ -105,11 +110,15 @@ class DatasetIngest:
         if stored is None:
             matches = self._matcher.match_new(self.channels, self._table, batch.valid, self._views)
             timer.lap("match")
-            stored = self.results.store(batch.last, group_results(matches, batch.last, batch.arrived_us))
+            found = group_results(matches, batch.last, batch.arrived_us, self._table.notified + 1)
+            stored = self.results.store(batch.last, found)
         timer.lap("write")
         self._require_lease()
         published = self.results.publish(stored)
         timer.lap("publish")
+        if message_spans.active is not None:
+            name = self._table.spec.name
+            message_spans.active.answered(name, _ids(rows), result_ids(stored.table), time.monotonic() - began)
         self._table.keep(batch)
         timer.lap("keep")
         self._progress.add(
@@ -120,3 +129,8 @@ class DatasetIngest:
             results=published,
             stages=timer.take(),
         )
+
+
+def _ids(rows: pa.Table) -> list[bytes]:
+    """Of the first records of a batch; a trace has no more links."""
+    return [found.encode() for found in rows["id"].slice(0, message_spans.MOST_LINKS).to_pylist() if found]

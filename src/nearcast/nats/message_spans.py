@@ -3,6 +3,7 @@
 Each part that handles a message adds a span to one trace, whose id is a hash of the publication's id. So nothing more
 travels with a message, and its trace outlives spools, handovers, redelivery and history, which keep the id. All spans
 of a message are siblings, under a parent that nobody sends; the publication is linked with the span it was made in.
+A channel's result comes of many records: it has a trace of its own, linked with those of the records, and they with it.
 """
 
 from __future__ import annotations
@@ -14,11 +15,15 @@ from typing import TYPE_CHECKING
 from nearcast.nats.stamp import message_time
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from opentelemetry.context import Context
-    from opentelemetry.trace import Tracer
+    from opentelemetry.trace import Link, Tracer
 
-__all__ = ["MessageSpans", "active", "trace_context", "use_spans"]
+__all__ = ["MOST_LINKS", "MessageSpans", "active", "trace_context", "use_spans"]
 
+MOST_LINKS = 100
+"""Of a span, and records and results of a micro-batch that have spans."""
 active: MessageSpans | None = None
 """What is told of messages; nothing in a process that does not trace."""
 
@@ -79,19 +84,50 @@ class MessageSpans:
         span.set_status(Status(StatusCode.ERROR, reason))
         span.end()
 
+    def answered(
+        self, dataset: str, records: Sequence[bytes], results: Sequence[tuple[str, bytes]], seconds: float
+    ) -> None:
+        """The data cluster has answered records of a dataset, by their ids, with results: channel and id of each."""
+        from opentelemetry.trace import SpanKind
+
+        now = time.time_ns()
+        begun = now - round(seconds * 1e9)
+        records, results = records[:MOST_LINKS], results[:MOST_LINKS]
+        to_records = _links(records)
+        to_results = _links([result for _, result in results])
+        for record in records:
+            attributes = {**_attributes(record, dataset), "nearcast.results": len(results)}
+            span = self._tracer.start_span(
+                f"process {dataset}", trace_context(record), SpanKind.CONSUMER, attributes, to_results, begun
+            )
+            span.end(now)
+        for channel, result in results:
+            attributes = {**_attributes(result, channel), "messaging.batch.message_count": len(records)}
+            span = self._tracer.start_span(
+                f"publish {channel}", trace_context(result), SpanKind.PRODUCER, attributes, to_records, begun
+            )
+            span.end(now)
+
     def received(self, message_id: bytes, topic: str) -> None:
         """A subscriber has a message. The span begins when it was published, by the publisher's clock."""
         from opentelemetry.trace import SpanKind
 
         now = time.time_ns()
         published = message_time(message_id.partition(b";")[0]) * 1000
-        if not published:  # a channel's result, which comes of many records
+        if not published:  # it has no id of ours
             return
         span = self._tracer.start_span(
             f"deliver {topic}", trace_context(message_id), SpanKind.CONSUMER, _attributes(message_id, topic),
             start_time=min(published, now),
         )  # fmt: skip
         span.end(now)
+
+
+def _links(message_ids: Iterable[bytes]) -> list[Link]:
+    """To the traces of messages."""
+    from opentelemetry.trace import Link, get_current_span
+
+    return [Link(get_current_span(trace_context(one)).get_span_context()) for one in message_ids]
 
 
 def _attributes(message_id: bytes, topic: str) -> dict[str, str | int]:

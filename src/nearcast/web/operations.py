@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from nats.errors import Error as NatsError
 
+from nearcast.client.channel_trace import find_whole_story
 from nearcast.client.dead_letters import DeadLetters, LetterFilter, StoredLetter
-from nearcast.client.trace import MessageStory, find_story
+from nearcast.client.trace import MessageStory
 from nearcast.domain.topic import check_pattern
 from nearcast.errors import InputError, NearcastError
 from nearcast.nats import subjects
@@ -70,7 +71,7 @@ class Operations:
 
     async def story(self, message_id: str, topic: str) -> MessageStory:
         """What the stores know of one message."""
-        return await find_story(self._connection, message_id, check_pattern(topic))
+        return await find_whole_story(self._connection, message_id, check_pattern(topic))
 
     async def datasets(self) -> dict[str, DatasetSpec]:
         """The datasets of the catalog by name."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nearcast.nats import subjects
+from nearcast.nats import message_spans, subjects
 from nearcast.nats.connection import ConnectionLostError
 from nearcast.nats.streams import StreamError
 
@@ -20,7 +20,15 @@ if TYPE_CHECKING:
     from nearcast.cluster.nats_source.blocking_connection import BlockingConnection
     from nearcast.nats.stream_publisher import OutgoingMessage
 
-__all__ = ["ACKNOWLEDGED_WITHIN", "RESULTS", "ResultLog", "group_results", "messages_by_channel", "result_id"]
+__all__ = [
+    "ACKNOWLEDGED_WITHIN",
+    "RESULTS",
+    "ResultLog",
+    "group_results",
+    "messages_by_channel",
+    "result_id",
+    "result_ids",
+]
 
 _log = logging.getLogger(__name__)
 _LARGEST = 512 << 10
@@ -62,12 +70,13 @@ class StoredResults:
         return dict(self.metadata.get("positions", {}))
 
 
-def group_results(rows: pa.Table, execution: int, at_us: int) -> pa.Table:
+def group_results(rows: pa.Table, execution: int, at_us: int, first: int = 0) -> pa.Table:
     """One result for each subscription from rows (channel, key, row as JSON, position); a large one in several parts.
 
     at_us: the time of the results. It is part of their ids, so it must follow from the execution, not from a clock: a
     repeated execution has the same ids, on either lane.
     position: where the query orders its rows, the place of each within its result.
+    first: the sequence of the first record that is new to a continuous channel; `execution` is that of the last one.
     """
     if pc.any(pc.is_valid(rows["position"])).as_py():
         rows = rows.take(pc.sort_indices(rows, [("position", "ascending")]))
@@ -83,7 +92,8 @@ def group_results(rows: pa.Table, execution: int, at_us: int) -> pa.Table:
     ]
     parts = pa.concat_tables([whole.filter(pc.invert(large)), pa.Table.from_pylist(cut, _PARTS)])
     channel, key = (parts[name].cast(_TEXT) for name in ("channel", "key"))
-    between = ('{"channel":"', '","key":"', f'","execution":{execution},"rows":[', "]}", "")
+    new = f'"first":{first},' if first else ""
+    between = ('{"channel":"', '","key":"', f'","execution":{execution},{new}"rows":[', "]}", "")
     start, to_key, to_rows, end, nothing = (pa.scalar(text, _TEXT) for text in between)
     payload = pc.binary_join_element_wise(start, channel, to_key, key, to_rows, parts["rows"], end, nothing)
     executions, times = (pa.repeat(pa.scalar(value, pa.int64()), len(parts)) for value in (execution, at_us))
@@ -216,6 +226,15 @@ def messages_by_channel(results: pa.Table) -> dict[str, list[OutgoingMessage]]:
         subject, number = subjects.channel_results(channel, key), result_id(channel, key, at, execution, part)
         found.setdefault(channel, []).append((subject, number, payload.encode()))
     return found
+
+
+def result_ids(results: pa.Table) -> list[tuple[str, bytes]]:
+    """Channel and id of the first results; a trace has no more links."""
+    some = results.slice(0, message_spans.MOST_LINKS)
+    columns = [some[name] for name in ("channel", "key", "at", "execution", "part")]
+    columns[2] = columns[2].cast(pa.int64())
+    rows = zip(*(column.to_pylist() for column in columns), strict=True)
+    return [(row[0], result_id(*row).encode()) for row in rows]
 
 
 def result_id(channel: str, key: str, at_us: int, execution: int, part: int) -> str:
