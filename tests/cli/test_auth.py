@@ -42,6 +42,15 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     return call
 
 
+def test_users_that_expire_in_ten_thousand_years_are_refused_and_listed_if_they_are_there(run: Run) -> None:
+    """One made `auth ls` and `auth show` end in a ValueError for good."""
+    run("auth", "init")
+    with pytest.raises(InputError, match=r"--expires is '99999999999d'; allowed: .*36500d at most"):
+        run("auth", "add", "reader", "eve", "--expires", "99999999999d")
+    AuthFolder.open(Path("auth")).add_user("reader", "eve", expires=10**15)
+    assert json.loads(run("auth", "show", "eve", "--json"))["expires"] == "9999-12-31T23:59:59+00:00"
+
+
 def test_users_are_made_listed_shown_and_revoked(run: Run, tmp_path: Path) -> None:
     assert "Keys of 1 site(s) are in auth" in run("auth", "init")
     assert "Certificates of tokyo" in run("auth", "tls")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import getpass
-import re
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +21,7 @@ from nearcast.cli.console_login import log_in
 from nearcast.cli.output import JsonOption, print_fields, print_rows, waiting_notice
 from nearcast.cli.rates import byte_rate, message_rate
 from nearcast.cli.serve import ConfigOption
+from nearcast.cli.times import span_seconds
 from nearcast.config.deployment_file import read_sites
 from nearcast.errors import InputError
 from nearcast.nats.identity.credentials import given_credentials, read_credentials, write_secret
@@ -36,8 +36,7 @@ RateOption = Annotated[str, typer.Option(help="Messages that it may send at each
 BytesOption = Annotated[str, typer.Option("--bytes", help="What it may send at each site, such as 1MB/s.")]
 Name = Annotated[str, typer.Argument(help="The user's name.")]
 _AUTH = Path("auth")
-_SPAN = re.compile(r"(\d+)([smhd])")
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_LAST_SECOND = int(datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp())  # a token may name a later one
 _DEVICE_SUBSCRIPTIONS = 10_000  # each takes memory of the broker
 
 
@@ -308,10 +307,10 @@ def _limits(user: User) -> str:
 
 
 def _time(seconds: int) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+    return datetime.fromtimestamp(min(seconds, _LAST_SECOND), UTC).isoformat(timespec="seconds")
 
 
 def _seconds(text: str) -> int:
-    if (span := _SPAN.fullmatch(text)) is None:
-        raise InputError(f"--expires is {text!r}; allowed: a span such as 90s, 15m, 12h, 30d")
-    return int(span[1]) * _SECONDS[span[2]]
+    if (seconds := span_seconds(text)) is None:
+        raise InputError(f"--expires is {text!r}; allowed: a span such as 90s, 15m, 12h, 30d (36500d at most)")
+    return seconds

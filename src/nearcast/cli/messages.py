@@ -184,7 +184,7 @@ def _span(text: str) -> Any:
         return None
     seconds = span_seconds(text)
     if seconds is None:
-        raise InputError(f"--since is {text!r}; allowed: a span such as 90s, 15m, 2h, 3d")
+        raise InputError(f"--since is {text!r}; allowed: a span such as 90s, 15m, 2h, 3d (36500d at most)")
     from datetime import timedelta
 
     return timedelta(seconds=seconds)

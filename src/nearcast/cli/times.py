@@ -9,8 +9,9 @@ from nearcast.errors import InputError
 
 __all__ = ["parse_time", "span_seconds"]
 
-_SPAN = re.compile(r"(\d+)([smhd])")
+_SPAN = re.compile(r"([0-9]{1,10})([smhd])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_LONGEST = 36_500 * 86_400  # a longer one would leave the years that a date can have
 
 
 def parse_time(name: str, text: str) -> datetime | None:
@@ -23,11 +24,12 @@ def parse_time(name: str, text: str) -> datetime | None:
         return datetime.fromisoformat(text).astimezone(UTC)
     except (ValueError, OverflowError):
         raise InputError(
-            f"--{name} is {text!r}; allowed: a time such as 2026-05-01T12:00, a span such as 15m"
+            f"--{name} is {text!r}; allowed: a time such as 2026-05-01T12:00, a span such as 15m (36500d at most)"
         ) from None
 
 
 def span_seconds(text: str) -> int | None:
-    """A span such as 90s, 15m, 2h or 3d in seconds; nothing for any other text."""
+    """A span such as 90s, 15m, 2h or 3d in seconds, 36500d at most; nothing for any other text."""
     span = _SPAN.fullmatch(text)
-    return int(span[1]) * _SECONDS[span[2]] if span else None
+    seconds = int(span[1]) * _SECONDS[span[2]] if span else None
+    return seconds if seconds is not None and seconds <= _LONGEST else None
