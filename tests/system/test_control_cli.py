@@ -5,6 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
+import os
+import signal
+from pathlib import Path
 
 from tests.system.control import coordinator
 from tests.system.test_cli import run, serving
@@ -13,6 +17,7 @@ from tests.system.test_metrics import read as read_metrics
 from nearcast.cli import companions
 from nearcast.domain.topic import TopicSpec
 from nearcast.site.ports import free_ports
+from nearcast.testing import until
 
 
 async def test_commands_against_a_running_coordinator(city):
@@ -95,6 +100,33 @@ async def test_up_with_a_console_is_ready_when_a_coordinator_answers(city, tmp_p
         assert not starting.done()
         async with coordinator(c):
             assert await starting == "Console: http://127.0.0.1:1"
+
+
+async def test_a_coordinator_and_a_console_of_up_that_are_killed_are_started_again(city, tmp_path, caplog):
+    """Nothing was said, and until `up` was started again every command was told that no coordinator answers."""
+    caplog.set_level(logging.INFO)
+
+    def companion(words: bytes) -> int:
+        for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
+            if words in Path(f"/proc/{pid}/cmdline").read_bytes():
+                return int(pid)
+        raise AssertionError(f"no process runs {words!r}")
+
+    async def coordinator_answers() -> bool:
+        code, _, _ = await run("site", "ls", "--url", c.url("cloud"))
+        return code == 0
+
+    async with city(names=("cloud",), report_seconds=0.2) as c:
+        deployment = c.sites["cloud"].deployment
+        async with companions.running_companions(deployment, tmp_path, free_ports(1)) as line:
+            assert line.startswith("Console: http://")
+            for words in (b"coordinator\0run", b"web\0--url"):
+                os.kill(companion(words), signal.SIGKILL)
+            await until(lambda: caplog.text.count("is up again") == 2, 60)
+            await until(coordinator_answers, 60)
+            assert f"the console is up again: {line}" in caplog.text
+    for name in ("coordinator", "console"):
+        assert f"the {name} ended with code -9; restarting in 0.1 s" in caplog.text
 
 
 async def test_profiling_a_worker_goes_on_where_it_stopped(tmp_path):
