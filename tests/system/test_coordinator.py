@@ -46,12 +46,17 @@ async def test_sites_register_their_topics_and_a_topic_moves_on_request(city):
             await control.ask("topic", "move", name="log", to=["tokyo"])
         with pytest.raises(nearcast.InputError, match="of length >= 1"):
             await control.ask("topic", "move", name="gps", to=[])
+        with pytest.raises(nearcast.InputError, match="to is tokyo, tokyo; allowed: each site once"):
+            await control.ask("topic", "move", name="gps", to=["tokyo", "tokyo"])
 
 
 async def test_topics_are_added_and_removed_while_all_runs(city):
     async with city(GPS, report_seconds=0.2) as c, coordinator(c) as control:
         with pytest.raises(nearcast.InputError, match="'gps' is registered already"):
             await control.ask("topic", "add", spec={"name": "gps", "managed_by": ["osaka"]})
+        for key in ("managed_by", "replicas"):  # no publication would ever have had a quorum of two
+            with pytest.raises(nearcast.InputError, match=f"{key} is tokyo, tokyo; allowed: each site once"):
+                await control.ask("topic", "add", spec={"name": "log", key: ["tokyo", "tokyo"]})
         await control.ask("topic", "add", spec={"name": "air.*", "managed_by": ["osaka"]})
         await until(lambda: "air.*" in c.sites["osaka"].agent.topic_host.running)
         async with nearcast.connect(c.url("tokyo")) as client:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -199,6 +199,8 @@ class CoordinatorApi:
                 raise InputError(f"topic {spec.name!r} overlaps {other!r}; a message belongs to one topic")
         for site in (*spec.managed_by, *spec.replicas):
             self._registry.site(site)
+        _refuse_repeated("managed_by", spec.managed_by)
+        _refuse_repeated("replicas", spec.replicas)  # a store counts once towards the quorum
         for site in spec.replicas:
             if not self._registry.sites[site].store:
                 raise InputError(f"site {site} has no store")
@@ -227,6 +229,7 @@ class CoordinatorApi:
             raise InputError(f"topic {request.name!r} has no processor, so it runs at no site")
         for site in request.to:
             self._registry.site(site)
+        _refuse_repeated("to", request.to)
         self._refuse_without_processor(request.name, request.to)
         present = dict(record.members)
         after = tuple(WorkerId(site, present.get(site, "worker-0")) for site in request.to)
@@ -246,6 +249,11 @@ class CoordinatorApi:
 
     async def _execute_plan(self, request: ExecutePlanRequest) -> dict[str, Any]:
         return await self._control_loop.execute_proposal(request.id, request.moves)
+
+
+def _refuse_repeated(what: str, sites: Sequence[str]) -> None:
+    if len(set(sites)) < len(sites):
+        raise InputError(f"{what} is {', '.join(sites)}; allowed: each site once")
 
 
 def _subject_of(request: Any) -> str:
