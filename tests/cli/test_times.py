@@ -17,7 +17,9 @@ def test_a_span_is_so_long_ago() -> None:
     assert abs(since + timedelta(days=36_500) - datetime.now(UTC)) < timedelta(minutes=1)
 
 
-@pytest.mark.parametrize("text", ["36501d", "99999999999d", "9" * 5000 + "s"], ids=["a day", "an int of C", "an int of Python"])
+@pytest.mark.parametrize(
+    "text", ["36501d", "99999999999d", "9" * 5000 + "s"], ids=["a day", "an int of C", "an int of Python"]
+)
 def test_a_span_of_more_than_a_century_is_refused(text: str) -> None:
     """They ended in an OverflowError or a ValueError of Python's."""
     with pytest.raises(InputError, match=r"^--since is .*; allowed: .*\(36500d at most\)$"):

@@ -122,7 +122,8 @@ class _Companion:
             await _end(self._process)
 
     async def _until_it_ends(self) -> str:
-        assert self._process is not None and self._process.stdout is not None
+        assert self._process is not None
+        assert self._process.stdout is not None
         while await self._process.stdout.read(4096):  # a full pipe would stop it
             pass
         return f"the {self._user} ended with code {await self._process.wait()}"
