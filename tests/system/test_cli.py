@@ -151,6 +151,11 @@ async def test_a_killed_supervisor_takes_its_servers_along(tmp_path: Path) -> No
     [
         (("site", "run", "--name", "paris"), "site 'paris' is not in the configuration; it has: tokyo, osaka, cloud"),
         (("up", "--config", "no.toml"), "no.toml: there is no such file"),
+        (
+            ("site", "run", "--name", "tokyo", "--run-directory", "/dev/null"),
+            "site tokyo: run directory '/dev/null/tokyo' cannot be made: Not a directory; "
+            "choose another one with --run-directory",
+        ),
     ],
 )
 async def test_mistakes_are_one_line_and_exit_code_2(

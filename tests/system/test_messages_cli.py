@@ -52,9 +52,10 @@ async def test_pub_sub_history_request_and_bench(city) -> None:
             ("bench", "--messages", "200", "--json"),
             ("history", "gps.car7", "--since", "yesterday"),
             ("request", "nobody.here"),
+            ("bench", "--messages", "5", "--size", "2000000"),
         ]
         done = [await run(*command, *url) for command in commands]
-    past, replayed, answer, bench, mistake, silence = done
+    past, replayed, answer, bench, mistake, silence, refused = done
     assert past[:2] == (0, '{"n": 1}\n{"n": 1}\n')
     assert json.loads(json.loads(replayed[1])["payload"])["n"] == 1
     assert json.loads(json.loads(answer[1])["payload"])["name"] == "nearcast-agent"
@@ -65,3 +66,6 @@ async def test_pub_sub_history_request_and_bench(city) -> None:
     assert "--since is 'yesterday'; allowed: a time such as" in mistake[2]
     assert silence[0] == 1
     assert "nobody answers requests on nobody.here" in silence[2]
+    assert refused[0] == 1
+    assert "the broker takes at most 1048576" in refused[2]
+    assert "Traceback" not in refused[2]  # of its subscribers

@@ -15,6 +15,7 @@ import nearcast
 from nearcast.cli.coordinator_call import DEFAULT_URL
 from nearcast.cli.output import JsonOption, print_fields, waiting_notice
 from nearcast.errors import NearcastError
+from nearcast.nats.tasks import cancel_and_wait
 
 _STALLED_SECONDS = 10.0
 
@@ -59,15 +60,18 @@ async def _measure(
 
         began = time.perf_counter()
         receiving = [asyncio.create_task(receive(subscription)) for subscription in subscriptions]
-        await asyncio.gather(*(publish() for _ in range(publishers)))
-        await sender.flush()
-        published = time.perf_counter() - began
         try:
-            await asyncio.gather(*receiving)
-        except TimeoutError:
-            raise NearcastError(
-                f"{len(samples)} of {expected * subscribers} messages arrived; none for {_STALLED_SECONDS:g} s"
-            ) from None
+            await asyncio.gather(*(publish() for _ in range(publishers)))
+            await sender.flush()
+            published = time.perf_counter() - began
+            try:
+                await asyncio.gather(*receiving)
+            except TimeoutError:
+                raise NearcastError(
+                    f"{len(samples)} of {expected * subscribers} messages arrived; none for {_STALLED_SECONDS:g} s"
+                ) from None
+        finally:
+            await cancel_and_wait(*receiving)
         received = time.perf_counter() - began
     figures: dict[str, Any] = {
         "messages": expected,

@@ -78,7 +78,7 @@ class Site:
         """Start the broker alone; sites that start together do this first, so that they find each other."""
         refuse_missing_store(self)
         await self._wait_for_ports()
-        self.run_directory.mkdir(parents=True, exist_ok=True)
+        make_run_directory(self)
         self.security = site_security(self.deployment, self.spec.name)
         refuse_open_site(self.deployment, self.spec, self.security)
         self._monitor_path_file.unlink(missing_ok=True)
@@ -247,6 +247,17 @@ def refuse_missing_store(site: Site) -> None:
         raise InputError(
             f"site {site.spec.name}: store directory {str(store.directory)!r} is not a directory; make it first"
         )
+
+
+def make_run_directory(site: Site) -> None:
+    """Make the folder of a site's logs, spools and server files."""
+    try:
+        site.run_directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"site {site.spec.name}: run directory {str(site.run_directory)!r} cannot be made: {error.strerror}; "
+            "choose another one with --run-directory"
+        ) from None
 
 
 @contextlib.asynccontextmanager
