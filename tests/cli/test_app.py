@@ -108,9 +108,7 @@ def loaded_commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[st
 # Commands that print what a program made, not a value; or run until Ctrl-C; or whose output is a file or one sentence.
 WITHOUT_JSON = (
     "auth init", "auth tls", "auth add", "auth tenant", "auth revoke", "auth rotate", "auth export", "auth push",
-    "channel add", "channel rm", "channel explain", "channel test", "channel replay", "cluster run",
-    "context add", "context use", "coordinator run", "dataset add", "dataset load", "dataset alter",
-    "dataset backfill", "dataset rm", "demo", "dev", "feed", "init", "lab", "site run", "up", "web", "workload",
+    "cluster run", "coordinator run", "demo", "dev", "init", "lab", "site run", "up", "web", "workload",
 )  # fmt: skip
 
 

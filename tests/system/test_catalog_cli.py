@@ -45,7 +45,8 @@ async def test_datasets_and_channels_are_listed_shown_and_removed(tmp_path: Path
         )
         for name in ("by_period", "of_kind"):
             assert await run("channel", "rm", name, *config) == (0, f"Channel {name} is removed.\n", "")
-        assert await run("dataset", "rm", "reports", *config) == (0, "Dataset reports is removed.\n", "")
+        code, out, _ = await run("dataset", "rm", "reports", "--json", *config)
+        assert (code, json.loads(out)) == (0, {"name": "reports"})
         for verb in ("list", "drop"):
             assert (await run("dataset", verb, *config))[0] == 2
 

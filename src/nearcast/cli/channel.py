@@ -10,7 +10,7 @@ import typer
 
 from nearcast.cli.coordinator_call import DEFAULT_URL, UrlOption, call_leader
 from nearcast.cli.dataset import admin, fields
-from nearcast.cli.output import JsonOption, print_fields, print_rows
+from nearcast.cli.output import JsonOption, print_done, print_fields, print_json, print_rows
 from nearcast.cli.serve import ConfigOption
 from nearcast.cli.times import parse_time
 from nearcast.domain.channel import PARAMETER_TYPES, ChannelSpec, Parameter
@@ -59,6 +59,7 @@ def add(
     new: Annotated[str, typer.Option(help="The dataset whose records each execution sees once.")] = "",
     keep: Annotated[float, typer.Option(help="Seconds for which results can be replayed.")] = 3600.0,
     config: ConfigOption = Path("nearcast.toml"),
+    as_json: JsonOption = False,
 ) -> None:
     """Validate a query and add it as a channel.
 
@@ -69,16 +70,16 @@ def add(
     parameters = tuple(_parameter(name, text) for text in param or [])
     spec = ChannelSpec(name, _read(query), parameters, period, new, keep)
     with admin(config) as at:
-        at.add_channel(spec)
-    typer.echo(f"Channel {name} is added.")
+        added = at.add_channel(spec)
+    print_done(f"Channel {name} is added.", fields(added), as_json)
 
 
 @app.command("rm")
-def remove(name: NameArgument, config: ConfigOption = Path("nearcast.toml")) -> None:
+def remove(name: NameArgument, config: ConfigOption = Path("nearcast.toml"), as_json: JsonOption = False) -> None:
     """Remove a channel with its results; its subscribers get no more. Example: nearcast channel rm by_kind"""
     with admin(config) as at:
         at.remove_channel(name)
-    typer.echo(f"Channel {name} is removed.")
+    print_done(f"Channel {name} is removed.", {"name": name}, as_json)
 
 
 @app.command()
@@ -96,13 +97,14 @@ def subscriptions(
 
 
 @app.command()
-def explain(name: NameArgument, config: ConfigOption = Path("nearcast.toml")) -> None:
+def explain(name: NameArgument, config: ConfigOption = Path("nearcast.toml"), as_json: JsonOption = False) -> None:
     """The statement that answers all subscriptions of a channel, and Spark's plan of it.
 
     Example: nearcast channel explain by_kind
     """
     with admin(config) as at:
-        typer.echo(at.explain_channel(name))
+        told = at.explain_channel(name)
+    print_done(told, {"name": name, "explanation": told}, as_json)
 
 
 @app.command("test")
@@ -111,8 +113,10 @@ def try_out(
     records: Annotated[list[str] | None, typer.Option(help="dataset=FILE with its records, as for `feed`.")] = None,
     value: Annotated[list[str] | None, typer.Option(help="name=value of a parameter.")] = None,
     config: ConfigOption = Path("nearcast.toml"),
+    as_json: JsonOption = False,
 ) -> None:
-    """The rows that one subscription would get from given records; a JSON object per line. Nothing is published.
+    """The rows that one subscription would get from given records; a JSON object per line, or with --json one list of
+    them. Nothing is published.
 
     Example: nearcast channel test by_kind --records reports=reports.jsonl --value kind=fire
     """
@@ -121,6 +125,9 @@ def try_out(
         types = {parameter.name: parameter.type for parameter in at.channel(name).parameters}
         values = {key: _typed(name, types.get(key, "string"), text) for key, text in _pairs(name, "--value", value)}
         rows = at.try_channel(name, files, values)
+    if as_json:
+        print_json(rows)
+        return
     for row in rows:
         typer.echo(json.dumps(row, ensure_ascii=False))
 
@@ -133,6 +140,7 @@ def replay(
     to: Annotated[Path | None, typer.Option(help="A .parquet or .jsonl file for the results.")] = None,
     publish: Annotated[bool, typer.Option("--publish", help="Send the results to the subscribers.")] = False,
     config: ConfigOption = Path("nearcast.toml"),
+    as_json: JsonOption = False,
 ) -> None:
     """The results of a channel over the records that its dataset has kept: printed, to a file, or to subscribers.
 
@@ -153,10 +161,15 @@ def replay(
         pq.write_table(results, to)
     elif to is not None:
         to.write_text("".join(f"{line}\n" for line in results["payload"].to_pylist()))
+    count = results.num_rows
     if publish or to is not None:
-        typer.echo(f"Channel {name} was replayed: {results.num_rows} results.")
+        print_done(f"Channel {name} was replayed: {count} results.", {"name": name, "results": count}, as_json)
         return
-    for line in results["payload"].to_pylist():
+    lines = results["payload"].to_pylist()
+    if as_json:
+        print_json([json.loads(line) for line in lines])
+        return
+    for line in lines:
         typer.echo(line)
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from nearcast.cli.output import JsonOption, print_rows
+from nearcast.cli.output import JsonOption, print_done, print_rows
 from nearcast.domain.names import check_name
 from nearcast.errors import InputError
 from nearcast.nats.identity.credentials import VARIABLE, read_credentials, write_secret
@@ -40,6 +40,7 @@ def add(
     name: Annotated[str, typer.Argument(help="A name for the deployment.")],
     url: Annotated[str, typer.Option(help="A broker of it.")],
     creds: Annotated[Path | None, typer.Option(help="Your credentials there.")] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Add a deployment, or change one. The first one is selected.
 
@@ -51,16 +52,18 @@ def add(
     file.contexts[check_name(name, "context")] = Context(url, str(creds.resolve()) if creds is not None else "")
     file.selected = file.selected or name
     _write(file)
+    _print_selected(file, f"Context {name} is added.", as_json)
 
 
 @app.command()
-def use(name: Annotated[str, typer.Argument(help="The deployment.")]) -> None:
+def use(name: Annotated[str, typer.Argument(help="The deployment.")], as_json: JsonOption = False) -> None:
     """Select the deployment that commands talk to. Example: nearcast context use city"""
     file = _read()
     if name not in file.contexts:
         raise InputError(f"context is {name!r}; allowed: {', '.join(sorted(file.contexts)) or 'none was added yet'}")
     file.selected = name
     _write(file)
+    _print_selected(file, "", as_json)
 
 
 @app.command("ls")
@@ -72,6 +75,11 @@ def list_contexts(as_json: JsonOption = False) -> None:
         for name, one in sorted(file.contexts.items())
     ]
     print_rows(rows, as_json, "There is no context. Add one with: nearcast context add")
+
+
+def _print_selected(file: _ContextFile, sentence: str, as_json: bool) -> None:
+    told = f"{sentence} Commands talk to {file.selected}, {file.contexts[file.selected].url}.".strip()
+    print_done(told, {"selected": file.selected, "url": file.contexts[file.selected].url}, as_json)
 
 
 def apply_context() -> None:

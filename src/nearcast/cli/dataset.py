@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nearcast.cli.output import JsonOption, print_fields, print_rows, waiting_notice
+from nearcast.cli.output import JsonOption, print_done, print_fields, print_rows, waiting_notice
 from nearcast.cli.serve import ConfigOption
 from nearcast.domain.dataset import DatasetSpec
 
@@ -64,6 +64,7 @@ def add(
         float | None, typer.Option(help="Refuse records dated this many seconds after they arrived.")
     ] = None,
     config: ConfigOption = Path("nearcast.toml"),
+    as_json: JsonOption = False,
 ) -> None:
     """Add a dataset.
 
@@ -74,7 +75,8 @@ def add(
     ddl = read_schema(schema, f"dataset {name}")
     with admin(config) as at:
         at.add_dataset(DatasetSpec(name, ddl, source, key, time, keep, late_after, future_limit))
-    typer.echo(f"Dataset {name} is added.")
+        added = fields(at.dataset(name))
+    print_done(f"Dataset {name} is added.", added, as_json)
 
 
 @app.command()
@@ -82,10 +84,12 @@ def load(
     name: NameArgument,
     file: Annotated[Path, typer.Argument(help="CSV with a header, Parquet, or one JSON object per line.")],
     config: ConfigOption = Path("nearcast.toml"),
+    as_json: JsonOption = False,
 ) -> None:
     """Replace the content of a static dataset by a file. Example: nearcast dataset load shelters shelters.csv"""
     with admin(config) as at:
-        typer.echo(f"Dataset {name} has {at.load_dataset(name, file)} rows.")
+        rows = at.load_dataset(name, file)
+    print_done(f"Dataset {name} has {rows} rows.", {"name": name, "rows": rows}, as_json)
 
 
 @app.command()
@@ -95,10 +99,12 @@ def alter(
         str, typer.Option(help="Columns to add as DDL, such as 'note STRING'; older records have null.")
     ],
     config: ConfigOption = Path("nearcast.toml"),
+    as_json: JsonOption = False,
 ) -> None:
     """Add columns to a dataset. Example: nearcast dataset alter reports --add-column 'note STRING'"""
     with admin(config) as at:
-        typer.echo(f"Dataset {name} has the columns: {at.alter_dataset(name, add_column).schema}")
+        altered = at.alter_dataset(name, add_column)
+    print_done(f"Dataset {name} has the columns: {altered.schema}", fields(altered), as_json)
 
 
 @app.command()
@@ -108,21 +114,23 @@ def backfill(
         Path, typer.Argument(help="CSV, Parquet, one JSON object per line, or the folder of a Delta table.")
     ],
     config: ConfigOption = Path("nearcast.toml"),
+    as_json: JsonOption = False,
 ) -> None:
     """Put past records into a dataset; no channel is notified of them.
 
     Example: nearcast dataset backfill reports last-year.parquet
     """
     with admin(config) as at:
-        typer.echo(f"Dataset {name} has {at.backfill_dataset(name, file)} more records.")
+        rows = at.backfill_dataset(name, file)
+    print_done(f"Dataset {name} has {rows} more records.", {"name": name, "rows": rows}, as_json)
 
 
 @app.command("rm")
-def remove(name: NameArgument, config: ConfigOption = Path("nearcast.toml")) -> None:
+def remove(name: NameArgument, config: ConfigOption = Path("nearcast.toml"), as_json: JsonOption = False) -> None:
     """Remove a dataset that no channel reads. Its files stay in the warehouse. Example: nearcast dataset rm reports"""
     with admin(config) as at:
         at.remove_dataset(name)
-    typer.echo(f"Dataset {name} is removed.")
+    print_done(f"Dataset {name} is removed.", {"name": name}, as_json)
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ import uvloop
 
 import nearcast
 from nearcast.cli.coordinator_call import DEFAULT_URL
-from nearcast.cli.output import waiting_notice
+from nearcast.cli.output import JsonOption, print_done, waiting_notice
 
 _AT_ONCE = 1000
 
@@ -21,11 +21,12 @@ def command(
     dataset: Annotated[str, typer.Argument(help="The dataset.")],
     file: Annotated[Path, typer.Argument(help="A JSON object per line, CSV with a header, or Parquet.")],
     url: Annotated[str, typer.Option(envvar="NEARCAST_URL", help="The broker to feed through.")] = DEFAULT_URL,
+    as_json: JsonOption = False,
 ) -> None:
     """Feed the records of a file; the cloud's store acknowledges each. Example: nearcast feed reports reports.jsonl"""
     with waiting_notice(f"Waiting for the cloud's store by {url}, which acknowledges each record."):
         fed = uvloop.run(_feed(dataset, file, url))
-    typer.echo(f"Dataset {dataset} was fed {fed} records.")
+    print_done(f"Dataset {dataset} was fed {fed} records.", {"dataset": dataset, "records": fed}, as_json)
 
 
 async def _feed(dataset: str, file: Path, url: str) -> int:

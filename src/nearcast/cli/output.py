@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-__all__ = ["JsonOption", "print_fields", "print_json", "print_rows", "waiting_notice"]
+__all__ = ["JsonOption", "print_done", "print_fields", "print_json", "print_rows", "waiting_notice"]
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON value.")]
 _PIPE_WIDTH = 10_000  # in a pipe each row is one line, whatever its length
@@ -35,6 +35,14 @@ def waiting_notice(text: str, after: float = 1.0) -> Iterator[Callable[[], None]
 def print_json(value: Any) -> None:
     """One JSON value on one line."""
     typer.echo(json.dumps(value))
+
+
+def print_done(sentence: str, fields: dict[str, Any], as_json: bool) -> None:
+    """What a command has done: a sentence, or a JSON object."""
+    if as_json:
+        print_json(fields)
+    else:
+        typer.echo(sentence)
 
 
 def print_rows(rows: list[dict[str, Any]], as_json: bool, empty: str) -> None:

@@ -14,6 +14,7 @@ from nearcast.cluster.catalog_validation import (
     with_new_dataset,
 )
 from nearcast.cluster.channel_trials import present_subscriptions, replayed_results, tried_rows
+from nearcast.cluster.channels.query_syntax import check_syntax
 from nearcast.cluster.channels.replay import replay_messages
 from nearcast.cluster.datasets.backfill import backfill
 from nearcast.cluster.datasets.record_files import read_table, record_file
@@ -131,6 +132,7 @@ class Admin:
         datasets = self.datasets()
         spec = with_new_dataset(spec, datasets)
         if spark is not None or self._ask_of_channel("check-channel", spec, datasets) is None:
+            check_syntax(spec)  # at once: Spark takes some ten seconds to start
             validate_channel(spark or _validation_session(), spec, datasets)
         self._connection.call(self._catalog.add_channel(spec))
         self._note("channel add", spec.name)

@@ -22,7 +22,7 @@ __all__ = ["add", "producer_rows"]
 
 _CHANNELS = {
     "name": "channel", "query": "query", "runs": "runs", "parameters": "parameters",
-    "subscriptions": "subscriptions", "fault": "fault",
+    "subscriptions": "subscriptions", "p90_ms": "p90, ms", "fault": "fault",
 }  # fmt: skip
 _PRODUCERS = {
     "name": "dataset or channel", "rows_per_s": "records/s", "results_per_s": "results/s",
@@ -44,6 +44,7 @@ def add(operations: Operations, live: Live) -> None:
     def channels(request: Request) -> None:
         with frame("/channels", live, current_user(request)):
             live_table(_CHANNELS, lambda: _channels(live), "name", "There is no channel.")
+            ui.label("p90: record to receipt, at the site whose clients measured the longest.").classes("text-sm")
             heading("Work of the data cluster")
             ui.label(
                 "A dataset answers its continuous channels batch by batch; a scheduled channel runs by itself. "
@@ -90,6 +91,10 @@ def _channels(live: Live) -> list[dict[str, Any]]:
             "runs": "as records come" if channel.get("period") is None else f"every {channel['period']:g} s",
             "parameters": [f"{p['name']}:{p['type']}" for p in channel.get("parameters", ())],
             "subscriptions": subscriptions.get(channel["name"]),
+            "p90_ms": max(
+                (site.get("channels_p90_ms", {}).get(channel["name"], 0) for site in live.now.sites), default=0
+            )
+            or None,
             "fault": _fault(live, channel["name"]),
         }
         for channel in live.channels
