@@ -14,7 +14,7 @@ import uvloop
 
 import nearcast
 from nearcast.cli.coordinator_call import DEFAULT_URL
-from nearcast.cli.output import JsonOption, print_fields, print_json, waiting_notice
+from nearcast.cli.output import JsonLinesOption, JsonOption, print_fields, print_json, waiting_notice
 from nearcast.cli.times import parse_time, span_seconds
 from nearcast.errors import InputError, NearcastError
 
@@ -34,7 +34,7 @@ def pub(
     count: Annotated[int, typer.Option(min=1, help="Publish it so many times.")] = 1,
     quorum: Annotated[int | None, typer.Option(min=0, help="Stores that must have it; the topic's own quorum.")] = None,
     url: UrlOption = DEFAULT_URL,
-    as_json: JsonOption = False,
+    as_json: JsonLinesOption = False,
 ) -> None:
     """Publish. Example: nearcast pub gps.car7 '{"kmh": 130}'"""
 
@@ -64,7 +64,7 @@ def sub(
     param: Annotated[list[str] | None, typer.Option(help="name=value of the channel; may be repeated.")] = None,
     url: UrlOption = DEFAULT_URL,
     raw: RawOption = False,
-    as_json: JsonOption = False,
+    as_json: JsonLinesOption = False,
 ) -> None:
     """Print messages as they come, until Ctrl-C. Example: nearcast sub 'gps.*' --last 3"""
     if param and not channel:
@@ -106,7 +106,7 @@ def history(
     ] = False,
     url: UrlOption = DEFAULT_URL,
     raw: RawOption = False,
-    as_json: JsonOption = False,
+    as_json: JsonLinesOption = False,
 ) -> None:
     """Print past messages of a durable topic. Example: nearcast history gps.car7 --since 10m"""
     begin, end = parse_time("since", since), parse_time("until", until)

@@ -11,9 +11,10 @@ from typing import Annotated, Any
 
 import typer
 
-__all__ = ["JsonOption", "print_done", "print_fields", "print_json", "print_rows", "waiting_notice"]
+__all__ = ["JsonLinesOption", "JsonOption", "print_done", "print_fields", "print_json", "print_rows", "waiting_notice"]
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON value.")]
+JsonLinesOption = Annotated[bool, typer.Option("--json", help="Print a line of JSON for each message.")]
 _PIPE_WIDTH = 10_000  # in a pipe each row is one line, whatever its length
 
 

@@ -29,7 +29,7 @@ def list_topics(url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> No
 
 @app.command()
 def info(name: Name, url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
-    """Show one topic: its workers, replicas and latency. Example: nearcast topic info gps.car7"""
+    """Show one topic: its workers, replicas and latency. Example: nearcast topic info 'gps.*'"""
     print_fields(call_leader(url, "topic", "info", name=name), as_json)
 
 
