@@ -87,9 +87,34 @@ def forking(message, spool):
 """
 
 
+GARBLING = """
+import os, struct, sys
+from nearcast import processor
+
+@processor("garbling")
+def garbling(message, spool):
+    if message.data:
+        os.write(int(sys.argv[3]), GARBAGE[message.data])
+    return {"n": message.data}
+
+GARBAGE = {
+    1: b"x" * 1000,
+    2: struct.pack("<BIQI", 0, 0, 2, 1 << 31),  # notifications of 2 GiB
+    3: struct.pack("<BIQI", 0, 0, 4, 3) + b"xxx",
+}
+"""
+
+
+async def test_what_is_no_outcome_ends_the_process_and_not_the_worker(tmp_path) -> None:
+    """The pipe is open to the user's code: the worker waited for the rest of 2 GiB, or failed over the first bytes."""
+    done, failed = await outcomes_of(tmp_path, "garbling", [b"0", b"1", b"2", b"0", b"3", b"0"])
+    assert done == [[b'{"n":0}']] * 3
+    assert failed == ["what it wrote to the worker is no outcome, or one of more than 64 MiB"] * 3
+
+
 async def outcomes_of(tmp_path: Path, pattern: str, payloads: list[bytes]) -> tuple[list[list[bytes]], list[str]]:
     name = f"odd_{tmp_path.name.replace('-', '_')}"
-    (tmp_path / f"{name}.py").write_text(ODD)
+    (tmp_path / f"{name}.py").write_text(ODD + GARBLING)
     done: list[list[bytes]] = []
     failed: list[str] = []
     process = ProcessorProcess(
@@ -101,7 +126,7 @@ async def outcomes_of(tmp_path: Path, pattern: str, payloads: list[bytes]) -> tu
     for payload in payloads:
         process.submit(Ticket(0, spool.append(b"id", payload), 15, 0))
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             while len(done) + len(failed) < len(payloads):  # noqa: ASYNC110 - counted, not announced
                 await asyncio.sleep(0.02)
     finally:

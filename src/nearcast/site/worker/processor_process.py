@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import logging
 import os
+import struct
 import subprocess
 import sys
 from collections import defaultdict, deque
@@ -24,6 +25,7 @@ from nearcast.processors import ProcessorError, ProcessorSpec
 from nearcast.site.worker.cage import Cage
 from nearcast.site.worker.processor_frames import (
     DONE,
+    FAILED,
     OUTCOME,
     READY,
     TICKET,
@@ -48,6 +50,8 @@ _COUNT_EVERY = 1.0
 _PIPE_BYTES = 1 << 20
 _LAST_ERRORS = 4096
 _RELAUNCH_PAUSE = 0.5
+_LARGEST_OUTCOME = 64 << 20  # the worker holds it, whatever the limits of the processor are
+_NO_OUTCOME = "what it wrote to the worker is no outcome, or one of more than 64 MiB"
 
 
 class Ticket(msgspec.Struct, frozen=True):  # one is made for each message: a frozen dataclass takes three times as long
@@ -91,7 +95,7 @@ class ProcessorProcess:
         self.busy: defaultdict[int, float] = defaultdict(float)  # seconds of processing, by topic number
         self._received = bytearray()
         self._since = 0.0  # when the current message was taken up
-        self._ready = False
+        self._ready = self._garbled = False
         self._killed_by_others = False
         self._verdict = ""
         self._errors = b""  # the end of what it wrote to standard error
@@ -164,7 +168,7 @@ class ProcessorProcess:
             os.close(ticket_reader)
             os.close(outcome_writer)
         cage.entered(self._process.pid)
-        self._ready, self._verdict, self._errors = False, "", b""
+        self._ready, self._garbled, self._verdict, self._errors = False, False, "", b""
         self._received.clear()
         self._ended = asyncio.Event()  # of this process: the pipes of the one before may still be closing
         loop = asyncio.get_running_loop()
@@ -263,30 +267,57 @@ class ProcessorProcess:
 
     def _take_outcomes(self, chunk: bytes) -> None:
         received, now = self._received, asyncio.get_running_loop().time()
+        if self._garbled:
+            return
         received += chunk
         at, end = 0, len(received)
         while end - at >= OUTCOME.size:
             kind, topic, number, length = OUTCOME.unpack_from(received, at)
+            if length > _LARGEST_OUTCOME or not self._expects(kind, topic, number):
+                self._refuse_outcomes()
+                return
             if end - at < OUTCOME.size + length:
                 break
             body = bytes(received[at + OUTCOME.size : at + OUTCOME.size + length])
             at += OUTCOME.size + length
             taken, self._since = now - self._since, now
             if kind == READY:
+                try:
+                    self.processors = msgspec.json.decode(body, type=list[ProcessorSpec])
+                except msgspec.DecodeError:
+                    self._refuse_outcomes()
+                    return
                 self._ready = True
-                self.processors = msgspec.json.decode(body, type=list[ProcessorSpec])
                 continue
             ticket = self.outstanding.popleft()
-            assert (ticket.topic, ticket.number) == (topic, number)
             self.busy[topic] += taken
             if kind == DONE:
-                self._done(ticket, unpack_notifications(body))
+                try:
+                    notifications = unpack_notifications(body)
+                except struct.error:
+                    self.outstanding.appendleft(ticket)  # given up when the process has ended
+                    self._refuse_outcomes()
+                    return
+                self._done(ticket, notifications)
             else:
                 self._failed(ticket, body.decode(errors="replace"))
         del received[:at]
 
+    def _refuse_outcomes(self) -> None:
+        """Nothing that this process wrote or will write can be told from user code's."""
+        self._garbled = True
+        self._received.clear()
+        self._kill(_NO_OUTCOME)
+
+    def _expects(self, kind: int, topic: int, number: int) -> bool:
+        """Whether an outcome can be one: the pipe is open to the user's code, too."""
+        if kind == READY:
+            return not self._ready
+        current = self.outstanding[0] if self.outstanding else None
+        return kind in (DONE, FAILED) and current is not None and (current.topic, current.number) == (topic, number)
+
     def _close_pipes(self) -> None:
-        if self._tickets is not None:
+        if self._tickets is not None and not self._tickets.is_closing():  # asyncio fails over one that was lost
             self._tickets.abort()
         for reader in self._readers:
             reader.close()
