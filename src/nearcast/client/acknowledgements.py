@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Acknowledgements", "QuorumError", "Receipt"]
 
+_log = logging.getLogger(__name__)
 _LOOK_EVERY = 0.05
 _IN_FLIGHT = 4096
 _SEND_AGAIN_AFTER = 1.0
@@ -207,18 +209,23 @@ class Acknowledgements:
         self._on_failure(entry.subject, entry.message_id)
 
     async def _watch(self) -> None:
-        clock = asyncio.get_running_loop().time
         while True:
             await asyncio.sleep(_LOOK_EVERY)
-            now = clock()
-            for token, entry in list(self._waiting.items()):
-                if entry.future.done() or now > entry.deadline:
-                    self._end(token)
-                elif now > entry.send_again_at and self._connection.is_connected and not self._away:
-                    entry.send_again_at = now + _SEND_AGAIN_AFTER
-                    entry.refused.clear()
-                    headers = late_block(entry.message_id.encode(), 1)  # newer ones may have arrived before it
-                    try:
-                        self._connection.send(entry.subject, headers, entry.payload, f"{self._inbox}.{token}")
-                    except ConnectionLostError:
-                        break
+            try:
+                self._look(asyncio.get_running_loop().time())
+            except Exception:
+                _log.exception("publications are not sent again")
+
+    def _look(self, now: float) -> None:
+        """End those whose time is up, and send again those that no store answers."""
+        for token, entry in list(self._waiting.items()):
+            if entry.future.done() or now > entry.deadline:
+                self._end(token)
+            elif now > entry.send_again_at and self._connection.is_connected and not self._away:
+                entry.send_again_at = now + _SEND_AGAIN_AFTER
+                entry.refused.clear()
+                headers = late_block(entry.message_id.encode(), 1)  # newer ones may have arrived before it
+                try:
+                    self._connection.send(entry.subject, headers, entry.payload, f"{self._inbox}.{token}")
+                except ConnectionLostError:
+                    break

@@ -125,6 +125,8 @@ class ChannelMember:
                 await self._renew()
             except NearcastError as error:
                 _log.warning("client %s: %s", self._client, error)
+            except Exception:
+                _log.exception("client %s: channel subscriptions are not renewed", self._client)
 
     async def _renew(self) -> None:
         names = list(self._held)

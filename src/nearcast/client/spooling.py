@@ -134,6 +134,9 @@ class SpooledPublisher:
                 except (NearcastError, OSError) as error:
                     _log.warning("spool: %s", error)
                     complete = False
+                except Exception:
+                    _log.exception("spool: publications are not sent; trying again")
+                    complete = False
                 pause = _FIRST_PAUSE if complete else min(2 * pause, _LONGEST_PAUSE)
                 await asyncio.sleep(_WINDOW_SECONDS if complete else pause)
 

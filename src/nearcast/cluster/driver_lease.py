@@ -114,8 +114,12 @@ class DriverLease:
             except BucketNotFoundError as error:
                 _log.warning("%s; it is made again", error)
             await asyncio.sleep(self._keeper.machine.period / 8)
-            with contextlib.suppress(BucketError):  # the store is away: keeping it says so
+            try:
                 await self._bucket.create()
+            except BucketError as error:  # keeping it says so, too
+                _log.debug("the lease has no bucket: %s", error)
+            except Exception:
+                _log.exception("the lease has no bucket")
 
     async def _release(self) -> None:
         await cancel_and_wait(self._renewal)

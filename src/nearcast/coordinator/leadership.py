@@ -46,8 +46,17 @@ class Coordinator:
 
     async def run(self) -> None:
         """Take part in the election until cancelled; then give the lease back, so that another need not wait."""
+        opened = False
         while True:
-            bucket, term = await open_state(self._connection, self._site)
+            try:
+                bucket, term = await open_state(self._connection, self._site)
+            except BucketError as error:
+                if not opened:  # nobody has seen it work
+                    raise
+                _log.warning("%s: %s; trying again", self.name, error)
+                await asyncio.sleep(self.settings.lease)
+                continue
+            opened = True
             self.lease.exceed(max(term, self.lease.term))
             keeper = LeaseKeeper(bucket, self.lease)
             try:

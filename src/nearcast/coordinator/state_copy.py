@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from nats.errors import Error as NatsError
 
-from nearcast.coordinator.term import highest_of_most
+from nearcast.coordinator.term import DeposedError, highest_of_most
 from nearcast.domain.ranges import Count, Term
 from nearcast.errors import NearcastError
 from nearcast.nats import subjects
@@ -74,6 +74,10 @@ class StateCopy:
                     await self._follow(site, candidates, term)
                 except (BucketError, ConflictError, NatsError, TimeoutError, OSError) as error:
                     _log.warning("the state is not copied to %s: %s", site, error or "no answer")
+                except DeposedError:
+                    raise
+                except Exception:
+                    _log.exception("the state is not copied to %s", site)
             self.site = ""
             await asyncio.sleep(_RETRY_PAUSE)
 

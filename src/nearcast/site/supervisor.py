@@ -140,6 +140,9 @@ class SupervisedProcess:
                     await self._launch()
                 except (NearcastError, OSError, TimeoutError) as error:
                     reason = f"{self.name} did not start: {error}"
+                except Exception as error:
+                    reason = f"{self.name} did not start: {error}"
+                    _log.exception("%s did not start", self.name)
                 else:
                     break
             self.restarts += 1

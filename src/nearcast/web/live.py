@@ -66,7 +66,10 @@ class Live:
         catalog = asyncio.create_task(self._follow_catalog(), name="catalog")
         try:
             while True:
-                await self._take()
+                try:
+                    await self._take()
+                except Exception:
+                    _log.exception("the state cannot be shown")
                 await self._sleep(_PERIOD)
         finally:
             await cancel_and_wait(catalog)

@@ -180,3 +180,5 @@ async def _renew(config: uvicorn.Config, tls: ServerTls) -> None:
                 _log.warning("the renewed certificate %s is used from now on", tls.certificate)
         except (OSError, InputError) as error:
             _log.warning("the certificate is not renewed: %s", error)
+        except Exception:
+            _log.exception("the certificate is not renewed")

@@ -154,6 +154,8 @@ class Coordination:
                 await self._ping_home()
             except (NatsError, TimeoutError, OSError, AttributeError) as error:
                 _log.debug("client %s: no ping: %s", self._sessions.name, error)
+            except Exception:
+                _log.exception("client %s: no ping", self._sessions.name)
 
     async def _ping_home(self) -> None:
         connection = self._sessions.connection()
@@ -180,6 +182,8 @@ class Coordination:
                 await self._report_once()
             except (NearcastError, NatsError, TimeoutError, OSError) as error:
                 _log.debug("client %s: not reported: %s", self._sessions.name, error)
+            except Exception:
+                _log.exception("client %s: not reported", self._sessions.name)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._period):
                     await self._moved.wait()

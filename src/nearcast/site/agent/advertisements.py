@@ -103,5 +103,7 @@ class Advertisements:
                 self.publish(fresh=pause < _PERIOD)
             except NearcastError as error:
                 _log.warning("%s: not advertised: %s", self._site, error)
+            except Exception:
+                _log.exception("%s: not advertised", self._site)
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, _PERIOD)

@@ -87,12 +87,15 @@ class CoordinateAgent:
     async def _measure(self) -> None:
         rounds = 0
         while True:
-            for name, peer in self._peers.items():
+            for name, peer in list(self._peers.items()):
                 try:
                     await self._measure_peer(name, peer)
                 except (OSError, TimeoutError, NearcastError) as error:
                     self._failed.add(name)
                     _log.debug("%s: %s not measured: %s", self._site.name, name, error)
+                except Exception:
+                    self._failed.add(name)
+                    _log.exception("%s: %s not measured", self._site.name, name)
                 await asyncio.sleep(_FIRST_PERIOD if rounds < _FIRST_ROUNDS else _PERIOD)
             rounds += 1
             if not self._peers:

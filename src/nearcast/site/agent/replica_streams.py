@@ -84,6 +84,8 @@ class ReplicaStreams:
                     break
                 except NearcastError as error:
                     _log.log(level, "%s; trying again every %g s", error, _RETRY_PAUSE)
+                except Exception:
+                    _log.exception("%s: stream of %s; trying again", self._site, topic.name)
                 level = logging.DEBUG
                 await asyncio.sleep(_RETRY_PAUSE)
 

@@ -59,10 +59,16 @@ class Outcomes:
         await self._connection.subscribe_raw(f"{self._inbox}.*.*", self._acknowledged)
         while True:
             await asyncio.sleep(_EXPIRY_PERIOD)
-            for topic, message_id, *_ in self._receipts.expire(time.monotonic()):
-                name = message_id.decode(errors="replace")
-                _log.warning("topic %s, message %s: no store has its notifications", topic.name, name)
-                topic.record.leave(message_id)  # a store gives it again
+            try:
+                self._expire_receipts()
+            except Exception:
+                _log.exception("what stores did not acknowledge is not given up")
+
+    def _expire_receipts(self) -> None:
+        for topic, message_id, *_ in self._receipts.expire(time.monotonic()):
+            name = message_id.decode(errors="replace")
+            _log.warning("topic %s, message %s: no store has its notifications", topic.name, name)
+            topic.record.leave(message_id)  # a store gives it again
 
     def done(self, topic: HostedTopic, ticket: Ticket, notifications: list[bytes]) -> None:
         """The processor has an outcome."""
