@@ -17,12 +17,13 @@ from nearcast.errors import InputError, NearcastError
 from nearcast.protocol.data_cluster import AdHocAnswer
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["ad_hoc_sql", "run_ad_hoc"]
 
 _SECONDS = 20.0
 _LONGEST_VALUE = 2000
+_LARGEST_ANSWER = 4_000_000  # characters
 
 
 def ad_hoc_sql(text: str, datasets: Collection[str], view: Callable[[str], str]) -> str:
@@ -49,7 +50,7 @@ def run_ad_hoc(spark: SparkSession, sql: str, limit: int, seconds: float = _SECO
     began = time.monotonic()
     with TimeLimit(spark, seconds) as allowed:
         try:
-            found: Any = spark.sql(sql).limit(limit + 1).toArrow()
+            found: Any = _shortened(spark.sql(sql), limit).limit(limit + 1).toArrow()
         except Exception as error:  # Spark's errors have no common kind
             if allowed.exceeded:
                 raise NearcastError(f"the query was stopped after {seconds:g} s") from None
@@ -57,6 +58,27 @@ def run_ad_hoc(spark: SparkSession, sql: str, limit: int, seconds: float = _SECO
     columns = [[_text(value) for value in column.to_pylist()[:limit]] for column in found.columns]
     rows = [list(row) for row in zip(*columns, strict=True)]
     return AdHocAnswer(list(found.column_names), rows, found.num_rows > limit, time.monotonic() - began)
+
+
+def _shortened(frame: DataFrame, limit: int) -> DataFrame:
+    """With texts no longer than is shown: the driver holds all of the answer, and Spark cuts them before.
+
+    Arrays, maps and structs become JSON.
+    """
+    from pyspark.sql.functions import col, substring, to_json
+
+    longest = max(20, min(_LONGEST_VALUE, _LARGEST_ANSWER // (len(frame.columns) * (limit + 1))))
+    # By their numbers: two may have one name.
+    plain = frame.toDF(*(f"c{n}" for n in range(len(frame.columns))))
+    shown = []
+    for field in plain.schema:
+        kind, column = field.dataType.typeName(), col(field.name)
+        if kind in ("array", "map", "struct"):
+            column = to_json(column)
+        if kind in ("array", "map", "struct", "string", "binary", "char", "varchar"):
+            column = substring(column, 1, longest)
+        shown.append(column)
+    return plain.select(*shown).toDF(*frame.columns)
 
 
 def _check(query: QueryTree, datasets: Collection[str]) -> None:

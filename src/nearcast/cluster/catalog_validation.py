@@ -20,12 +20,16 @@ if TYPE_CHECKING:
 
 __all__ = ["explained_channel", "validate_channel", "validate_columns", "validate_dataset", "with_new_dataset"]
 
+_MOST_COLUMNS = 1_000
+
 
 def validate_dataset(spark: SparkSession, spec: DatasetSpec) -> None:
     """InputError when the schema cannot be that of a dataset. Spark, which must run, parses it."""
     check_dataset(spec)
     schema = parse_ddl(spec.schema, f"dataset {spec.name}")
     names = schema.fieldNames()
+    if len(names) > _MOST_COLUMNS:
+        raise InputError(f"dataset {spec.name} has {len(names)} columns; {_MOST_COLUMNS} are allowed")
     if not spec.static:
         check_readable(arrow_schema(schema), f"dataset {spec.name}")
     for name in names:

@@ -63,6 +63,7 @@ _AT_ONCE = 1  # of what needs Spark; channels need the executors, too
 _MOST_WAITING = 4
 _TRIAL_SECONDS = 50.0
 _ANSWER_BYTES = 500_000  # of results; a broker takes a megabyte
+_LONGEST_REQUEST = 120.0
 T = TypeVar("T")
 
 
@@ -160,13 +161,23 @@ class ClusterService:
         return await self._in_turn(self._load_static, request)
 
     async def _in_turn(self, work: Callable[..., T], *arguments: object) -> T:
-        """Spark's work beside that of channels, one piece after the other, in a thread."""
+        """Spark's work beside that of channels, one piece after the other, in a thread.
+
+        Nothing can end a plan that Spark makes: it keeps its turn, and who asked is told after a while.
+        """
         if self._waiting >= _MOST_WAITING:
             raise NearcastError(f"{self._waiting} other requests wait; try again in some seconds")
         self._waiting += 1
         try:
-            async with self._turn:
-                return await asyncio.to_thread(work, *arguments)
+            async with asyncio.timeout(_LONGEST_REQUEST):
+                await self._turn.acquire()
+                running = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
+                running.add_done_callback(self._finished)
+                return await asyncio.shield(running)
+        except TimeoutError:
+            raise NearcastError(
+                f"no answer within {_LONGEST_REQUEST:g} s: the data cluster is busy with this or another request"
+            ) from None
         finally:
             self._waiting -= 1
 
@@ -190,6 +201,11 @@ class ClusterService:
         table = read_table(request.file, schema, required_fields(spec.schema))
         load_static(self._warehouse, spec, table)
         return int(table.num_rows)
+
+    def _finished(self, running: asyncio.Future[T]) -> None:
+        self._turn.release()
+        if not running.cancelled():
+            running.exception()  # who asked may be gone
 
     def _run(self, request: AdHocQuery) -> AdHocAnswer:
         sql = ad_hoc_sql(request.query, self._views.tables.keys(), self._views.whole)

@@ -17,6 +17,7 @@ __all__ = ["PARAMETER_TYPES", "ChannelSpec", "Parameter", "check_channel", "chec
 
 PARAMETER_TYPES = ("string", "int", "bigint", "double", "boolean", "date", "timestamp")
 _LONGEST_TEXT = 4096  # characters of a value: each subscription is kept by stores and the data cluster
+_MOST_PARAMETERS = 100
 _WHOLE = {"int": 31, "bigint": 63}
 
 
@@ -55,6 +56,9 @@ class ChannelSpec:
 def check_channel(channel: ChannelSpec) -> ChannelSpec:
     """Return the channel if its names, types and times can be right; the query is checked by Spark."""
     check_identifier(channel.name, "channel name")
+    if len(channel.parameters) > _MOST_PARAMETERS:
+        count = len(channel.parameters)
+        raise InputError(f"channel {channel.name} has {count} parameters; {_MOST_PARAMETERS} are allowed")
     seen = set()
     for parameter in channel.parameters:
         check_identifier(parameter.name, f"channel {channel.name}, parameter")

@@ -9,6 +9,8 @@ from nearcast.errors import InputError
 
 __all__ = ["DatasetSpec", "check_dataset"]
 
+_LONGEST_SCHEMA, _DEEPEST_SCHEMA = 20_000, 20  # Spark's parser takes long for more, and ends its own stack
+
 
 @dataclass(frozen=True)
 class DatasetSpec:
@@ -42,6 +44,7 @@ class DatasetSpec:
 def check_dataset(spec: DatasetSpec) -> DatasetSpec:
     """Return the dataset if its name, source and numbers can be right; the schema is checked by Spark."""
     check_identifier(spec.name, "dataset name")
+    _check_schema_size(spec)
     if spec.source and spec.source != f"fed.{spec.name}" and not spec.source.startswith("pub."):
         raise InputError(f"dataset {spec.name}: source is {spec.source!r}; allowed: fed.{spec.name} or pub.<topic>")
     for field in ("keep_seconds", "late_after", "future_limit"):
@@ -53,3 +56,16 @@ def check_dataset(spec: DatasetSpec) -> DatasetSpec:
     if spec.future_limit and not spec.time:
         raise InputError(f"dataset {spec.name}: future-limit needs a time column; give it --time")
     return spec
+
+
+def _check_schema_size(spec: DatasetSpec) -> None:
+    if len(spec.schema) > _LONGEST_SCHEMA:
+        raise InputError(
+            f"dataset {spec.name}: its schema has {len(spec.schema)} characters; {_LONGEST_SCHEMA} are allowed"
+        )
+    depth = deepest = 0
+    for letter in spec.schema:
+        depth += (letter in "<(") - (letter in ">)")
+        deepest = max(deepest, depth)
+    if deepest > _DEEPEST_SCHEMA:
+        raise InputError(f"dataset {spec.name}: its schema is nested deeper than {_DEEPEST_SCHEMA} levels")

@@ -233,6 +233,9 @@ class Server:
                 raise InputError(f"the request is not about {subject.removeprefix(endpoint.subject + '.')!r}")
             answer = await endpoint.handler(request)
             body = codec.encode(answer)
+            if not self._connection.takes(reply, "", len(body)):  # it would not be sent, and not be missed
+                size, body = len(body), b""
+                raise NearcastError(f"the answer has {size} bytes, more than the broker takes; ask for less")
         except InputError as error:
             headers = _error_headers("400", error)
             if isinstance(error, MalformedError):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
+
 import pytest
 
 from nearcast.cluster.channels.query_policy import PolicyError
@@ -136,3 +139,39 @@ def test_values_of_patterns_are_checked_when_somebody_subscribes() -> None:
     for values in ({"a": "%a%a%a%a%b", "b": ""}, {"a": "", "b": "a%"}):
         with pytest.raises(InputError, match="%"):
             check_like_values(parameters, values)
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        "CASE WHEN id = 'a' THEN {} ELSE 'b' END", "(SELECT {} AS a FROM reports)", "EXISTS (SELECT {} FROM reports)",
+        "struct({})", "int({})", "date({})", "float({})", "replace('a', 'b', {})", "upper({})", "({})",
+        "transform(array(1), y -> {})", "aggregate(array(1), 0, (acc, y) -> acc + {})", "cast({} AS string)",
+    ],
+)  # fmt: skip
+def test_nesting_does_not_double_the_time_that_judging_takes(wrap: str) -> None:
+    """Of 125 characters, `int(int(…`, sqlglot's parser would not have come to an end; of nested CASE the bounds."""
+    text = "id"
+    for _ in range(22):
+        text = wrap.format(text)
+    began = time.process_time()
+    with contextlib.suppress(PolicyError):
+        parse_query(f"SELECT {text} AS a FROM reports")
+    assert time.process_time() - began < 5
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT a FROM reports LATERAL VIEW explode(array_repeat(1, 9000)) t AS a LATERAL VIEW "
+        "explode(array_repeat(1, 9000)) u AS b",
+        "SELECT explode(array_repeat(1, 9000)) AS b FROM (SELECT explode(array_repeat(1, 9000)) AS a FROM reports) q",
+        "SELECT collect_list(a) AS a FROM reports LATERAL VIEW explode(x) t AS a LATERAL VIEW explode(y) u AS b "
+        "LATERAL VIEW explode(z) v AS c",
+    ],
+)
+def test_one_row_becomes_no_more_than_a_million(query: str) -> None:
+    """Nothing limits what an aggregate collects of them."""
+    with pytest.raises(PolicyError, match=r"makes \d+ rows of one; at most 1000000 are allowed"):
+        parse_query(query)
+    parse_query("SELECT a FROM reports LATERAL VIEW explode(x) t AS a LATERAL VIEW explode(y) u AS b")

@@ -14,6 +14,7 @@ _MOST_CHARACTERS = 20_000
 _MOST_NODES = 3_000
 _MOST_JOINS = 12
 _MOST_DEPTH = 150
+_MOST_LAMBDAS = 5  # within each other
 
 # Functions that sqlglot has no class for, by name.
 _NAMED = """
@@ -141,10 +142,20 @@ def _check_node(node: exp.Expr) -> None:
             raise PolicyError(f"function {node.name.lower()} is not allowed in a channel", node)
     elif isinstance(node, exp.Func) and type(node).__name__ not in _CLASSES:
         raise PolicyError(f"function {node.sql_name().lower()} is not allowed in a channel", node)
+    if isinstance(node, exp.Lambda) and _lambdas_around(node) >= _MOST_LAMBDAS:
+        raise PolicyError(f"functions of elements are nested deeper than {_MOST_LAMBDAS} levels", node)
     if isinstance(node, exp.Placeholder) and not node.name:
         raise PolicyError("parameters have names, such as :kind", node)
     if isinstance(node, exp.With) and node.recursive:
         raise PolicyError("WITH RECURSIVE is not allowed in a channel", node)
+
+
+def _lambdas_around(node: exp.Expr) -> int:
+    count, holder = 0, node.parent
+    while holder is not None:
+        count += isinstance(holder, exp.Lambda)
+        holder = holder.parent
+    return count
 
 
 def _depth(tree: exp.Expr) -> int:

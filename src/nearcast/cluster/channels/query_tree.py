@@ -12,6 +12,7 @@ from sqlglot.dialects import Spark
 from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.scope import walk_in_scope
 
+from nearcast.cluster.channels.bounded_parser import parse_statements
 from nearcast.cluster.channels.query_policy import PolicyError, check_length, check_policy
 from nearcast.cluster.channels.text_patterns import check_patterns
 from nearcast.cluster.channels.value_bounds import check_bounds
@@ -54,7 +55,7 @@ def parse_query(text: str) -> QueryTree:
     check_length(text)
     dialect = Spark()
     tokens = dialect.tokenize(text)
-    statements = [tree for tree in dialect.parser().parse(tokens, text) if tree is not None]
+    statements = parse_statements(dialect, tokens, text)
     if len(statements) != 1:
         raise PolicyError("one SELECT is needed")
     tree: Any = statements[0]

@@ -13,19 +13,22 @@ from typing import TYPE_CHECKING, Any
 from nearcast.cluster.channels import grid
 from nearcast.cluster.channels.query_errors import QueryError
 from nearcast.cluster.channels.statement import levels_in, result_sql, subscription_table
+from nearcast.cluster.channels.time_limit import TimeLimit
 from nearcast.cluster.channels.validated_channel import ValidatedChannel
 from nearcast.cluster.datasets.schema import dataset_ddl, parse_ddl
 from nearcast.cluster.spark_errors import is_interruption
 from nearcast.domain.channel import check_values
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Column, SparkSession
 
     from nearcast.domain.dataset import DatasetSpec
 
 __all__ = ["plain_arguments", "verify_statement"]
 
 _ROWS, _SUBSCRIPTIONS = 24, 4
+_SECONDS = 90.0
+_MOST_COMPARED, _LONGEST_ROW = 2_000, 20_000
 _WORDS = ("a", "b", "fire", "a%")
 _START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -46,15 +49,19 @@ def verify_statement(spark: SparkSession, channel: ValidatedChannel, datasets: M
     subscriptions = subscription_table(channel, wanted)
     session.createDataFrame(subscriptions).createOrReplaceTempView(view)
     text = result_sql(channel, lambda name: name, view, levels_in(channel, subscriptions))
-    found: list[Counter[str]] = [Counter() for _ in wanted]
-    try:
-        for row in session.sql(text).toArrow().to_pylist():
-            found[row["number"]][_canonical(row["row"])] += 1
-        expected = [_plain(session, channel, types, row) for row in wanted]
-    except Exception as error:
-        if is_interruption(error):
-            raise
-        return  # such as a division by zero
+    with TimeLimit(spark, _SECONDS) as allowed:
+        try:
+            found = _answers(session, text, len(wanted))
+            expected = [_plain(session, channel, types, row) for row in wanted]
+        except Exception as error:
+            if allowed.exceeded:
+                reason = f"takes more than {_SECONDS:g} s for {_ROWS} records of each dataset; write it in another way"
+                raise QueryError(channel.spec.name, channel.spec.query, None, reason) from None
+            if is_interruption(error):
+                raise
+            return  # such as a division by zero
+    if sum(answer.total() for answer in found) >= _MOST_COMPARED:
+        return  # there may be more
     for row, right, answer in zip(wanted, expected, found, strict=True):
         same = right == answer
         if _ties(channel.spec.query):  # which of several equal rows come first is not defined
@@ -65,6 +72,24 @@ def verify_statement(spark: SparkSession, channel: ValidatedChannel, datasets: M
                 f"its rewrite for all subscriptions would answer differently, for example for {row}; "
                 "please report this query, and write it in another way",
             )  # fmt: skip
+
+
+def _answers(session: SparkSession, text: str, count: int) -> list[Counter[str]]:
+    """The rows of each subscription. Only so many: a query may make millions of rows from a few."""
+    from pyspark.sql.functions import col
+
+    found: list[Counter[str]] = [Counter() for _ in range(count)]
+    rows = session.sql(text).select("number", _shortened(col("row")).alias("row")).limit(_MOST_COMPARED)
+    for row in rows.toArrow().to_pylist():
+        found[row["number"]][_canonical(row["row"])] += 1
+    return found
+
+
+def _shortened(row: Column) -> Column:
+    """A long text of JSON as its digest, which is JSON, too: the driver holds all that are compared."""
+    from pyspark.sql.functions import concat, length, lit, sha2, when
+
+    return when(length(row) > _LONGEST_ROW, concat(lit('"'), sha2(row, 256), lit('"'))).otherwise(row)
 
 
 def plain_arguments(types: Mapping[str, str], row: Mapping[str, Any]) -> dict[str, Any]:
@@ -85,7 +110,7 @@ def _plain(session: SparkSession, channel: ValidatedChannel, types: Mapping[str,
     from pyspark.sql.functions import col, struct, to_json
 
     columns = [col("`" + name.replace("`", "``") + "`") for name in frame.columns]
-    rows = frame.select(to_json(struct(*columns), options).alias("row"))
+    rows = frame.select(_shortened(to_json(struct(*columns), options)).alias("row")).limit(_MOST_COMPARED)
     return Counter(_canonical(text) for text in rows.toArrow()["row"].to_pylist())
 
 

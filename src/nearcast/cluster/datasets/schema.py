@@ -101,7 +101,8 @@ def required_fields(ddl: str) -> set[str]:
 
 def without_not_null(ddl: str) -> str:
     """The DDL with every field nullable."""
-    return re.sub(r"\s+NOT\s+NULL\b", "", ddl, flags=re.IGNORECASE)
+    # It begins where no space is before: else a row of spaces would be tried from each of them.
+    return re.sub(r"(?<!\s)\s+NOT\s+NULL\b", "", ddl, flags=re.IGNORECASE)
 
 
 def dataset_ddl(dataset: DatasetSpec) -> str:
