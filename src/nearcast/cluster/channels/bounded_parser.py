@@ -20,7 +20,7 @@ __all__ = ["parse_statements"]
 _STEPS_OF_A_TOKEN, _STEPS_AT_LEAST = 20, 5_000  # usual queries take 1 to 1.3 of a token
 
 
-class _BoundedParser(Spark.Parser):
+class _BoundedParser(Spark.Parser):  # type: ignore[misc]  # it has no type
     """Raises PolicyError when it reads tokens again and again."""
 
     steps_left = 0
