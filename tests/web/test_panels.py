@@ -12,7 +12,7 @@ import pytest
 from nearcast.protocol.data_cluster import DataClusterState, ProducerState
 from nearcast.web.live import Live
 from nearcast.web.pages.dashboard import STATS, chart_options, stat_values
-from nearcast.web.panel_history import PANELS, PanelHistory, Reading
+from nearcast.web.panel_history import PANELS, DashboardReading, PanelHistory
 from nearcast.web.snapshot import Snapshot
 
 GRAFANA = json.loads((Path(__file__).parents[2] / "deploy" / "grafana" / "nearcast.json").read_text())
@@ -54,7 +54,7 @@ def test_what_is_counted_becomes_a_rate_and_a_restart_none() -> None:
         site(late=150, dead_letters=3), site("osaka", late=7), passes=14, pass_seconds=2.0,
         moves_ended={"topic, done": 3, "client, failed": 4}, anomalies={"late topic": 2},
     )  # fmt: skip
-    history.add(Reading(now, before, 10.0, cluster(70, 7), cluster(20, 2), 5.0))
+    history.add(DashboardReading(now, before, 10.0, cluster(70, 7), cluster(20, 2), 5.0))
     troubles = last(history, "Late, deferred, dead, dropped")
     assert troubles == {"late": 5.0, "deferred": 0, "dead letters": 0, "dropped": 0}
     assert last(history, "Moves per minute") == {"topic, done": 6.0, "client, failed": 24.0}
@@ -63,7 +63,7 @@ def test_what_is_counted_becomes_a_rate_and_a_restart_none() -> None:
     assert last(history, "Records and results") == {"reports in": 10.0, "reports out": 1.0}
     assert last(history, "Lag") == {"reports": 40}
     after = state(site(late=150), passes=3, pass_seconds=0.5)  # another coordinator leads, which counts from zero
-    history.add(Reading(after, now, 10.0))
+    history.add(DashboardReading(after, now, 10.0))
     assert last(history, "Time of a pass") == {"c": None}
     assert last(history, "Late, deferred, dead, dropped")["late"] == 0
 
@@ -77,7 +77,7 @@ def test_latency_is_drawn_in_milliseconds_and_shares_in_percent() -> None:
     far = site(round_trips_ms={"osaka": 12.0}, channels_p90_ms={"alerts": 90.0}, workers_busy={"worker-0": 0.5})
     near = site("osaka", channels_p90_ms={"alerts": 70.0})
     now = state(far, near, topics=topics)
-    history.add(Reading(now, now, 1.0))
+    history.add(DashboardReading(now, now, 1.0))
     by_title = {panel.title: panel for panel in PANELS}
 
     def drawn(title: str) -> tuple[str, dict[str, Any]]:
@@ -94,7 +94,7 @@ def test_latency_is_drawn_in_milliseconds_and_shares_in_percent() -> None:
     assert shown["xAxis"]["data"] == ["00:00:00"]
     assert shown["aria"]["label"]["description"] == "Delivered latency, p90, by topic: gps 30 ms."
     waits = state(far, near, topics=[topics[0] | {"oldest_s": 90.0}])
-    history.add(Reading(waits, now, 1.0))
+    history.add(DashboardReading(waits, now, 1.0))
     assert drawn("Oldest unprocessed") == ("s", {"gps": [1.5, 90.0], "news": [0, None]})
 
 
@@ -112,7 +112,7 @@ def test_a_panel_keeps_the_ten_largest_series_of_each_moment() -> None:
             for n in range(200)
         ]
         now = state(topics=topics)
-        history.add(Reading(now, now, 5.0))
+        history.add(DashboardReading(now, now, 5.0))
     for points in history.points.values():
         assert len(points) == 180
         assert max(map(len, points)) <= 10
@@ -126,7 +126,7 @@ def test_dead_letters_are_those_of_an_hour() -> None:
     history = PanelHistory(lambda: now)
 
     def given_up(before: int, after: int) -> None:
-        history.add(Reading(state(site(dead_letters=after)), state(site(dead_letters=before)), 5.0))
+        history.add(DashboardReading(state(site(dead_letters=after)), state(site(dead_letters=before)), 5.0))
 
     given_up(0, 3)
     now = 1800.0

@@ -14,7 +14,7 @@ import msgspec
 from nearcast.errors import NearcastError
 from nearcast.nats.tasks import cancel_and_wait
 from nearcast.web.client_positions import ClientPositions
-from nearcast.web.panel_history import PERIOD, PanelHistory, Reading
+from nearcast.web.panel_history import PERIOD, DashboardReading, PanelHistory
 from nearcast.web.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -132,4 +132,4 @@ class Live:
         before, at = self._at_last_point or (taken, now)
         self._at_last_point = taken, now
         cluster = self.cluster, self.cluster_before, self.cluster_seconds
-        self.panels.add(Reading(taken, before, max(now - at, 1e-3), *cluster))
+        self.panels.add(DashboardReading(taken, before, max(now - at, 1e-3), *cluster))

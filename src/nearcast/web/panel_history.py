@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nearcast.protocol.data_cluster import DataClusterState
     from nearcast.web.snapshot import Snapshot
 
-__all__ = ["PANELS", "PERIOD", "Panel", "PanelHistory", "Reading"]
+__all__ = ["PANELS", "PERIOD", "DashboardPanel", "DashboardReading", "PanelHistory"]
 
 PERIOD = 5  # seconds between two points
 _POINTS = 180
@@ -27,7 +27,7 @@ Values = dict[str, float]
 
 
 @dataclass(frozen=True)
-class Reading:
+class DashboardReading:
     """The present state, and that of the point before, so many seconds ago. cluster: the data cluster, if one runs."""
 
     now: Snapshot
@@ -39,13 +39,13 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Panel:
+class DashboardPanel:
     """title, unit, row: as in the dashboard of Grafana. read: the series of a moment by name, in this unit."""
 
     row: str
     title: str
     unit: str
-    read: Callable[[Reading], Values]
+    read: Callable[[DashboardReading], Values]
     text: str = ""
 
 
@@ -59,7 +59,7 @@ class PanelHistory:
         self._letters: deque[float] = deque([0.0], maxlen=_MINUTES)  # dead letters by minute
         self._minute = int(clock() // 60)
 
-    def add(self, reading: Reading) -> None:
+    def add(self, reading: DashboardReading) -> None:
         """Take a point of each panel."""
         self.times.append(self._clock())
         for panel in PANELS:
@@ -83,21 +83,21 @@ class PanelHistory:
         return round(sum(self._letters))
 
 
-def _of_topics(field: str, scale: float = 1.0) -> Callable[[Reading], Values]:
-    def read(reading: Reading) -> Values:
+def _of_topics(field: str, scale: float = 1.0) -> Callable[[DashboardReading], Values]:
+    def read(reading: DashboardReading) -> Values:
         return {topic["topic"]: topic[field] * scale for topic in reading.now.topics if topic.get(field) is not None}
 
     return read
 
 
-def _of_sites(field: str) -> Callable[[Reading], Values]:
-    def read(reading: Reading) -> Values:
+def _of_sites(field: str) -> Callable[[DashboardReading], Values]:
+    def read(reading: DashboardReading) -> Values:
         return {site["site"]: site[field] for site in reading.now.sites if site.get(field) is not None}
 
     return read
 
 
-def _share_of_bound(reading: Reading) -> Values:
+def _share_of_bound(reading: DashboardReading) -> Values:
     return {
         topic["topic"]: topic["measured_p90_ms"] / topic["bound_ms"]
         for topic in reading.now.topics
@@ -105,7 +105,7 @@ def _share_of_bound(reading: Reading) -> Values:
     }
 
 
-def _round_trips(reading: Reading) -> Values:
+def _round_trips(reading: DashboardReading) -> Values:
     return {
         f"{site['site']} to {peer}": milliseconds / 1000
         for site in reading.now.sites
@@ -113,7 +113,7 @@ def _round_trips(reading: Reading) -> Values:
     }
 
 
-def _of_channels(reading: Reading) -> Values:
+def _of_channels(reading: DashboardReading) -> Values:
     found: Values = {}
     for site in reading.now.sites:
         for channel, milliseconds in site.get("channels_p90_ms", {}).items():
@@ -121,7 +121,7 @@ def _of_channels(reading: Reading) -> Values:
     return found
 
 
-def _utilisation(reading: Reading) -> Values:
+def _utilisation(reading: DashboardReading) -> Values:
     return {
         f"{site['site']} {worker}": busy
         for site in reading.now.sites
@@ -129,7 +129,7 @@ def _utilisation(reading: Reading) -> Values:
     }
 
 
-def _increases(reading: Reading, field: str) -> Values:
+def _increases(reading: DashboardReading, field: str) -> Values:
     """By site, of a count of its workers; a restarted worker counts from zero again."""
     before = {site["site"]: site.get(field) for site in reading.before.sites}
     found: Values = {}
@@ -140,17 +140,17 @@ def _increases(reading: Reading, field: str) -> Values:
     return found
 
 
-def _troubles(reading: Reading) -> Values:
+def _troubles(reading: DashboardReading) -> Values:
     fields = {"late": "late", "deferred": "deferred", "dead letters": "dead_letters", "dropped": "dropped"}
     return {name: sum(_increases(reading, field).values()) / reading.seconds for name, field in fields.items()}
 
 
-def _moves(reading: Reading) -> Values:
+def _moves(reading: DashboardReading) -> Values:
     now, before = (state.status.get("moves_ended", {}) for state in (reading.now, reading.before))
     return {kind: 60 * max(0, count - before.get(kind, 0)) / reading.seconds for kind, count in now.items()}
 
 
-def _time_of_a_pass(reading: Reading) -> Values:
+def _time_of_a_pass(reading: DashboardReading) -> Values:
     now, before = reading.now.status, reading.before.status
     if "passes" not in now or "passes" not in before:
         return {}
@@ -158,12 +158,12 @@ def _time_of_a_pass(reading: Reading) -> Values:
     return {now["leader"]: seconds / passes} if passes > 0 and now["leader"] == before["leader"] else {}
 
 
-def _anomalies(reading: Reading) -> Values:
+def _anomalies(reading: DashboardReading) -> Values:
     found: Mapping[str, Any] = reading.now.status.get("anomalies", {})
     return {kind: float(count) for kind, count in found.items()}
 
 
-def _records_and_results(reading: Reading) -> Values:
+def _records_and_results(reading: DashboardReading) -> Values:
     if reading.cluster is None or reading.cluster_before is None or reading.cluster_seconds <= 0:
         return {}
     before = {one.name: one for one in reading.cluster_before.producers}
@@ -175,8 +175,8 @@ def _records_and_results(reading: Reading) -> Values:
     return found
 
 
-def _of_producers(field: str) -> Callable[[Reading], Values]:
-    def read(reading: Reading) -> Values:
+def _of_producers(field: str) -> Callable[[DashboardReading], Values]:
+    def read(reading: DashboardReading) -> Values:
         producers = reading.cluster.producers if reading.cluster is not None else []
         return {one.name: float(getattr(one, field)) for one in producers}
 
@@ -185,27 +185,27 @@ def _of_producers(field: str) -> Callable[[Reading], Values]:
 
 _SLOWEST = "Publication to receipt, one way, as clients measured it; the ten slowest."
 PANELS = (
-    Panel("Latency", "Delivered latency, p90, by topic", "s", _of_topics("measured_p90_ms", 0.001), _SLOWEST),
-    Panel(
+    DashboardPanel("Latency", "Delivered latency, p90, by topic", "s", _of_topics("measured_p90_ms", 0.001), _SLOWEST),
+    DashboardPanel(
         "Latency", "Latency as a share of the bound", "percentunit", _share_of_bound,
         "Above 100 %: the topic is above its bound.",
     ),
-    Panel("Latency", "In the worker, p90, by topic", "s", _of_topics("in_worker_p90_ms", 0.001)),
-    Panel("Latency", "Round trips between sites", "s", _round_trips, "The ten longest."),
-    Panel("Latency", "Channels, record to receipt, p90", "s", _of_channels),
-    Panel("Traffic and load", "Messages sent by brokers", "cps", _of_sites("messages_out")),
-    Panel("Traffic and load", "Bytes sent by brokers", "Bps", _of_sites("bytes_out")),
-    Panel("Traffic and load", "Connections", "none", _of_sites("connections")),
-    Panel("Traffic and load", "Broker CPU", "percentunit", _of_sites("cpu")),
-    Panel("Traffic and load", "Worker utilisation", "percentunit", _utilisation),
-    Panel("Traffic and load", "Processed", "cps", _of_sites("processed_per_s")),
-    Panel("Durability", "Unprocessed, by topic", "none", _of_topics("waiting")),
-    Panel("Durability", "Oldest unprocessed", "s", _of_topics("oldest_s")),
-    Panel("Durability", "Late, deferred, dead, dropped", "cps", _troubles),
-    Panel("Control plane", "Moves per minute", "none", _moves),
-    Panel("Control plane", "Time of a pass", "s", _time_of_a_pass),
-    Panel("Control plane", "Anomalies", "none", _anomalies),
-    Panel("Data cluster", "Records and results", "cps", _records_and_results),
-    Panel("Data cluster", "Lag", "none", _of_producers("lag")),
-    Panel("Data cluster", "Time of the last batch", "s", _of_producers("seconds")),
+    DashboardPanel("Latency", "In the worker, p90, by topic", "s", _of_topics("in_worker_p90_ms", 0.001)),
+    DashboardPanel("Latency", "Round trips between sites", "s", _round_trips, "The ten longest."),
+    DashboardPanel("Latency", "Channels, record to receipt, p90", "s", _of_channels),
+    DashboardPanel("Traffic and load", "Messages sent by brokers", "cps", _of_sites("messages_out")),
+    DashboardPanel("Traffic and load", "Bytes sent by brokers", "Bps", _of_sites("bytes_out")),
+    DashboardPanel("Traffic and load", "Connections", "none", _of_sites("connections")),
+    DashboardPanel("Traffic and load", "Broker CPU", "percentunit", _of_sites("cpu")),
+    DashboardPanel("Traffic and load", "Worker utilisation", "percentunit", _utilisation),
+    DashboardPanel("Traffic and load", "Processed", "cps", _of_sites("processed_per_s")),
+    DashboardPanel("Durability", "Unprocessed, by topic", "none", _of_topics("waiting")),
+    DashboardPanel("Durability", "Oldest unprocessed", "s", _of_topics("oldest_s")),
+    DashboardPanel("Durability", "Late, deferred, dead, dropped", "cps", _troubles),
+    DashboardPanel("Control plane", "Moves per minute", "none", _moves),
+    DashboardPanel("Control plane", "Time of a pass", "s", _time_of_a_pass),
+    DashboardPanel("Control plane", "Anomalies", "none", _anomalies),
+    DashboardPanel("Data cluster", "Records and results", "cps", _records_and_results),
+    DashboardPanel("Data cluster", "Lag", "none", _of_producers("lag")),
+    DashboardPanel("Data cluster", "Time of the last batch", "s", _of_producers("seconds")),
 )  # fmt: skip

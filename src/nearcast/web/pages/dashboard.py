@@ -14,7 +14,7 @@ from nearcast.web.users import current_user
 
 if TYPE_CHECKING:
     from nearcast.web.live import Live
-    from nearcast.web.panel_history import Panel, PanelHistory
+    from nearcast.web.panel_history import DashboardPanel, PanelHistory
 
 __all__ = ["STATS", "add", "chart_options", "stat_values"]
 
@@ -75,7 +75,7 @@ def stat_values(live: Live) -> dict[str, int]:
     return dict(zip(STATS, values, strict=True))
 
 
-def chart_options(history: PanelHistory, panel: Panel) -> dict[str, Any]:
+def chart_options(history: PanelHistory, panel: DashboardPanel) -> dict[str, Any]:
     """What ECharts draws of a panel."""
     found = history.series(panel.title)
     unit, scale = _SHOWN_UNITS.get(panel.unit, ("", 1))
@@ -139,7 +139,7 @@ def _stats(live: Live) -> None:
     ui.timer(1.0, refresh)
 
 
-def _panel(history: PanelHistory, panel: Panel) -> None:
+def _panel(history: PanelHistory, panel: DashboardPanel) -> None:
     with ui.card().classes("p-3 gap-1 min-w-0"):
         ui.label(panel.title).classes("font-bold").props('role="heading" aria-level="3"')
         if panel.text:
