@@ -322,7 +322,7 @@ async def test_a_link_logs_in_as_the_user_of_the_console(secured_console: Secure
             code, _ = await post(f"{address}/api/v1/login/link", {"link": "guessed"})
             assert code == 401
         assert (await post(f"{address}/api/v1/login/link", {"link": link}))[0] == 429
-    assert (await web.ask("POST", "/api/v1/login/link", {"link": link}, source="127.0.0.9")).status == 401
+    assert (await web.ask("POST", "/api/v1/login/link", {"link": link}, source="127.0.0.12")).status == 401
     code, _, err = await web.run("web", "--link", "--url", web.url_of_broker)
     assert (code, "--link needs credentials" in err) == (2, True), err
 
