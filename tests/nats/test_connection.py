@@ -19,6 +19,37 @@ async def test_an_address_that_cannot_be_one_is_refused_at_once(url: str) -> Non
         await open_connection([url], name="test")
 
 
+async def test_whoever_is_cancelled_while_it_connects_is_cancelled() -> None:
+    """nats-py swallowed it: in some steps a connection came, as if nobody had cancelled, and the caller ran on."""
+    swallowed = []
+
+    async def broker(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b'INFO {"server_id": "x", "version": "2.15.1", "max_payload": 1048576, "proto": 1}\r\n')
+        while line := await reader.readline():
+            if line.startswith(b"PING"):
+                writer.write(b"PONG\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(broker, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    for steps in range(200):
+        opening = asyncio.create_task(open_connection([f"nats://127.0.0.1:{port}"], name="test"))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        cancelled = opening.cancel()
+        await asyncio.wait([opening])
+        if not opening.cancelled():
+            swallowed += [steps] if cancelled else []
+            await opening.result().close()
+        if not cancelled:
+            break
+    else:
+        pytest.fail("it never had the time to connect")
+    assert swallowed == []
+    server.close()
+    await server.wait_closed()
+
+
 async def test_a_flush_confirms_what_was_sent_before_it() -> None:
     """The ping went ahead of what waited to be sent: its answer came although the broker had nothing of that yet."""
     lines: list[bytes] = []

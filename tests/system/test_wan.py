@@ -11,6 +11,7 @@ import socket
 import statistics
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -197,6 +198,29 @@ async def test_a_call_at_a_node_starts_there_and_is_cancelled_with_its_task() ->
                 task.cancel()
         assert len(ended) == 40
         assert all(task.cancelled() for task in tasks)
+
+
+async def test_a_call_at_a_node_ends_although_it_swallows_a_cancellation() -> None:
+    """As nats-py does now and then: the thread would run on, and this process would never end."""
+    begun, swallowed = threading.Event(), threading.Event()
+
+    async def stubborn() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            swallowed.set()
+        await asyncio.Event().wait()
+
+    async with wide_area(THREE) as area:
+        task = asyncio.create_task(call_at(area, "b", stubborn))
+        await until(begun.is_set)
+        task.cancel()
+        await until(swallowed.is_set)
+        task.cancel()
+        await asyncio.wait([task], timeout=30)
+        assert task.cancelled()
+        await until(lambda: not any(area.namespace("b") in thread.name for thread in threading.enumerate()))
 
 
 async def fail() -> None:

@@ -55,7 +55,8 @@ async def _measure(
 
         async def receive(subscription: nearcast.Subscription) -> None:
             for _ in range(expected):
-                message = await asyncio.wait_for(anext(subscription), _STALLED_SECONDS)
+                async with asyncio.timeout(_STALLED_SECONDS):
+                    message = await anext(subscription)
                 samples.append(1000 * (time.time() - message.stamp.published_us / 1e6))
 
         began = time.perf_counter()

@@ -42,6 +42,11 @@ class PatchedClient(Client):
         """What tells the server at the other end from all others; a new one after a restart."""
         return str(self._server_info.get("server_id", ""))
 
+    async def connect(self, *args: Any, **options: Any) -> None:
+        """Connect to the first server that lets us in."""
+        with keep_cancellation():
+            await super().connect(*args, **options)
+
     async def close(self) -> None:
         """Close; a server that has gone already is no error."""
         try:

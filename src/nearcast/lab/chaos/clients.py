@@ -82,7 +82,8 @@ class Publishing:
         )  # fmt: skip
         data = {"publisher": self._name, "n": n, "count": count, **fields}
         try:
-            receipt = await asyncio.wait_for(self._send(data), _PUBLISH_LIMIT)
+            async with asyncio.timeout(_PUBLISH_LIMIT):
+                receipt = await self._send(data)
         except Exception as error:  # whatever it is: the ledger says that this one has no receipt
             self._failed(n, error)
             return

@@ -37,7 +37,8 @@ class NodeService:
     async def is_up(self, limit: float) -> None:
         """Wait until it is up; raises NearcastError when that takes too long."""
         try:
-            await asyncio.wait_for(self._up.wait(), limit)
+            async with asyncio.timeout(limit):
+                await self._up.wait()
         except TimeoutError:
             said = self._process.last_words() if self._process is not None else "it was not started"
             raise NearcastError(f"{self.name} is not up after {limit:g} s: {said}") from None

@@ -189,7 +189,8 @@ async def run_policy(bed: BrokerTestbed, specs: list[SiteSpec], at: Ints, policy
     connections = await _all_connected(bed, at, edges)
     cluster = Subscriber([])
     await asyncio.get_running_loop().create_connection(lambda: cluster, cloud.host, cloud.port)
-    await asyncio.wait_for(cluster.ready, LIMIT)
+    async with asyncio.timeout(LIMIT):
+        await cluster.ready
     rows: list[Row] = []
     moves = 0
     try:

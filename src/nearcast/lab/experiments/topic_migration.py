@@ -89,7 +89,8 @@ async def _drive(url: str, crowd: DeviceCrowd, led: threading.Event) -> list[Row
     coordinator = Coordinator(connection, "cloud", settings)
     running = asyncio.create_task(coordinator.run())
     try:
-        await asyncio.wait_for(coordinator.leading.wait(), LIMIT)
+        async with asyncio.timeout(LIMIT):
+            await coordinator.leading.wait()
         leader = coordinator.leader
         assert leader is not None
         await _until(lambda: len(leader.monitor.reports) >= 3)

@@ -49,7 +49,8 @@ class NodeProcess:
         with contextlib.suppress(ProcessLookupError):
             self._process.terminate()
         try:
-            await asyncio.wait_for(self._process.wait(), _END_LIMIT)
+            async with asyncio.timeout(_END_LIMIT):
+                await self._process.wait()
         except TimeoutError:
             self._process.kill()
             await self._process.wait()
@@ -75,7 +76,8 @@ class NodeProcess:
     async def finished(self, limit: float) -> None:
         """Wait until it has ended by itself, without an error."""
         try:
-            await asyncio.wait_for(self._process.communicate(), limit)
+            async with asyncio.timeout(limit):
+                await self._process.communicate()
         except TimeoutError:
             raise NearcastError(f"{self.name} did not end within {limit:g} s; its log: {self._log}") from None
         if self._process.returncode:
@@ -91,7 +93,8 @@ class NodeProcess:
             with contextlib.suppress(ProcessLookupError):
                 self._process.terminate()
         try:
-            await asyncio.wait_for(self._process.communicate(), _END_LIMIT)
+            async with asyncio.timeout(_END_LIMIT):
+                await self._process.communicate()
         except TimeoutError:
             self._process.kill()
             await self._process.communicate()

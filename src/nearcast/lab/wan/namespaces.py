@@ -131,7 +131,8 @@ def start_inside(namespace: str, call: Callable[[], T]) -> Future[T]:
         except BaseException as error:
             done.set_exception(error)
 
-    threading.Thread(target=enter_and_call, name=f"in {namespace}").start()
+    # A daemon: a call that never ends does not keep this process from ending.
+    threading.Thread(target=enter_and_call, name=f"in {namespace}", daemon=True).start()
     return done
 
 

@@ -9,6 +9,7 @@ from functools import partial
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from nearcast.lab.wan import lifecycle, namespaces
+from nearcast.nats.tasks import cancel_and_wait
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
@@ -51,7 +52,8 @@ async def process_at(
         if process.returncode is None:
             process.terminate()
         try:
-            await asyncio.wait_for(process.communicate(), SECONDS_TO_END)
+            async with asyncio.timeout(SECONDS_TO_END):
+                await process.communicate()
         except TimeoutError:
             process.kill()
             await process.communicate()
@@ -81,11 +83,18 @@ async def call_at(area: Area, node: str, call: Callable[[], Coroutine[Any, Any, 
         for loop, task in begun:
             # The loop may have ended by itself just now.
             with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(task.cancel)
-        await asyncio.wait([thread])
+                loop.call_soon_threadsafe(_end, loop, task)
+        while not thread.done():  # who cancels again does not make it end sooner
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([thread])
         with contextlib.suppress(asyncio.CancelledError):
             thread.result()
         raise
+
+
+def _end(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any]) -> None:
+    """Cancel it until it has ended: code of others swallows a cancellation now and then."""
+    loop.create_task(cancel_and_wait(task))
 
 
 @contextlib.asynccontextmanager
