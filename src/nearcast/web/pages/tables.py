@@ -74,7 +74,7 @@ def add(operations: Operations, live: Live) -> None:
         with frame("/settings", live, current_user(request)):
             live_table({"name": "state", "value": ""}, lambda: _status(live), "name", "No coordinator answers.")
             heading("Settings of the coordinator")
-            ui.label("From the file of `nearcast coordinator run --settings`; times are seconds.").classes("text-sm")
+            ui.label("From the file of nearcast coordinator run --settings; times are seconds.").classes("text-sm")
             live_table(_SETTINGS, lambda: given, "name", "Not read yet.")
         ui.timer(0.1, read, once=True)
 
