@@ -71,7 +71,7 @@ class DrawnSchema:
         specs = (
             DatasetSpec("reports", reports, "fed.reports"),
             DatasetSpec("shelters", shelters),
-            DatasetSpec("visits", visits, "fed.visits"),
+            DatasetSpec("visits", visits, "fed.visits", "area"),  # joined by area: looked up by key
         )
         return {spec.name: spec for spec in specs}
 

@@ -24,6 +24,7 @@ from unittest.mock import patch
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from sqlglot import exp
 from tests.cluster.channels.oracle_data import PLAIN, TYPES, DrawnSchema, draw_schema, draw_tables, draw_value
@@ -53,10 +54,14 @@ class _Loaded:
 
     def __init__(self, spec: DatasetSpec, spark: SparkSession, table: pa.Table) -> None:
         self.spec, self.version, self.schema = spec, 0, parse_ddl(dataset_ddl(spec), spec.name)
-        self._frame = spark.createDataFrame(table)
+        self._spark, self._table, self._frame = spark, table, spark.createDataFrame(table)
 
     def frame(self) -> DataFrame:
         return self._frame
+
+    def frame_of_keys(self, keys: pa.ChunkedArray) -> DataFrame | None:
+        """As of a large keyed dataset, with any number of rows of a key."""
+        return self._spark.createDataFrame(self._table.filter(pc.is_in(self._table[self.spec.key], value_set=keys)))
 
 
 class World:

@@ -36,6 +36,22 @@ def content(state: KeyedState) -> dict[str | None, tuple[int, int]]:
     return found
 
 
+@given(st.lists(records, max_size=4), st.integers(0, 4), st.lists(st.sampled_from(["a", "b", "z", None]), max_size=4))
+def test_some_keys_are_found_in_base_and_delta(
+    batches: list[list[Record]], folded: int, keys: list[str | None]
+) -> None:
+    state, count = KeyedState(SPEC, SCHEMA), 0
+    for number, batch in enumerate(batches):
+        state.update(table([(count + n, record) for n, record in enumerate(batch)]))
+        count += len(batch)
+        if number + 1 == folded:
+            state.fold()
+    wanted = {key for key in keys if key is not None}  # a null equals nothing
+    expected = [row for row in state.rows().to_pylist() if row["user"] in wanted]
+    found = state.of_keys(pa.chunked_array([pa.array(keys, pa.string())])).to_pylist()
+    assert sorted(found, key=lambda row: row["user"]) == sorted(expected, key=lambda row: row["user"])
+
+
 @given(st.lists(records, max_size=6), st.lists(st.booleans(), min_size=6, max_size=6), st.randoms())
 def test_the_latest_by_time_and_sequence_however_records_arrive(
     batches: list[list[Record]], folds: list[bool], rng: Any

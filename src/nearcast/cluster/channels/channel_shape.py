@@ -90,7 +90,8 @@ class ShapeState:
 
 class ChannelShape:
     """Any thread may read `state`; changes are made by one thread at a time. channels: their names. unchanged_batches:
-    since inputs_version changed, which is that of all that the statement reads."""
+    since inputs_version changed, which is that of all that the statement reads. looked_up: a large dataset is read by
+    the keys of a batch when no plan is kept."""
 
     def __init__(self, validated: ValidatedChannel) -> None:
         self.validated, self.channels = validated, set[str]()
@@ -103,7 +104,7 @@ class ChannelShape:
         self._seen = self.state, 0.0
         self.unfoldable: ShapeState | None = None  # the state whose folding failed
         self.inputs_version: object = None
-        self.unchanged_batches = 0
+        self.unchanged_batches, self.looked_up = 0, False
 
     @property
     def name(self) -> str:

@@ -7,7 +7,7 @@ deltas, one job evaluates both.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -30,6 +30,8 @@ __all__ = ["KeptPlans", "PlanKey"]
 _SPREAD = 4_000
 # A plan is kept when what it reads was unchanged for this many batches.
 _UNCHANGED_BATCHES = 2
+# More where a dataset is looked up by key meanwhile: a plan with all of a large one takes seconds to make.
+_UNCHANGED_LOOKED_UP = 20
 # Each task of a kept plan holds all subscriptions. On a cluster: not with more than this.
 _MOST_ON_CLUSTER = 300_000
 # In one process: not with more bytes than this share of its memory. A hash table takes about four times its rows, and
@@ -51,9 +53,14 @@ class KeptPlans:
         self._most_bytes = int(memory * _SHARE_OF_MEMORY) if str(context.master).startswith("local") else None
 
     def find(
-        self, dataset: str, states: States, schema: StructType, records: pa.Table, view_of: Mapping[str, str]
+        self,
+        dataset: str,
+        states: States,
+        schema: StructType,
+        records: pa.Table,
+        whole_views: Callable[[], Mapping[str, str]],
     ) -> KeptPlan | None:
-        """The plan made before, while it is valid; a new one when more shapes qualify.
+        """The plan made before, while it is valid; a new one when more shapes qualify. whole_views: of other datasets.
 
         Few records are best joined by one task; many by all cores, where no exchange is needed for that.
         """
@@ -66,7 +73,7 @@ class KeptPlans:
         qualified = [shape for shape, state in states.items() if self._qualifies(shape, state)]
         if any(plan is None or shape not in plan.considered for shape in qualified):
             bases = {shape: (states[shape].base, versions[shape]) for shape in qualified}
-            plan = self.plans[key] = self._make(dataset, bases, schema, records, view_of, key[1])
+            plan = self.plans[key] = self._make(dataset, bases, schema, records, whole_views(), key[1])
         return plan if plan and plan.bases else None
 
     def evaluate(self, plan: KeptPlan, records: pa.Table, states: States) -> pa.Table:
@@ -109,7 +116,8 @@ class KeptPlans:
                 self.plans[key] = made
 
     def _qualifies(self, shape: ChannelShape, state: ShapeState) -> bool:
-        if not shape.validated.timeless or shape.unchanged_batches < _UNCHANGED_BATCHES or state.bulky:
+        needed = _UNCHANGED_LOOKED_UP if shape.looked_up else _UNCHANGED_BATCHES
+        if not shape.validated.timeless or shape.unchanged_batches < needed or state.bulky:
             return False
         if self._most_bytes is None:
             return bool(state.base.rows.num_rows <= _MOST_ON_CLUSTER)

@@ -128,14 +128,17 @@ class Matcher:
         name = table.spec.name
         others = {dataset for shape in shapes for dataset in shape.validated.datasets} - {name}
         versions = {dataset: views.version(dataset) for dataset in others}  # first: a view may be newer, never older
-        view_of = {dataset: views.whole(dataset) for dataset in others}
         for shape in shapes:
             version = [versions[dataset] for dataset in shape.validated.datasets if dataset != name]
             shape.unchanged_batches = shape.unchanged_batches + 1 if shape.inputs_version == version else 0
             shape.inputs_version = version
+
+        def whole_views() -> dict[str, str]:
+            return {dataset: views.whole(dataset) for dataset in others}
+
         with self._swapping:
             states = {shape: shape.state for shape in shapes}
-            plan = self.kept.find(name, states, table.schema, records, view_of)
+            plan = self.kept.find(name, states, table.schema, records, whole_views)
         found = []
         if plan is not None:
             try:
@@ -149,9 +152,28 @@ class Matcher:
         if rest:
             # The records are the small side: they are broadcast, the subscriptions stay where they are.
             frame = self._spark.createDataFrame(records, table.schema).hint("broadcast")
+            view_of = self._views_of_keys(name, list(rest), records, views)
             view_of[name] = self._evaluation.view(f"batch {name}", frame)
             found.append(self._match_shapes(rest, view_of, NewRecords(name, table.schema, lambda: records)))
         return pa.concat_tables(found)
+
+    def _views_of_keys(
+        self, name: str, shapes: Sequence[ChannelShape], records: pa.Table, views: DatasetViews
+    ) -> dict[str, str]:
+        """Views of other datasets; of a large one that all look up by its key, only the keys of these records."""
+        found = {}
+        for dataset in {dataset for shape in shapes for dataset in shape.validated.datasets} - {name}:
+            reading = [shape for shape in shapes if dataset in shape.validated.datasets]
+            columns = {column for shape in reading if (column := shape.validated.lookups.get(dataset))}
+            by_key = all(dataset in shape.validated.lookups for shape in reading)
+            some = views.of_keys(dataset, [records[column] for column in columns]) if by_key else None
+            if some is None:
+                found[dataset] = views.whole(dataset)
+                continue
+            found[dataset] = self._evaluation.view(f"{dataset} for {name}", some)
+            for shape in reading:
+                shape.looked_up = True
+        return found
 
     def match(
         self, channels: Sequence[RunningChannel], view_of: Mapping[str, str], new: NewRecords | None = None

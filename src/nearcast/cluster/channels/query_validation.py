@@ -13,6 +13,7 @@ from sqlglot.errors import ParseError, SqlglotError
 from nearcast.cluster.channels import grid
 from nearcast.cluster.channels.batch_dependence import BatchDependenceError, check_batches
 from nearcast.cluster.channels.disjunctions import split_disjunction
+from nearcast.cluster.channels.key_lookups import key_lookups
 from nearcast.cluster.channels.query_errors import QueryError, node_offset, raise_located
 from nearcast.cluster.channels.query_policy import PolicyError
 from nearcast.cluster.channels.query_tree import QueryTree, parse_query, to_sql
@@ -73,10 +74,22 @@ def validate_query(spark: SparkSession, channel: ChannelSpec, datasets: Mapping[
             channel.name, query.text, None, f"cannot be answered for all subscriptions at once: {error}"
         ) from None
     _empty_view(session, f"{prefix}subscriptions", subscription_ddl(statement, channel.parameters))
-    likes = like_parameters(query.tree)
-    validated = ValidatedChannel(channel, statement, query.datasets, columns, query.timeless, likes)
+    likes, lookups = like_parameters(query.tree), _lookups(session, channel, query, datasets)
+    validated = ValidatedChannel(channel, statement, query.datasets, columns, query.timeless, likes, lookups)
     _check_plan(session, validated)
     return validated
+
+
+def _lookups(
+    session: SparkSession, channel: ChannelSpec, query: QueryTree, datasets: Mapping[str, DatasetSpec]
+) -> dict[str, str]:
+    if not channel.continuous:
+        return {}
+    fields = {name: {field.name.lower(): field for field in session.table(name).schema} for name in query.datasets}
+    types = {name: {lower: f.dataType.simpleString() for lower, f in of.items()} for name, of in fields.items()}
+    keys = {name: spec.key.lower() for name in query.datasets if (spec := datasets[name]).key and not spec.static}
+    found = key_lookups(query.tree, channel.new, keys, types)
+    return {name: fields[channel.new][column].name for name, column in found.items()}
 
 
 def _split(rewriter: Rewriter, tree: exp.Expr) -> Statement | None:

@@ -16,7 +16,8 @@ __all__ = ["ValidatedChannel"]
 @dataclass(frozen=True)
 class ValidatedChannel:
     """A channel that can run. datasets: it reads. columns: the label of each column of its results, and its name in the
-    statement. timeless: its plan may be evaluated again. like_parameters: those in patterns of LIKE."""
+    statement. timeless: its plan may be evaluated again. like_parameters: those in patterns of LIKE. lookups: keyed
+    datasets that it joins by key, each with the column of the new records that has the key."""
 
     spec: ChannelSpec
     statement: Statement
@@ -24,3 +25,4 @@ class ValidatedChannel:
     columns: tuple[tuple[str, str], ...]
     timeless: bool
     like_parameters: Mapping[str, bool] = field(default_factory=dict)
+    lookups: Mapping[str, str] = field(default_factory=dict)

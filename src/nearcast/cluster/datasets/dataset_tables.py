@@ -129,6 +129,10 @@ class StreamTable:
         """All records; for a dataset with a key, the latest record of each key."""
         return self._keyed.frame() if self._keyed is not None else self.read(self.records.paths())
 
+    def frame_of_keys(self, keys: pa.ChunkedArray) -> DataFrame | None:
+        """The latest record of each of these keys; None where to read all costs no more."""
+        return self._keyed.frame_of_keys(keys) if self._keyed is not None else None
+
     def between(self, low: int, high: int) -> DataFrame:
         """The records with low < sequence ≤ high."""
         frame = self.read(self.records.paths(low))

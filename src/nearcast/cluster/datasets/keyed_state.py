@@ -37,7 +37,10 @@ class KeyedState:
         """Take new records."""
         if not records.num_rows:
             return
-        latest = self._latest_of_each(pa.concat_tables([self.delta, records.cast(self._schema)]))
+        records = records.cast(self._schema)
+        touched = pc.is_in(self.delta[self._spec.key], value_set=pc.unique(records[self._spec.key]))
+        untouched = self.delta.filter(pc.invert(touched))
+        latest = self._latest_of_each(pa.concat_tables([self.delta.filter(touched), records]))
         rows = self._index.find(latest[self._spec.key])
         found = rows >= 0
         if found.any():
@@ -46,7 +49,8 @@ class KeyedState:
             older = np.zeros(len(rows), dtype=bool)
             older[found] = (after[0] < before[0]) | ((after[0] == before[0]) & (after[1] < before[1]))
             latest, rows = latest.filter(pa.array(~older)), rows[~older]
-        self.delta, self._replaced = latest.combine_chunks(), rows[rows >= 0]
+        self.delta = pa.concat_tables([untouched, latest]).combine_chunks()
+        self._replaced = np.union1d(self._replaced, rows[rows >= 0])
 
     def fold(self) -> None:
         """Make the delta part of the base. Costs as much as the base is large."""
@@ -75,6 +79,14 @@ class KeyedState:
         base = self.base if kept.all() else self.base.filter(pa.array(kept))
         return pa.concat_tables([base, self.delta])
 
+    def of_keys(self, keys: pa.ChunkedArray) -> pa.Table:
+        """The latest record of each of these keys that has one; costs what they and the delta are."""
+        wanted = pc.drop_null(pc.unique(keys))
+        rows = self._index.find(pa.chunked_array([wanted]))
+        rows = rows[rows >= 0]
+        base = self.base.take(pa.array(rows[~np.isin(rows, self._replaced)]))
+        return pa.concat_tables([base, self.delta.filter(pc.is_in(self.delta[self._spec.key], value_set=wanted))])
+
     def _latest_of_each(self, table: pa.Table) -> pa.Table:
         times, sequences = self._order(table)
         ordered = table.take(pa.array(np.lexsort((sequences, times))))
@@ -98,7 +110,7 @@ class _KeyIndex:
     def find(self, keys: pa.ChunkedArray) -> NDArray[np.int64]:
         """The row of each key; -1 where there is none."""
         found = np.full(len(keys), -1, dtype=np.int64)
-        if not len(self._sorted):
+        if not len(self._sorted) or not len(keys):
             return found
         hashes = _hashes(keys)
         low = np.searchsorted(self._sorted, hashes, "left")

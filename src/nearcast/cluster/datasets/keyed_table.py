@@ -91,14 +91,26 @@ class KeyedTable:
             state = self._state
             if state.base.num_rows <= _SENT_WITH_PLAN:
                 return self._spark.createDataFrame(state.rows(), self._schema)
+            made = self._base_frame is None
             if self._base_frame is None:
                 self._base_frame = self._spark.createDataFrame(state.base, self._schema).cache()
             base, delta = self._base_frame, self._spark.createDataFrame(state.delta, self._schema)
+        if made:
+            base.count()  # a kept plan is made for the size that Spark knows; of what is not cached yet it knows none
         if not state.delta.num_rows:
             return base
         changed = delta.select(delta[self._key].alias("_changed")).hint("broadcast")
         kept = base.join(changed, base[self._key].eqNullSafe(changed["_changed"]), "left_anti")
         return kept.union(delta)
+
+    def frame_of_keys(self, keys: pa.ChunkedArray) -> DataFrame | None:
+        """The latest record of each of these keys; None where to read all costs no more."""
+        with self._lock:
+            state = self._state
+            if state.base.num_rows <= _SENT_WITH_PLAN or len(keys) > _SENT_WITH_PLAN:
+                return None
+            rows = state.of_keys(keys)
+        return self._spark.createDataFrame(rows, self._schema)
 
     def _replace(self, folded: KeyedState) -> None:
         with self._lock:

@@ -5,11 +5,16 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
+from nearcast.cluster.datasets.static_table import StaticTable
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyspark.sql import DataFrame, SparkSession
 
     from nearcast.cluster.datasets.dataset_tables import StreamTable
-    from nearcast.cluster.datasets.static_table import StaticTable
 
 __all__ = ["DatasetViews"]
 
@@ -32,6 +37,12 @@ class DatasetViews:
                 table.frame().createOrReplaceTempView(view)
                 self._versions[dataset] = version
         return view
+
+    def of_keys(self, dataset: str, keys: Sequence[pa.ChunkedArray]) -> DataFrame | None:
+        """The latest record of each of these keys of a dataset; None where to read all of it costs no more."""
+        table = self.tables[dataset]
+        chunks = [chunk for column in keys for chunk in column.chunks]
+        return None if isinstance(table, StaticTable) else table.frame_of_keys(pa.chunked_array(chunks, keys[0].type))
 
     def position(self, dataset: str) -> int:
         """The last sequence that a stream dataset keeps; 0 for a static or unknown one."""
