@@ -156,16 +156,25 @@ def _with_workers(url: str, folder: Path, count: int) -> float:
     with spark_cluster(here, workers=count, cores=1) as master:
         spark = spark_session("nearcast benchmark", master=master)
         try:
-            _write(spark, url, here, "warm", 5_000 * count)  # executors and Python's workers start
-            return timed(lambda: _write(spark, url, here, "measured", _RECORDS))[1]
+            _wait_for_executors(spark, count)
+            _write(spark, url, here, "warm", 5_000 * count, count)  # Python's workers start
+            return timed(lambda: _write(spark, url, here, "measured", _RECORDS, count))[1]
         finally:
             spark.stop()
 
 
-def _write(spark: SparkSession, url: str, folder: Path, name: str, last: int) -> None:
+def _wait_for_executors(spark: SparkSession, count: int) -> None:
+    """A session begins with the first one."""
+    deadline = time.monotonic() + 120
+    while spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1 < count:  # without the driver
+        assert time.monotonic() < deadline, "not all executors came"
+        time.sleep(0.1)
+
+
+def _write(spark: SparkSession, url: str, folder: Path, name: str, last: int, tasks: int) -> None:
     """Executors read, validate and write the records; the driver commits them."""
     options = {"servers": url, "stream": "bench", "valueSchema": REPORTS.schema}
-    reader = DriverReader(options | {"partitions": str(spark.sparkContext.defaultParallelism)}, str(folder / name))
+    reader = DriverReader(options | {"partitions": str(tasks)}, str(folder / name))
     (folder / name / "offsets").mkdir(parents=True)
     (folder / name / "offsets" / "0").write_text(f'v1\n{{}}\n{{"bench": {last}}}')
     table = StreamTable(spark, REPORTS, Warehouse(str(folder / name / "warehouse")))
