@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -14,6 +14,7 @@ from msgspec import inspect
 
 import nearcast.protocol
 from nearcast.site.servers import fetch_monitoring
+from nearcast.site.site import Site
 from nearcast.testing import RunningSites, until
 
 __all__ = [
@@ -73,6 +74,8 @@ def value(kind: Any, rng: random.Random) -> Any:
         case inspect.StructType(fields=fields, array_like=array_like):
             values = {field.encode_name: value(field.type, rng) for field in fields if rng.random() < 0.95}
             return list(values.values()) if array_like else values
+        case inspect.DataclassType(fields=fields):
+            return {field.encode_name: value(field.type, rng) for field in fields if rng.random() < 0.95}
     return None
 
 
@@ -108,22 +111,22 @@ def headers(rng: random.Random) -> bytes:
     return block + rng.choice([b"\r\n\r\n", b"\r\n\r\n", b"\r\n\r\n", b"\r\n", b""])
 
 
-async def subscribed_subjects(c: RunningSites) -> set[str]:
+async def subscribed_subjects(sites: Mapping[str, Site]) -> set[str]:
     """All that is subscribed to at a broker, as it says."""
     found: set[str] = set()
-    for site in c.sites.values():
+    for site in sites.values():
         subscriptions = (await fetch_monitoring(site.spec, "subsz?subs=1&limit=100000"))["subscriptions_list"]
         found |= {one["subject"] for one in subscriptions}
     return found
 
 
-async def connections(c: RunningSites) -> set[tuple[str, str, int]]:
+async def connections(sites: Mapping[str, Site]) -> set[tuple[str, str, int]]:
     """All that brokers have, of whomever: site, kind or name, and the number that a new connection would not have.
 
     Those without a name are round trips that are being measured.
     """
     found: set[tuple[str, str, int]] = set()
-    for name, site in c.sites.items():
+    for name, site in sites.items():
         clients = (await fetch_monitoring(site.spec, "connz?limit=65536"))["connections"]
         stores = (await fetch_monitoring(site.spec, "leafz"))["leafs"]
         found |= {(name, one["name"], one["cid"]) for one in clients if one.get("name")}

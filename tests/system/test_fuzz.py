@@ -35,7 +35,7 @@ IN_ALL = int(os.environ.get("NEARCAST_FUZZ", "0"))
 
 async def listened_on(c: RunningSites) -> list[str]:
     """What is subscribed to at a broker; but the store's own subjects, and those of one request."""
-    found = await subscribed_subjects(c)
+    found = await subscribed_subjects(c.sites)
     return sorted(subject for subject in found if not subject.startswith(("_", "$JS", "$SYS", "$KV", "$MQTT", "$NRG")))
 
 
@@ -50,7 +50,7 @@ async def test_nothing_that_arrives_ends_a_process_or_a_connection(city) -> None
         subjects = await listened_on(c)
         assert len(subjects) > 40
         assert "ctl.client.car" in subjects
-        before, running = await connections(c), processes(c)
+        before, running = await connections(c.sites), processes(c)
         memory = MemoryGrowth(running)
         evil = await open_connection([c.url("cloud")], name="fuzzer")
         inbox = evil.new_inbox()
@@ -70,7 +70,7 @@ async def test_nothing_that_arrives_ends_a_process_or_a_connection(city) -> None
         finally:
             with contextlib.suppress(Exception):
                 await evil.close()
-        assert before - await connections(c) == set()
+        assert before - await connections(c.sites) == set()
         assert [process.pid for process in processes(c)] == [process.pid for process in running]
         grown = memory.of_last_part()
         assert max(grown.values()) < 64, grown

@@ -66,7 +66,7 @@ async def test_messages_of_the_wrong_role_are_refused_and_hurt_nobody(secured: S
             patterns = await all_patterns(secured, admin)
             assert len(patterns) > 150
             assert {pattern.split(".")[0] for pattern in patterns} >= {"$JS", "$KV", "$SYS", "_INBOX", "ctl", "mon"}
-            before, running = await connections(secured.running), processes(secured.running)
+            before, running = await connections(secured.running.sites), processes(secured.running)
             memory = MemoryGrowth(running)
             sent = dict.fromkeys(ROLES, 0)
             wrong = {role: forbidden(given, patterns, rng) for role, (_, given) in ROLES.items()}
@@ -101,7 +101,7 @@ async def test_messages_of_the_wrong_role_are_refused_and_hurt_nobody(secured: S
             assert sorted(receipt.stores) == ["cloud", "edge"]
             assert (await anext(received)).data == {"n": 7}
             assert [process.pid for process in processes(secured.running)] == [process.pid for process in running]
-            assert before - await connections(secured.running) == set()
+            assert before - await connections(secured.running.sites) == set()
             grown = memory.of_last_part()
             assert max(grown.values()) < 64, grown
         assert secured.lost == []
@@ -113,7 +113,7 @@ async def test_messages_of_the_wrong_role_are_refused_and_hurt_nobody(secured: S
 
 async def all_patterns(secured: Secured, admin: Connection) -> list[str]:
     """Of subjects: what somebody listens on, what any role may do, and what can be done to each stream there is."""
-    found = await subscribed_subjects(secured.running) | EXAMPLES.keys()
+    found = await subscribed_subjects(secured.running.sites) | EXAMPLES.keys()
     for _, given in ROLES.values():
         found |= {*given.publish, *given.subscribe}
     for site in secured.running.sites:
