@@ -101,6 +101,24 @@ async def test_what_is_logged_for_the_gaps_takes_a_limited_space_while_they_are_
     await subscription.close()
 
 
+async def test_topics_without_ids_are_remembered_in_a_limited_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a family, whoever may publish makes as many topics as it likes."""
+    monkeypatch.setattr("nearcast.client.gap_filling._CONTENTS", 10)
+    sessions: Any = SimpleNamespace()
+
+    async def look_up() -> list[DurablePart]:
+        return []
+
+    subscription = await Subscription("gps.*", nothing, JSON.decode, None, 2000, "drop_oldest")
+    filler = GapFiller(subscription, sessions, look_up, random.Random(1))
+    subscription.track_deliveries(filler.delivered, filler.note_log)
+    for number in range(1000):
+        subscription.take(f"pub.gps.{number}", "", b"{}", b"")
+    filler.note_log()
+    assert len(filler._unstamped) <= 10
+    await subscription.close()
+
+
 async def test_closing_ends_all_that_belongs_to_it_though_a_part_fails() -> None:
     subscription = await Subscription("log", nothing, JSON.decode, None, 10, "drop_oldest")
     ended, unsubscribed = asyncio.Event(), []

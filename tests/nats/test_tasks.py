@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from nearcast.nats.tasks import TaskSet, cancel_and_wait, gather_or_cancel, keep_cancellation, retry
+from nearcast.nats.tasks import KeyedLocks, TaskSet, cancel_and_wait, gather_or_cancel, keep_cancellation, retry
 
 
 async def test_a_task_that_swallows_a_cancellation_ends_all_the_same() -> None:
@@ -169,3 +169,22 @@ async def test_a_limit_within_the_block_or_around_it_stays_a_limit() -> None:
     for work in (limit_within(), limit_around()):
         with pytest.raises(TimeoutError):
             await work
+
+
+async def test_locks_of_names_are_forgotten_when_nobody_holds_them() -> None:
+    """Of each client that ever moved one stayed."""
+    locks, order = KeyedLocks(), []
+
+    async def work(name: str, n: int) -> None:
+        async with locks[name]:
+            order.append((name, n))
+            await asyncio.sleep(0)
+            order.append((name, n))
+
+    await asyncio.gather(*(work(name, n) for name in ("a", "b") for n in range(3)))
+    of_a = [n for name, n in order if name == "a"]
+    assert of_a == [0, 0, 1, 1, 2, 2], "one after the other"
+    assert order[:2] == [("a", 0), ("b", 0)], "of two names at the same time"
+    for n in range(1000):
+        await work(f"client {n}", n)
+    assert len(locks) == 0

@@ -156,6 +156,8 @@ class GapFiller:
 
     def _note(self, topic: str, message_id: bytes, payload: bytes, now: float) -> None:
         if not message_id:
+            if len(self._unstamped) >= _CONTENTS:
+                self._unstamped.clear()
             self._unstamped.add(topic)
             self._contents.append((now, _content(topic, payload)))
             return

@@ -20,6 +20,7 @@ from nearcast.nats.audit import AuditEntry, AuditLog
 from nearcast.nats.rpc import CALLER, Endpoint
 from nearcast.protocol.control import Assignments, AssignmentsRequest
 from nearcast.protocol.registration import ClientRecord, HomeAnswer, RegisterSite
+from nearcast.protocol.reports import MOST_CLIENTS
 
 if TYPE_CHECKING:
     from nearcast.config.coordinator_settings import CoordinatorSettings
@@ -47,7 +48,7 @@ class MoveRequest(msgspec.Struct, frozen=True):
 class ExecutePlanRequest(msgspec.Struct, frozen=True):
     """Execute a plan that was shown. moves: the approved ones, by their places in it; all without it."""
 
-    id: str
+    id: Annotated[str, msgspec.Meta(max_length=200)]
     moves: list[int] | None = None
 
 
@@ -124,9 +125,10 @@ class CoordinatorApi:
             return handler
 
         async def handle(request: Any) -> Any:
-            outcome = "done"
+            outcome = "failed"
             try:
                 answer = await handler(request)
+                outcome = "done"
                 if isinstance(answer, dict) and (why := answer.get("reason") or answer.get("error")):
                     outcome = f"{answer.get('outcome', 'not done')}: {why}"
                 return answer
@@ -163,6 +165,8 @@ class CoordinatorApi:
             name: report.coordinate for name, report in monitor.reports.items() if report.coordinate is not None
         }
         known = registry.clients.get(info.name)
+        if known is None and len(registry.clients) >= MOST_CLIENTS:
+            raise NearcastError(f"{MOST_CLIENTS} clients are registered, and no more are taken")
         home = info.home or (known.home if known is not None else "")
         silent = sorted(alive - monitor.reports.keys())
         if silent and not home and not info.round_trips:  # nothing is known of its distances until sites reported

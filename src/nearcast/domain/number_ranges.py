@@ -59,6 +59,11 @@ class NumberRanges:
             first, last = min(first, firsts[low]), max(last, lasts[high - 1])
         firsts[low:high], lasts[low:high] = [first], [last]
 
+    def keep_newest(self, count: int) -> None:
+        """Forget the lowest ranges when there are more than twice as many."""
+        if len(self._firsts) > 2 * count:
+            del self._firsts[:-count], self._lasts[:-count]
+
     def without(self, other: NumberRanges) -> NumberRanges:
         """The numbers that are not in the other ranges."""
         found = NumberRanges()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
@@ -17,12 +17,13 @@ __all__ = ["AUDIT_BUCKET", "AuditEntry", "AuditLog"]
 
 AUDIT_BUCKET = "nearcast-audit"
 _MOST = 10_000
+_YEAR_9999 = 253_402_300_799  # what is later cannot be shown
 
 
 class AuditEntry(msgspec.Struct, frozen=True):
     """time: seconds since 1970. who: the user, `anonymous` if there are no credentials. outcome: done, or why not."""
 
-    time: float
+    time: Annotated[float, msgspec.Meta(ge=0, le=_YEAR_9999)]
     who: str
     action: str
     what: str

@@ -1,4 +1,4 @@
-"""Tasks with an owner: spawn, cancel for good, run together, try again."""
+"""Tasks with an owner: spawn, cancel for good, run together, one at a time, try again."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
-__all__ = ["TaskSet", "cancel_and_wait", "gather_or_cancel", "keep_cancellation", "retry"]
+__all__ = ["KeyedLocks", "TaskSet", "cancel_and_wait", "gather_or_cancel", "keep_cancellation", "retry"]
 
 _log = logging.getLogger(__name__)
 _ATTEMPTS = 20
@@ -39,6 +40,19 @@ class TaskSet:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("task %s failed", task.get_name(), exc_info=error)
+
+
+class KeyedLocks:
+    """A lock for each name, forgotten when nobody holds it or waits for it."""
+
+    def __init__(self) -> None:
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    def __getitem__(self, name: str) -> asyncio.Lock:
+        return self._locks.setdefault(name, asyncio.Lock())
+
+    def __len__(self) -> int:
+        return len(self._locks)
 
 
 @contextlib.contextmanager

@@ -48,6 +48,21 @@ def test_a_mark_may_be_read_before_its_publication() -> None:
     assert sequences(machine.due(2.0, 100)) == [4]
 
 
+def test_a_client_that_leaves_out_numbers_takes_limited_memory() -> None:
+    """One range for each publication, in memory and in the file that is written every few seconds."""
+    machine = CatchUpMachine(2.0)
+    for source in range(100):
+        for first in range(1, 30_001, 3_000):
+            machine.marks(first, marks(*range(first, first + 3_000, 2), source=f"s{source}"), 0.0)
+    kept = {one.source: one.marked for one in machine.checkpoint().sources}
+    assert sum(map(len, kept.values())) // 2 <= 200_000
+    newest = kept["s99"]
+    assert len(newest) // 2 <= 20_000
+    assert newest[-2:] == [29_999, 29_999], "the newest ones stay"
+    machine.publication(1, 0.0, TOPIC, "s99", 29_999)
+    assert machine.waiting == 0
+
+
 def test_while_nobody_answers_only_a_few_are_sent_and_often() -> None:
     machine = machine_with(1000)
     first = sequences(machine.due(2.0, 500))

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from nearcast.domain.topic import TopicSpec
+from nearcast.protocol.repair import DigestsRequest
 from nearcast.site.agent.repair import Repair
 from nearcast.site.agent.repair_events import Digests
+from nearcast.site.agent.replica_contents import ReplicaContents
+from nearcast.site.agent.store_index import IndexedMessage, StoreIndex, bucket_of
 from nearcast.testing import until
 
 INDEX = SimpleNamespace(floor=0)
@@ -65,3 +69,13 @@ async def test_a_topic_that_comes_back_is_complete_again(monkeypatch: pytest.Mon
     world.topics = [only]
     await until(lambda: world.completed == ["gps", "gps"])
     await world.repair.stop()
+
+
+async def test_messages_dated_far_ahead_are_not_compared() -> None:
+    """Publishers write their times. Stores that had removed one would get it from each other for ever."""
+    index, now_us = StoreIndex(None).stream("s"), int(time.time() * 1e6)
+    ahead = [0, 3600, 2 * 86_400, 10**9]  # seconds
+    index.add([IndexedMessage(n + 1, now_us + 10**6 * at, n) for n, at in enumerate(ahead)], now=0.0)
+    tail: Any = SimpleNamespace(index=lambda name: index)
+    answer = await ReplicaContents("tokyo", tail).digests(DigestsRequest("log"))
+    assert [bucket for bucket, _, _ in answer.digests] == [bucket_of(now_us), bucket_of(now_us + 3600 * 10**6)]

@@ -77,7 +77,7 @@ class Replica:
         match instruction:
             case AskDigests(_, start, within, quiet):
                 after = peer.now - within if within else float("-inf")
-                found = peer.index.digests(start, PAGE, after, (peer.now - quiet, peer.now + 1))
+                found = peer.index.digests(range(start, 1 << 40), PAGE, after, (peer.now - quiet, peer.now + 1))
                 return Digests(found, peer.index.floor, found[-1].bucket + 1 if len(found) == PAGE else 0)
             case FetchBuckets(_, first, last):
                 got = [one for bucket in range(first, last + 1) for _, one in peer.bucket(bucket)]

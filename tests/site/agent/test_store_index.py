@@ -15,6 +15,7 @@ from nearcast.site.agent.store_index import BUCKET_US, IndexedMessage, StoreInde
 TIMES = st.integers(0, 6 * BUCKET_US)
 BATCHES = st.lists(st.lists(st.tuples(TIMES, st.integers(0, 2**64 - 1)), max_size=20), max_size=6)
 NOT_QUIET = (0.0, 0.0)
+ALL = range(1 << 40)  # buckets
 
 
 def fill(index: StreamIndex, batches, step: int = 1) -> list[IndexedMessage]:
@@ -31,7 +32,7 @@ def fill(index: StreamIndex, batches, step: int = 1) -> list[IndexedMessage]:
 
 def check(index: StreamIndex, stored: list[IndexedMessage]) -> None:
     buckets = {bucket_of(message.time_us) for message in stored}
-    digests = index.digests(0, 1000, float("-inf"), NOT_QUIET)
+    digests = index.digests(ALL, 1000, float("-inf"), NOT_QUIET)
     assert [one.bucket for one in digests] == sorted(buckets)
     for bucket, count, digest in digests:
         inside = [message for message in stored if bucket_of(message.time_us) == bucket]
@@ -70,22 +71,31 @@ def test_it_goes_on_after_a_restart(tmp_path_factory, first, second):
 def test_what_limits_removed_is_below_the_floor_and_the_rest_is_exact(batches, removed):
     index = StoreIndex(None).stream("s")
     stored = fill(index, batches)
-    index.removed(removed + 1)
+    index.removed(removed + 1, now=100.0)
     left = [message for message in stored if message.sequence > removed]
     assert all(bucket_of(m.time_us) < index.floor for m in stored if m.sequence <= removed)
-    for bucket, count, _ in index.digests(index.floor, 1000, float("-inf"), NOT_QUIET):
+    for bucket, count, _ in index.digests(range(index.floor, ALL.stop), 1000, float("-inf"), NOT_QUIET):
         assert count == sum(bucket_of(message.time_us) == bucket for message in left)
     runs = index.runs(0, 1 << 40, 1 << 20)
     for message in left:
         assert any(run.first <= message.sequence <= run.last for run in runs)
 
 
+def test_a_message_of_the_future_that_limits_removed_does_not_keep_the_rest_from_being_compared():
+    """Nothing of the topic, or of the whole family, was repaired any more: all was below the floor."""
+    index = StoreIndex(None).stream("s")
+    fill(index, [[(5, 1), ((1 << 53) - 1, 2), (BUCKET_US, 3), (2 * BUCKET_US, 4)]])
+    index.removed(3, now=20.0)
+    assert index.floor == 1
+    assert [one.bucket for one in index.digests(ALL, 10, float("-inf"), NOT_QUIET)] == [1, 2]
+
+
 def test_buckets_that_changed_in_a_time_can_be_asked_for():
     index = StoreIndex(None).stream("s")
     index.add([IndexedMessage(1, 5, 1)], now=100.0)
     index.add([IndexedMessage(2, 5 + BUCKET_US, 1)], now=200.0)
-    assert [one.bucket for one in index.digests(0, 10, 150.0, NOT_QUIET)] == [1]
-    assert [one.bucket for one in index.digests(0, 10, 0.0, (199.0, 201.0))] == [0]
+    assert [one.bucket for one in index.digests(ALL, 10, 150.0, NOT_QUIET)] == [1]
+    assert [one.bucket for one in index.digests(ALL, 10, 0.0, (199.0, 201.0))] == [0]
 
 
 def test_a_rebuilt_index_takes_the_place_of_the_other_when_it_is_complete():

@@ -57,3 +57,13 @@ def test_late_ids_are_bounded_and_topics_without_news_are_forgotten():
     assert len(tips(recent)["gps.a"].late) == 256
     assert tips(recent, NOW + 100) == {}
     assert tips(recent) == {}
+
+
+def test_seconds_that_a_publisher_made_up_are_not_kept():
+    """Its times are its own: each of these took memory of the agent until the year that it named."""
+    recent = RecentSeconds()
+    for n in range(1000):
+        recent.add("gps.*", entry(NOW + 1000 + n, n), NOW)
+    assert tips(recent) == {}
+    recent.add("gps.*", entry(NOW + 2), NOW)  # a clock that is a little ahead
+    assert sum(tips(recent, NOW + 2)["gps.a"].counts) == 1

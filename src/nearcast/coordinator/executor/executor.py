@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections import defaultdict, deque
+from collections import deque
 from types import NoneType
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from nearcast.nats import subjects
 from nearcast.nats.kv import ConflictError
 from nearcast.nats.replica_stream import holds_topic
 from nearcast.nats.rpc import NoAnswerError, StaleTermError, call
-from nearcast.nats.tasks import cancel_and_wait, gather_or_cancel, retry
+from nearcast.nats.tasks import KeyedLocks, cancel_and_wait, gather_or_cancel, retry
 from nearcast.protocol.control import Rehome, StartTopic, StopTopic, TopicRecord
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Executor:
                 leases.withhold_again(_lost_sites(move))
         self._stopped = False
         self._slots = asyncio.Semaphore(settings.moves_at_once)
-        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._locks = KeyedLocks()
         self.copies: dict[str, asyncio.Task[Finish]] = {}  # by topic: replicas that are being moved
         self.failure: BaseException | None = None  # of a replica move, which nobody awaits
         self.history = MoveHistory()

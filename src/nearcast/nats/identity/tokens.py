@@ -211,7 +211,7 @@ def read_token(token: str) -> Claims:
     try:
         body = token.split(".")[1]
         return msgspec.json.decode(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)), type=Claims)
-    except (IndexError, ValueError) as error:
+    except (IndexError, ValueError, RecursionError) as error:
         raise InputError(f"not a token of NATS: {error}") from None
 
 

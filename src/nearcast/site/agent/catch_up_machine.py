@@ -13,6 +13,7 @@ from __future__ import annotations
 import heapq
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -41,6 +42,9 @@ _SAVED_SOURCES = 5_000
 _EPOCH_SILENCE = 60.0  # an epoch without a mark for so long fences nobody: epochs may have started again
 _EARLY_MARKS = 10_000  # of publications without a source that were marked before they were read here
 _CLOCK_NOISE = 5.0  # between sites
+# Ranges of marked numbers: a client that leaves out numbers makes one with each publication. Those that are forgotten
+# are processed again, if they are read again.
+_SOURCE_RANGES, _RANGES = 10_000, 200_000
 _TOLD_RANGES = 2_000  # firsts and lasts of ranges that a worker is told of a source
 
 
@@ -126,6 +130,7 @@ class CatchUpMachine:
         self._sources: OrderedDict[tuple[str, str], _Source] = OrderedDict()
         for one in saved.sources:
             self._sources[one.topic, one.source] = _Source(NumberRanges(one.marked))
+        self._ranges = sum(len(known.marked) for known in self._sources.values())
         self._waiting: dict[int, _Unmarked] = {}  # all, by sequence, in ascending order
         self._fresh: dict[int, _Unmarked] = {}  # those of them that were not sent yet, or are to be sent again
         self._sent: list[tuple[float, int]] = []  # a heap of (due, sequence); may hold what is marked by now
@@ -178,10 +183,15 @@ class CatchUpMachine:
             key = (topic, source)
             known = self._sources.get(key) or self._add_source(key)
             self._sources.move_to_end(key)
+            self._ranges -= len(known.marked)
             for first, last in zip(flat[::2], flat[1::2], strict=True):
                 known.marked.add(first, last)
                 for number in _within(known.waiting, first, last):
                     self._remove(known.waiting[number])
+            known.marked.keep_newest(_SOURCE_RANGES)
+            self._ranges += len(known.marked)
+            while self._ranges > _RANGES and self._forget_source():
+                pass
         for other in said.others:
             sequences = self._others.get((topic, other))
             if sequences:
@@ -348,13 +358,15 @@ class CatchUpMachine:
             self._forget_source()
         return added
 
-    def _forget_source(self) -> None:
-        """Forget the one that was marked longest ago; one with something waiting is put last."""
-        for key, known in list(self._sources.items())[:16]:
+    def _forget_source(self) -> bool:
+        """Forget the one that was marked longest ago; one with something waiting is put last. Whether it did."""
+        for key, known in list(islice(self._sources.items(), 16)):
             if not known.waiting:
+                self._ranges -= len(known.marked)
                 del self._sources[key]
-                return
+                return True
             self._sources.move_to_end(key)
+        return False
 
 
 def _within(numbers: dict[int, int], first: int, last: int) -> list[int]:

@@ -33,6 +33,9 @@ __all__ = ["ReplicaContents", "merged_ranges", "missing_sequences"]
 
 _DIGESTS = 10_000  # of one answer
 _HASHES = 20_000
+# A message that says it is from later than that is not compared: stores that have removed it would get it from each
+# other again and again.
+_AHEAD = 24 * 3600.0
 
 
 class ReplicaContents:
@@ -51,7 +54,8 @@ class ReplicaContents:
         index, now = self._index(request.topic), time.time()
         changed_after = now - request.changed_within if request.changed_within else float("-inf")
         quiet = (now - request.quiet, now) if request.quiet else (0.0, 0.0)
-        found = index.digests(request.start, _DIGESTS, changed_after, quiet)
+        buckets = range(request.start, bucket_of(int((now + _AHEAD) * 1e6)))
+        found = index.digests(buckets, _DIGESTS, changed_after, quiet)
         following = found[-1].bucket + 1 if len(found) == _DIGESTS else 0
         return DigestsAnswer([(one.bucket, one.messages, one.digest) for one in found], index.floor, following)
 

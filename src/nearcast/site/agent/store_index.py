@@ -191,25 +191,29 @@ class StreamIndex:
         self.position = max(self.position, position)
         self._dirty = True
 
-    def removed(self, first: int) -> None:
-        """The stream begins with this sequence now: limits have removed what was before it."""
+    def removed(self, first: int, now: float) -> None:
+        """The stream begins with this sequence now: limits have removed what was before it.
+
+        now: seconds since 1970. A publisher writes its time itself: one in the future must not raise the floor.
+        """
         if first <= self.first:
             return
         self.flush()
         with self._database:
+            newest = bucket_of(int(now * 1e6))
             (last,) = self._database.execute(
-                "SELECT max(bucket) FROM runs WHERE stream = ? AND first < ?", (self.id, first)
+                "SELECT max(bucket) FROM runs WHERE stream = ? AND first < ? AND bucket <= ?", (self.id, first, newest)
             ).fetchone()
             self._database.execute(
                 "DELETE FROM runs WHERE stream = ? AND first < ? AND last < ?", (self.id, first, first)
             )
             if last is not None:
                 self.floor = max(self.floor, last + 1)
-                self._database.execute(
-                    "DELETE FROM buckets WHERE stream = ? AND bucket < ? AND NOT EXISTS"
-                    " (SELECT 1 FROM runs WHERE runs.stream = buckets.stream AND runs.bucket = buckets.bucket)",
-                    (self.id, self.floor),
-                )
+            self._database.execute(
+                "DELETE FROM buckets WHERE stream = ? AND (bucket < ? OR bucket > ?) AND NOT EXISTS"
+                " (SELECT 1 FROM runs WHERE runs.stream = buckets.stream AND runs.bucket = buckets.bucket)",
+                (self.id, self.floor, newest),
+            )
         self.first, self._dirty = first, True
 
     def digest(self, bucket: int) -> BucketDigest:
@@ -227,13 +231,15 @@ class StreamIndex:
         row = self._database.execute("SELECT coalesce(sum(count), 0) FROM buckets WHERE stream = ?", (self.id,))
         return int(row.fetchone()[0])
 
-    def digests(self, start: int, limit: int, changed_after: float, quiet: tuple[float, float]) -> list[BucketDigest]:
-        """From a bucket on, of those that changed after a time. quiet: without those that changed in this range."""
+    def digests(
+        self, buckets: range, limit: int, changed_after: float, quiet: tuple[float, float]
+    ) -> list[BucketDigest]:
+        """Of those that changed after a time. quiet: without those that changed in this range."""
         self.flush()
         rows = self._database.execute(
-            "SELECT bucket, count, digest FROM buckets WHERE stream = ? AND bucket >= ? AND changed >= ?"
+            "SELECT bucket, count, digest FROM buckets WHERE stream = ? AND bucket >= ? AND bucket < ? AND changed >= ?"
             " AND NOT (changed > ? AND changed < ?) ORDER BY bucket LIMIT ?",
-            (self.id, start, changed_after, *quiet, limit),
+            (self.id, buckets.start, buckets.stop, changed_after, *quiet, limit),
         )
         return [BucketDigest(bucket, count, _unsigned(digest)) for bucket, count, digest in rows]
 

@@ -173,7 +173,7 @@ class StoreTail:
         elif bounds.last < followed.index.position:
             self._restart(name, followed)
         index = followed.index
-        index.removed(bounds.first)
+        index.removed(bounds.first, time.time())
         if index.position < bounds.last:
             entries = await self._read_batch(index, bounds.first, bounds.last)
             if followed.complete:
@@ -219,7 +219,7 @@ class StoreTail:
         if fresh is None or now < followed.rescan_at:
             return False
         followed.rescan_at = now + _BATCH / _RESCAN_RATE
-        fresh.removed(bounds.first)
+        fresh.removed(bounds.first, time.time())
         if fresh.position < followed.index.position:
             await self._read_batch(fresh, bounds.first, followed.index.position)
             fresh.flush()

@@ -6,9 +6,7 @@ assignments are kept in a file, so that a site that starts while no coordinator 
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections import defaultdict
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -19,6 +17,7 @@ from nearcast.errors import NearcastError
 from nearcast.nats import subjects
 from nearcast.nats.identity.credentials import write_secret
 from nearcast.nats.rpc import Endpoint, Server
+from nearcast.nats.tasks import KeyedLocks
 from nearcast.protocol.control import Assignments, StartTopic, StopTopic, TopicRecord
 from nearcast.protocol.worker import HostTopic, LeaveTopic, MembersChanged
 from nearcast.site.agent.assignments import (
@@ -73,7 +72,7 @@ class TopicHost:
         self._released: dict[str, int] = {}  # the epoch in which a topic was released: older records are out of date
         self._superseded: set[tuple[str, str]] = set()  # topics and the workers of this site they moved away from
         self._idle: set[str] = set()
-        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._locks = KeyedLocks()
         endpoints = [
             Endpoint("start", subjects.site_command(site, "start"), StartTopic, self._handle_start),
             Endpoint("stop", subjects.site_command(site, "stop"), StopTopic, self._handle_stop),

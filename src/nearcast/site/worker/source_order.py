@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict
+from itertools import islice
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
@@ -256,7 +257,7 @@ class SourceOrder(Generic[T]):
     def _add(self, key: tuple[str, str], first: int) -> _Sequence[T]:
         sequence = self._sequences[key] = _Sequence(key, first)
         if len(self._sequences) > _SOURCES:
-            for oldest in list(self._sequences)[:16]:
+            for oldest in list(islice(self._sequences, 16)):
                 if not self._sequences[oldest].held:
                     del self._sequences[oldest]
                     break
