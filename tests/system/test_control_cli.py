@@ -8,8 +8,10 @@ import json
 import logging
 import os
 import signal
+import urllib.request
 from pathlib import Path
 
+import pytest
 from tests.system.control import coordinator
 from tests.system.test_cli import run, serving
 from tests.system.test_metrics import read as read_metrics
@@ -31,6 +33,8 @@ async def test_commands_against_a_running_coordinator(city):
         assert "done" in out
         code, out, _ = await run("topic", "info", "gps", *url, "--json")
         assert json.loads(out)["members"] == ["osaka/worker-0"]
+        code, _, err = await run("topic", "move", "gps", "--to", "", *url)
+        assert (code, err) == (2, "nearcast: site '' is not registered; there are: cloud, osaka, tokyo\n")
         for command in (("plan", "show"), ("plan", "apply", "--dry-run"), ("plan", "apply")):
             code, out, _ = await run(*command, *url)
             assert code == 0
@@ -86,7 +90,7 @@ async def test_up_with_a_console_is_ready_when_a_coordinator_answers(city, tmp_p
     """It was, a moment before: who typed a command then was told that no coordinator answers."""
 
     @contextlib.asynccontextmanager
-    async def started(*arguments):
+    async def started(*arguments, **options):
         yield "Console: http://127.0.0.1:1"
 
     async def start(deployment) -> str:
@@ -102,9 +106,16 @@ async def test_up_with_a_console_is_ready_when_a_coordinator_answers(city, tmp_p
             assert await starting == "Console: http://127.0.0.1:1"
 
 
-async def test_a_coordinator_and_a_console_of_up_that_are_killed_are_started_again(city, tmp_path, caplog):
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [(signal.SIGKILL, "ended with code -9"), (signal.SIGSTOP, "did not answer for 5 s and was killed")],
+)
+async def test_a_coordinator_and_a_console_of_up_that_die_or_hang_are_started_again(
+    city, tmp_path, caplog, monkeypatch, number, reason
+):
     """Nothing was said, and until `up` was started again every command was told that no coordinator answers."""
     caplog.set_level(logging.INFO)
+    monkeypatch.setattr(companions, "_HUNG_AFTER", 5.0)
 
     def companion(words: bytes) -> int:
         for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
@@ -112,21 +123,25 @@ async def test_a_coordinator_and_a_console_of_up_that_are_killed_are_started_aga
                 return int(pid)
         raise AssertionError(f"no process runs {words!r}")
 
-    async def coordinator_answers() -> bool:
+    async def answers() -> bool:
         code, _, _ = await run("site", "ls", "--url", c.url("cloud"))
-        return code == 0
+        return code == 0 and "ok" in await asyncio.to_thread(health, line.split()[1])
+
+    def health(console: str) -> str:
+        with urllib.request.urlopen(f"{console}/health", timeout=60) as answer:
+            return answer.read().decode()
 
     async with city(names=("cloud",), report_seconds=0.2) as c:
         deployment = c.sites["cloud"].deployment
         async with companions.running_companions(deployment, tmp_path, free_ports(1)) as line:
             assert line.startswith("Console: http://")
             for words in (b"coordinator\0run", b"web\0--url"):
-                os.kill(companion(words), signal.SIGKILL)
-            await until(lambda: caplog.text.count("is up again") == 2, 60)
-            await until(coordinator_answers, 60)
-            assert f"the console is up again: {line}" in caplog.text
+                os.kill(companion(words), number)
+            await until(lambda: caplog.text.count("is up again") >= 2, 120)
+            await until(answers, 60)
     for name in ("coordinator", "console"):
-        assert f"the {name} ended with code -9; restarting in 0.1 s" in caplog.text
+        assert f"{name} {reason}; restarting in 0.1 s" in caplog.text
+        assert f"{name} is up again" in caplog.text
 
 
 async def test_profiling_a_worker_goes_on_where_it_stopped(tmp_path):

@@ -4,31 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
-import os
-import signal
+import re
 import sys
-from collections.abc import AsyncIterator, Sequence
-from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from nearcast.auth.auth_folder import AuthFolder
 from nearcast.errors import InputError, NearcastError
 from nearcast.nats.connection import open_connection
 from nearcast.nats.coordinator_rpc import CoordinatorError, call_coordinator
 from nearcast.nats.identity.credentials import VARIABLE, read_credentials
-from nearcast.nats.tasks import cancel_and_wait, retry
-from nearcast.site.supervisor import die_with_parent
+from nearcast.nats.tasks import retry
+from nearcast.site.supervisor import SupervisedProcess
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from nearcast.domain.deployment import Deployment
 
 __all__ = ["running_companions"]
 
-_log = logging.getLogger(__name__)
-_START_LIMIT, _STOP_LIMIT = 60.0, 20.0
-_FIRST_PAUSE, _LONGEST_PAUSE, _STABLE_AFTER = 0.1, 10.0, 30.0
+_START_LIMIT, _STOP_LIMIT, _HUNG_AFTER = 60.0, 20.0, 20.0
+_INPUT_REFUSED = 2  # the exit code of our commands
 _NEARCAST = (sys.executable, "-c", "from nearcast.cli import main; main()")
 
 
@@ -40,93 +38,67 @@ async def running_companions(deployment: Deployment, folder: Path, port: int) ->
         raise InputError("--console needs a site with a store: the coordinator keeps its state there")
     url = next((site.url for site in stores if site.kind == "cloud"), stores[0].url)
     async with (
-        _process(deployment, folder, "coordinator", "coordinator", "run", "--url", url),
-        _process(deployment, folder, "console", "web", "--url", url, "--port", str(port)) as line,
+        _process(deployment, folder, "coordinator", "coordinator", "run", "--url", url, answers=("Metrics", "")),
+        _process(
+            deployment, folder, "console", "web", "--url", url, "--port", str(port), answers=("Console", "/health")
+        ) as line,
     ):
         await _until_led(deployment, folder, url)
         yield line
 
 
 @contextlib.asynccontextmanager
-async def _process(deployment: Deployment, folder: Path, user: str, *arguments: str) -> AsyncIterator[str]:
-    """A command of ours with the credentials of a user, kept running; its first line.
+async def _process(
+    deployment: Deployment, folder: Path, user: str, *arguments: str, answers: tuple[str, str]
+) -> AsyncIterator[str]:
+    """A command of ours with the credentials of a user, kept running; the line in which it says where it listens.
 
-    Its log is a file named after the user.
+    Its log is a file named after the user. answers: the first word of that line, and the path that is asked whether
+    the process hangs.
     """
-    companion = _Companion(deployment, folder, user, arguments)
-    monitor = None
-    try:
-        line = await companion.start("wb")
-        monitor = asyncio.create_task(companion.monitor(), name=f"monitor {user}")
-        yield line
-    finally:
-        await cancel_and_wait(monitor)
-        await companion.stop()
+    credentials, line = _credentials_file(deployment, user), ""
+    word, path = answers
 
-
-class _Companion:
-    """A process that is started again when it dies, after pauses that double as those of servers and workers do."""
-
-    def __init__(self, deployment: Deployment, folder: Path, user: str, arguments: Sequence[str]) -> None:
-        self._deployment, self._user, self._arguments = deployment, user, arguments
-        self._log_file = folder / f"{user}.log"
-        self._process: asyncio.subprocess.Process | None = None
-
-    async def start(self, mode: Literal["wb", "ab"]) -> str:
-        """Start it and wait for its first line. mode: of its log."""
-        environment = dict(os.environ)
-        if (credentials := _credentials_file(self._deployment, self._user)) is not None:
-            environment[VARIABLE] = str(credentials)
-        with self._log_file.open(mode) as log:
-            self._process = await asyncio.create_subprocess_exec(
-                *_NEARCAST, *self._arguments, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
-                stderr=log, env=environment, preexec_fn=partial(die_with_parent, signal.SIGINT),
-                start_new_session=True,  # Ctrl-C is for `up`, which ends them
-            )  # fmt: skip
-        assert self._process.stdout is not None
+    async def ready() -> None:
+        nonlocal line
         try:
             async with asyncio.timeout(_START_LIMIT):
-                line = (await self._process.stdout.readline()).decode().strip()
+                # A file has no event.
+                while not re.search(r"^Ready\.", said := process.written(), re.MULTILINE):  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
         except TimeoutError:
-            raise NearcastError(
-                f"the {self._user} did not start within {_START_LIMIT:g} s; its log is {self._log_file}"
-            ) from None
-        if not line:
-            await self._process.wait()
-            last = self._log_file.read_text(errors="replace").strip().splitlines()
-            raise NearcastError(f"the {self._user} did not start: {last[-1] if last else 'it said nothing'}")
-        return line
+            raise NearcastError(f"it is not ready after {_START_LIMIT:g} s; its log is {process.log_file}") from None
+        line = next(one for one in said.splitlines() if one.startswith(f"{word}: "))
 
-    async def monitor(self) -> None:
-        """Start it again whenever it has ended."""
-        clock, pause = asyncio.get_running_loop().time, _FIRST_PAUSE
-        while True:
-            started, reason = clock(), await self._until_it_ends()
-            if clock() - started > _STABLE_AFTER:
-                pause = _FIRST_PAUSE
-            line = ""
-            while not line:
-                _log.warning("%s; restarting in %.1f s; its log is %s", reason, pause, self._log_file)
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE)
-                try:
-                    line = await self.start("ab")
-                except (NearcastError, OSError) as error:
-                    await self.stop()
-                    reason = str(error)
-            _log.info("the %s is up again: %s", self._user, line)
+    process = SupervisedProcess(
+        user,
+        [*_NEARCAST, *arguments],
+        folder / f"{user}.log",
+        ready,
+        answers=lambda: _ask(line.split()[1] + path),
+        hung_after=_HUNG_AFTER,
+        environment={VARIABLE: str(credentials)} if credentials is not None else {},
+        refused=_INPUT_REFUSED,
+    )
+    try:
+        process.log_file.unlink(missing_ok=True)  # of an earlier `up`
+        await process.start()
+        yield line
+    finally:
+        await process.stop(_STOP_LIMIT)
 
-    async def stop(self) -> None:
-        """End it, by force when it does not within twenty seconds."""
-        if self._process is not None:
-            await _end(self._process)
 
-    async def _until_it_ends(self) -> str:
-        assert self._process is not None
-        assert self._process.stdout is not None
-        while await self._process.stdout.read(4096):  # a full pipe would stop it
-            pass
-        return f"the {self._user} ended with code {await self._process.wait()}"
+async def _ask(url: str) -> None:
+    """Return when a process of ours answers at its address. Raises OSError when it does not, or with an error."""
+    parts = urlsplit(url)
+    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+    try:
+        writer.write(f"GET {parts.path} HTTP/1.0\r\nHost: {parts.netloc}\r\n\r\n".encode())
+        status = (await reader.read()).partition(b"\r\n")[0]
+        if b" 200 " not in status:
+            raise OSError(f"{url} answers {status.decode(errors='replace')!r}")
+    finally:
+        writer.close()
 
 
 def _credentials_file(deployment: Deployment, user: str) -> Path | None:
@@ -151,14 +123,3 @@ async def _until_led(deployment: Deployment, folder: Path, url: str) -> None:
         raise NearcastError(f"no coordinator leads within {_START_LIMIT:g} s; the log of this one is {log}") from None
     finally:
         await connection.close()
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    if process.returncode is None:
-        process.send_signal(signal.SIGINT)
-        try:
-            async with asyncio.timeout(_STOP_LIMIT):
-                await process.communicate()
-        except TimeoutError:
-            process.kill()
-            await process.wait()

@@ -11,7 +11,6 @@ import msgspec
 
 from nearcast.coordinator.moves import ClientMove, TopicMove
 from nearcast.coordinator.queries import NameRequest, Queries
-from nearcast.domain.ranges import Name
 from nearcast.domain.topic import TopicSpec, check_pattern, overlaps
 from nearcast.domain.worker_id import WorkerId
 from nearcast.errors import InputError, NearcastError
@@ -36,13 +35,14 @@ __all__ = ["AddTopicRequest", "CoordinatorApi", "ExecutePlanRequest", "MoveReque
 _log = logging.getLogger(__name__)
 _CHANGES = {"topic-add", "topic-rm", "topic-move", "plan-apply", "plan-execute", "client-move"}
 _PAGE = 500
+_ShortText = Annotated[str, msgspec.Meta(max_length=200)]
 
 
 class MoveRequest(msgspec.Struct, frozen=True):
     """Move a topic to these sites, or a client to one site."""
 
-    name: Annotated[str, msgspec.Meta(max_length=200)]
-    to: Annotated[list[Name], msgspec.Meta(min_length=1, max_length=1000)]
+    name: _ShortText
+    to: Annotated[list[_ShortText], msgspec.Meta(min_length=1, max_length=1000)]  # the registry knows which are sites
 
 
 class ExecutePlanRequest(msgspec.Struct, frozen=True):

@@ -89,7 +89,7 @@ class Registry:
     def site(self, name: str) -> SiteInfo:
         """A site's description."""
         if name not in self.sites:
-            known = ", ".join(self.sites) or "none"
+            known = ", ".join(sorted(self.sites)) or "none"
             raise InputError(f"site {name!r} is not registered; there are: {known}")
         return self.sites[name]
 

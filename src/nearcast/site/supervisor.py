@@ -21,7 +21,7 @@ from nearcast.nats.tasks import cancel_and_wait
 from nearcast.site.process_groups import kill_session
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
     from pathlib import Path
     from typing import BinaryIO
 
@@ -34,7 +34,7 @@ _FIRST_ATTEMPTS = 5
 # On a machine that is too busy a process may take seconds to answer, and does not hang.
 _ASK_PERIOD, _ASK_LIMIT = 1.0, 4.0
 REFUSED = os.EX_CONFIG
-"""The exit code of a process that cannot work as it is configured: at its first start it is not tried again."""
+"""The exit code of a server or worker that cannot work as it is configured."""
 
 
 def die_with_parent(number: int) -> None:
@@ -50,7 +50,8 @@ class SupervisedProcess:
     ready: awaited after every start; raises when the process does not become ready. stdin: given to each new process.
     answers: asked each second while it runs; raises when the process does not answer. Without it only its end counts.
     hung_after: seconds without an answer after which it is killed. orphaned: the signal it gets when its supervisor
-    dies.
+    dies. environment: variables besides those of this process. refused: the exit code of one that cannot work as it is
+    configured; at its first start it is not tried again.
     """
 
     name: str
@@ -61,7 +62,10 @@ class SupervisedProcess:
     answers: Callable[[], Awaitable[None]] | None = None
     hung_after: float = 10.0
     orphaned: signal.Signals = signal.SIGTERM
+    environment: Mapping[str, str] = field(default_factory=dict)
+    refused: int = REFUSED
     restarts: int = 0
+    _log_start: int = field(default=0, init=False)  # where the log of the present process begins
     _process: asyncio.subprocess.Process | None = field(default=None, init=False)
     _monitor_task: asyncio.Task[None] | None = field(default=None, init=False)
 
@@ -85,12 +89,18 @@ class SupervisedProcess:
                 break
             except (NearcastError, OSError, TimeoutError) as error:
                 code = self._process.returncode if self._process is not None else None
-                if attempt == _FIRST_ATTEMPTS or code == REFUSED:
+                if attempt == _FIRST_ATTEMPTS or code == self.refused:
                     raise
                 _log.warning("%s did not start: %s; trying again in %.1f s", self.name, error, pause)
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
         self._monitor_task = asyncio.create_task(self._monitor(), name=f"monitor {self.name}")
+
+    def written(self) -> str:
+        """What the present process, or the last one, wrote to its log."""
+        with self.log_file.open("rb") as log:
+            log.seek(self._log_start)
+            return log.read().decode(errors="replace")
 
     async def stop(self, grace: float = 5.0) -> None:
         """Terminate the process for good; kill it when it does not end within `grace` seconds."""
@@ -100,11 +110,13 @@ class SupervisedProcess:
 
     async def _launch(self) -> None:
         with _private_log(self.log_file) as log:
+            self._log_start = log.seek(0, os.SEEK_END)
             self._process = await asyncio.create_subprocess_exec(
                 *self.command,
                 stdin=asyncio.subprocess.PIPE if self.stdin else asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                env={**os.environ, **self.environment},
                 preexec_fn=partial(die_with_parent, self.orphaned),
                 start_new_session=True,
             )
@@ -146,6 +158,7 @@ class SupervisedProcess:
                 else:
                     break
             self.restarts += 1
+            _log.info("%s is up again", self.name)
 
     async def _until_it_ends(self) -> str:
         """Wait until the process ends, or kill it when it hangs; why it ended."""
@@ -196,7 +209,7 @@ class SupervisedProcess:
         kill_session(process.pid)  # what it forked, and what ignores signals
 
     def _last_log_line(self) -> str:
-        lines = self.log_file.read_text(errors="replace").splitlines()
+        lines = self.written().splitlines()
         return lines[-1] if lines else "its log is empty"
 
 

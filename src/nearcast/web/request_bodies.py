@@ -30,7 +30,7 @@ class Body(BaseModel):
 class Target(Body):
     """Where to."""
 
-    to: list[str] = Field(min_length=1, max_length=100)
+    to: list[Annotated[str, Field(max_length=200)]] = Field(min_length=1, max_length=100)
 
 
 class Topic(Body):
