@@ -1,14 +1,19 @@
-"""Addresses that cannot be a broker's, and what a flush confirms. No NATS server runs."""
+"""Addresses that cannot be a broker's, who is refused, and what a flush confirms. No NATS server runs."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import ssl
+from pathlib import Path
 
 import pytest
+from nats.errors import Error as NatsError
 
 from nearcast import InputError
-from nearcast.nats.connection import open_connection
+from nearcast.auth.certificates import make_authority, make_certificate
+from nearcast.nats.connection import Connection, open_connection
 
 
 @pytest.mark.parametrize(
@@ -76,3 +81,37 @@ async def test_a_flush_confirms_what_was_sent_before_it() -> None:
         await connection.close()
         server.close()
         await server.wait_closed()
+
+
+async def test_of_a_refusal_by_tls_asyncio_says_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A revoked user was told "returning true from eof_received() has no effect when using ssl" before our error."""
+    make_authority(tmp_path)
+    make_certificate(tmp_path, "tokyo", [])
+    server_side = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    server_side.load_cert_chain(tmp_path / "tokyo.pem", tmp_path / "tokyo.key")
+    closed = asyncio.Event()
+
+    async def broker(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b'INFO {"server_id": "x", "version": "2.15.1", "tls_required": true, "proto": 1}\r\n')
+        await writer.start_tls(server_side)
+        assert (await reader.readline()).startswith(b"CONNECT ")
+        writer.write(b"-ERR 'Authorization Violation'\r\n")
+        writer.close()
+        with contextlib.suppress(ssl.SSLError, OSError):
+            await writer.wait_closed()
+        closed.set()
+
+    server = await asyncio.start_server(broker, "127.0.0.1", 0)
+    url = f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    connection = Connection()
+    try:
+        with pytest.raises(NatsError, match=r"(?i)authorization violation"):
+            await connection.connect(
+                [url], tls=ssl.create_default_context(cafile=tmp_path / "ca.pem"), allow_reconnect=False
+            )
+        await closed.wait()
+    finally:
+        await connection.close()
+        server.close()
+        await server.wait_closed()
+    assert [record.message for record in caplog.records if record.name == "asyncio"] == []

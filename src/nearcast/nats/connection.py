@@ -48,6 +48,7 @@ __all__ = [
     "Connection",
     "ConnectionLostError",
     "PayloadTooLargeError",
+    "check_url",
     "interest_settle",
     "open_connection",
 ]
@@ -255,7 +256,7 @@ async def open_connection(
 ) -> Connection:
     """Connect to the first broker that answers; afterwards reconnect for as long as it takes."""
     for url in urls:
-        _check_url(url)
+        check_url(url)
     if credentials is not None:
         credentials.refuse_expired()
     connection = Connection(credentials)
@@ -316,7 +317,8 @@ async def open_connection(
     return connection
 
 
-def _check_url(url: str) -> None:
+def check_url(url: str) -> str:
+    """Return the address if it can be a broker's; raise InputError otherwise."""
     try:
         parts = urlsplit(url if "://" in url else f"nats://{url}")
         valid = parts.scheme in _SCHEMES and bool(parts.hostname) and parts.port != 0
@@ -324,3 +326,4 @@ def _check_url(url: str) -> None:
         valid = False
     if not valid:
         raise InputError(f"the broker's address is {url!r}; allowed: an address such as nats://127.0.0.1:4222")
+    return url

@@ -101,8 +101,8 @@ class PatchedClient(Client):
             self._transport.close()  # type: ignore[no-untyped-call]
         await super()._connect_to_server(s)
 
-    async def _process_connect_init(self) -> None:
-        await super()._process_connect_init()
+    def _connect_command(self) -> bytes:
+        # Made between the TLS handshake and the broker's verdict: one that refuses us closes the connection.
         writer = getattr(self._transport, "_io_writer", None)
         if self.is_encrypted and writer is not None:
             # nats-py does not tell the stream that it is TLS now, and its end would be warned of.
@@ -110,6 +110,8 @@ class PatchedClient(Client):
             # uvloop makes a TLS record of each chunk, and nats-py gives one per message.
             transport: Any = self._transport
             transport.writelines = lambda chunks: writer.write(b"".join(chunks))
+        command: bytes = super()._connect_command()
+        return command
 
     async def _read_loop(self) -> None:
         await super()._read_loop()
