@@ -15,6 +15,7 @@ import pytest
 from tests.system.test_cli import example
 from tests.system.test_metrics import read as read_metrics
 
+import nearcast
 from nearcast.domain.topic import TopicSpec
 from nearcast.testing import until
 
@@ -43,6 +44,23 @@ async def test_the_python_examples(city, tmp_path) -> None:
             changed = code.replace("nats://127.0.0.1:4222", c.url("tokyo"))
             assert changed != code
             assert expected in await run(changed, tmp_path)
+
+
+async def test_a_malformed_publication_harms_only_itself(city, tmp_path) -> None:
+    """While one without a speed was in the spool, all later ones of its topic became dead letters."""
+    processor = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)[0]
+    (tmp_path / "city_processors.py").write_text(processor)
+    async with city(TopicSpec("gps.*", ("tokyo",), ("tokyo",), 1), names=("tokyo",)) as c:
+        async with nearcast.connect(c.url("tokyo")) as client, client.subscribe("gps.car7") as warnings:
+            async with client.dead_letters("gps.car7") as letters, asyncio.timeout(120):
+                for data in ({"kmh": 90}, {"speed": 1}, {"kmh": "fast"}, b"no JSON", {"kmh": 110}):
+                    await client.publish("gps.car7", data)
+                assert [(await anext(warnings)).data["mean_kmh"] for _ in range(2)] == [90, 100]
+                reasons = [(await anext(letters)).reason for _ in range(3)]
+                assert ["`kmh`" in reasons[0], "Expected `float`" in reasons[1]] == [True, True]
+                await client.publish("gps.car7", {"kmh": 100})
+                assert (await anext(warnings)).data["mean_kmh"] == 100
+                assert letters.received == 3
 
 
 @pytest.mark.timeout(2 * LIMIT)
