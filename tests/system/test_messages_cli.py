@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 
 from tests.system.test_cli import NEARCAST, run
 
+from nearcast.cli import bench
 from nearcast.domain.topic import TopicSpec
 
 
@@ -69,3 +70,11 @@ async def test_pub_sub_history_request_and_bench(city) -> None:
     assert refused[0] == 1
     assert "the broker takes at most 1048576" in refused[2]
     assert "Traceback" not in refused[2]  # of its subscribers
+
+
+async def test_bench_waits_for_slow_publishers(city, monkeypatch) -> None:
+    """At one message in ten seconds it gave up: none had come for ten."""
+    monkeypatch.setattr(bench, "_STALLED_SECONDS", 1.0)
+    async with city(names=("tokyo",)) as c:
+        figures = await bench._measure(3, 10, 1, 1, 0.5, c.url("tokyo"))
+    assert figures["received_per_s"] == round(3 / 4)

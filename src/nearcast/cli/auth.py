@@ -18,12 +18,14 @@ from nearcast.auth.grants import Grants
 from nearcast.auth.push import push_accounts
 from nearcast.auth.roles import ROLES
 from nearcast.cli.console_login import log_in
+from nearcast.cli.coordinator_call import broker_option
 from nearcast.cli.output import JsonOption, print_fields, print_rows, waiting_notice
 from nearcast.cli.rates import byte_rate, message_rate
 from nearcast.cli.serve import ConfigOption
 from nearcast.cli.times import span_seconds
 from nearcast.config.deployment_file import read_sites
 from nearcast.errors import InputError
+from nearcast.nats.connection import check_url
 from nearcast.nats.identity.credentials import given_credentials, read_credentials, write_secret
 from nearcast.nats.identity.tokens import AccessLimits, user_limits
 
@@ -31,7 +33,14 @@ app = typer.Typer()
 
 FolderOption = Annotated[Path, typer.Option(envvar="NEARCAST_AUTH", help="The folder with all keys.")]
 TenantOption = Annotated[str, typer.Option(help="The tenant; nobody of another one sees anything of it.")]
-PushOption = Annotated[str, typer.Option("--url", help="A broker to tell at once; it tells the others.")]
+PushOption = Annotated[
+    str,
+    typer.Option(
+        "--url",
+        help="A broker to tell at once; it tells the others.",
+        callback=lambda url: check_url(url) if url else url,  # before keys change
+    ),
+]
 RateOption = Annotated[str, typer.Option(help="Messages that it may send at each site, such as 100/s.")]
 BytesOption = Annotated[str, typer.Option("--bytes", help="What it may send at each site, such as 1MB/s.")]
 Name = Annotated[str, typer.Argument(help="The user's name.")]
@@ -234,9 +243,7 @@ def export(
 
 
 @app.command()
-def push(
-    url: Annotated[str, typer.Option(envvar="NEARCAST_URL", help="A broker.")], folder: FolderOption = _AUTH
-) -> None:
+def push(url: Annotated[str, broker_option("A broker.")], folder: FolderOption = _AUTH) -> None:
     """Tell running brokers of changed tenants: revocations, keys, limits.
 
     Example: nearcast auth push --url nats://127.0.0.1:4222

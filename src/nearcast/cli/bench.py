@@ -12,7 +12,7 @@ import typer
 import uvloop
 
 import nearcast
-from nearcast.cli.coordinator_call import DEFAULT_URL
+from nearcast.cli.coordinator_call import DEFAULT_URL, broker_option
 from nearcast.cli.output import JsonOption, print_fields, waiting_notice
 from nearcast.errors import NearcastError
 from nearcast.nats.tasks import cancel_and_wait
@@ -26,7 +26,7 @@ def command(
     publishers: Annotated[int, typer.Option(min=1)] = 1,
     subscribers: Annotated[int, typer.Option(min=0)] = 1,
     rate: Annotated[float | None, typer.Option(min=0.1, help="Messages per second and publisher; all it can.")] = None,
-    url: Annotated[str, typer.Option(envvar="NEARCAST_URL", help="The broker to measure.")] = DEFAULT_URL,
+    url: Annotated[str, broker_option("The broker to measure.")] = DEFAULT_URL,
     as_json: JsonOption = False,
 ) -> None:
     """Publish and receive on a topic of its own, and measure. Example: nearcast bench --messages 10000 --rate 1000"""
@@ -40,6 +40,7 @@ async def _measure(
 ) -> dict[str, Any]:
     topic, expected = f"bench.{secrets.token_hex(4)}", messages * publishers
     samples: list[float] = []
+    stalled = _STALLED_SECONDS + (1 / rate if rate is not None else 0.0)
     async with nearcast.connect(url) as sender, nearcast.connect(url) as receiver:
         subscriptions = [receiver.subscribe(topic, buffer=expected + 1) for _ in range(subscribers)]
         for subscription in subscriptions:
@@ -55,7 +56,7 @@ async def _measure(
 
         async def receive(subscription: nearcast.Subscription) -> None:
             for _ in range(expected):
-                async with asyncio.timeout(_STALLED_SECONDS):
+                async with asyncio.timeout(stalled):
                     message = await anext(subscription)
                 samples.append(1000 * (time.time() - message.stamp.published_us / 1e6))
 
@@ -69,7 +70,7 @@ async def _measure(
                 await asyncio.gather(*receiving)
             except TimeoutError:
                 raise NearcastError(
-                    f"{len(samples)} of {expected * subscribers} messages arrived; none for {_STALLED_SECONDS:g} s"
+                    f"{len(samples)} of {expected * subscribers} messages arrived; none for {stalled:g} s"
                 ) from None
         finally:
             await cancel_and_wait(*receiving)

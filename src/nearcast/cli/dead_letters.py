@@ -8,7 +8,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from nearcast.cli.coordinator_call import DEFAULT_URL
+from nearcast.cli.coordinator_call import DEFAULT_URL, broker_option
 from nearcast.cli.output import JsonOption, print_fields, print_rows, waiting_notice
 from nearcast.cli.times import parse_time
 from nearcast.client.dead_letters import DeadLetters, LetterFilter, RetryOutcome
@@ -20,7 +20,7 @@ from nearcast.nats.identity.credentials import given_credentials
 app = typer.Typer()
 T = TypeVar("T")
 
-UrlOption = Annotated[str, typer.Option(envvar="NEARCAST_URL", help="Any broker from which the stores can be reached.")]
+UrlOption = Annotated[str, broker_option("Any broker from which the stores can be reached.")]
 Topic = Annotated[str, typer.Argument(help="The topic, or a pattern.")]
 IdOption = Annotated[list[str] | None, typer.Option("--id", help="The id of a dead letter; may be repeated.")]
 ReasonOption = Annotated[str, typer.Option(help="A part of the reason.")]

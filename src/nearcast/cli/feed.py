@@ -11,7 +11,7 @@ import typer
 import uvloop
 
 import nearcast
-from nearcast.cli.coordinator_call import DEFAULT_URL
+from nearcast.cli.coordinator_call import DEFAULT_URL, broker_option
 from nearcast.cli.output import JsonOption, print_done, waiting_notice
 
 _AT_ONCE = 1000
@@ -20,7 +20,7 @@ _AT_ONCE = 1000
 def command(
     dataset: Annotated[str, typer.Argument(help="The dataset.")],
     file: Annotated[Path, typer.Argument(help="A JSON object per line, CSV with a header, or Parquet.")],
-    url: Annotated[str, typer.Option(envvar="NEARCAST_URL", help="The broker to feed through.")] = DEFAULT_URL,
+    url: Annotated[str, broker_option("The broker to feed through.")] = DEFAULT_URL,
     as_json: JsonOption = False,
 ) -> None:
     """Feed the records of a file; the cloud's store acknowledges each. Example: nearcast feed reports reports.jsonl"""

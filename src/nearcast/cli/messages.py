@@ -13,7 +13,7 @@ import typer
 import uvloop
 
 import nearcast
-from nearcast.cli.coordinator_call import DEFAULT_URL
+from nearcast.cli.coordinator_call import DEFAULT_URL, broker_option
 from nearcast.cli.output import JsonLinesOption, JsonOption, print_fields, print_json, waiting_notice
 from nearcast.cli.times import parse_time, span_seconds
 from nearcast.errors import InputError, NearcastError
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["history", "pub", "request", "sub"]
 
-UrlOption = Annotated[str, typer.Option(envvar="NEARCAST_URL", help="The broker to connect to.")]
+UrlOption = Annotated[str, broker_option("The broker to connect to.")]
 RawOption = Annotated[bool, typer.Option("--raw", help="Print payloads only, one per line.")]
 SinceOption = Annotated[str, typer.Option(help="Since a time (ISO 8601), or a span such as 15m, 2h, 3d.")]
 
