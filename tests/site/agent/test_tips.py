@@ -60,10 +60,16 @@ def test_late_ids_are_bounded_and_topics_without_news_are_forgotten():
 
 
 def test_seconds_that_a_publisher_made_up_are_not_kept():
-    """Its times are its own: each of these took memory of the agent until the year that it named."""
+    """Its times are its own: each of these took memory of the agent until the year that it named.
+
+    One whose clock is an hour ahead is no enemy: what subscribers missed of it is told at once, and not in an hour.
+    """
     recent = RecentSeconds()
     for n in range(1000):
         recent.add("gps.*", entry(NOW + 1000 + n, n), NOW)
-    assert tips(recent) == {}
+    (tip,) = tips(recent).values()
+    assert tip.late == [entry(NOW + 1000 + n, n).id for n in range(744, 1000)]
+    assert sum(tip.counts) == 0
+    assert tips(recent, NOW + 1500) == {}
     recent.add("gps.*", entry(NOW + 2), NOW)  # a clock that is a little ahead
     assert sum(tips(recent, NOW + 2)["gps.a"].counts) == 1

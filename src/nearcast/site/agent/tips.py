@@ -29,7 +29,7 @@ __all__ = ["RecentSeconds", "Tips"]
 _log = logging.getLogger(__name__)
 _PERIOD = 2.0
 _SECONDS = 30
-_AHEAD = 300  # a publisher writes its time itself: seconds after that would be kept until they come
+_AHEAD = 30  # a publisher writes its time itself: seconds after that would be kept, and not told until they come
 _LATE_IDS = 256
 
 
@@ -47,10 +47,10 @@ class RecentSeconds:
         self._topics: dict[str, _TopicSeconds] = {}
 
     def add(self, family: str, entry: StoredEntry, now: int, *, tell_late: bool = True) -> None:
-        """A message was stored. tell_late: if it is older than all seconds that are told, tell its id."""
+        """A message was stored. tell_late: if it is of none of the seconds that are told, tell its id."""
         topic, second = subjects.topic_of(entry.subject), entry.time_us // 1_000_000
-        late = second <= now - _SECONDS
-        if second > now + _AHEAD or (late and not (tell_late and entry.id)):
+        late = not now - _SECONDS < second <= now + _AHEAD
+        if late and not (tell_late and entry.id):
             return
         recent = self._topics.get(topic)
         if recent is None:
