@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -106,6 +107,20 @@ def test_the_processes_of_a_killed_sweep_end(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", command]) as parent:
         try:
             wait_until(lambda: len(list(tmp_path.iterdir())) == 2)
+        finally:
+            parent.kill()
+    wait_until(lambda: not any(is_alive(int(file.name)) for file in tmp_path.iterdir()))
+
+
+def test_the_processes_of_an_interrupted_sweep_end(tmp_path: Path) -> None:
+    """It waited for tasks that were running, minutes in a large experiment."""
+    restored = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # a shell may ignore it
+    command = f"{restored}; from {__name__} import sweep_endlessly; sweep_endlessly({str(tmp_path)!r})"
+    with subprocess.Popen([sys.executable, "-c", command], stderr=subprocess.DEVNULL) as parent:
+        try:
+            wait_until(lambda: len(list(tmp_path.iterdir())) == 2)
+            parent.send_signal(signal.SIGINT)
+            assert parent.wait(60) != 0
         finally:
             parent.kill()
     wait_until(lambda: not any(is_alive(int(file.name)) for file in tmp_path.iterdir()))

@@ -83,7 +83,10 @@ def _by_processes(experiment: Experiment, tasks: Sequence[Task], advance: Advanc
                 rows[jobs[job]] = job.result()
                 advance((done + 1) / len(tasks))
         except BaseException:
+            running = list(pool._processes.values())
             pool.shutdown(wait=False, cancel_futures=True)
+            for process in running:  # a task may take minutes, and nobody wants its rows any more
+                process.terminate()
             raise
     return rows
 
