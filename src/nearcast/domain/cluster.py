@@ -22,7 +22,7 @@ class ClusterSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     warehouse: Annotated[str, Meta(min_length=1, description="a folder, or a URI such as s3://bucket/nearcast")]
     checkpoints: str = ""
     master: str = "local[*]"
-    batch_rows: Annotated[int, Meta(ge=1)] = 100_000
+    batch_rows: Annotated[int, Meta(ge=1)] = 250_000
     analyse_every: Annotated[float, Meta(ge=0)] = 60.0
     keep_results: Annotated[float, Meta(ge=0)] = 7 * 86400.0
     channel_seconds: Annotated[float, Meta(ge=1)] = 60.0

@@ -58,10 +58,14 @@ class StreamNotFoundError(StreamError):
 
 
 class StreamBounds(NamedTuple):
-    """The first and last sequence of a stream; an empty stream has the first above the last."""
+    """The first and last sequence of a stream; an empty stream has the first above the last.
+
+    mean_bytes: of its messages; 0 where it is not known.
+    """
 
     first: int
     last: int
+    mean_bytes: int = 0
 
 
 class StoredEntry(NamedTuple):
@@ -185,7 +189,7 @@ class StreamReader:
             raise StreamNotFoundError(f"stream {stream} does not exist") from None
         except (NatsError, TimeoutError) as error:
             raise StreamError(f"stream {stream}: {error or 'timed out'}") from error
-        return StreamBounds(state.first_seq, state.last_seq)
+        return StreamBounds(state.first_seq, state.last_seq, state.bytes // max(state.messages, 1))
 
     async def all_bounds(self) -> dict[str, StreamBounds]:
         """What each stream of the store holds now, in few requests however many there are."""

@@ -21,10 +21,13 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
     Not,
 )
+from pyspark.sql.streaming.datasource import ReadMaxRows
+from pyspark.sql.types import StructType
 from tests.cluster.conftest import Store
 
 from nearcast.cluster.datasets.schema import parse_ddl
-from nearcast.cluster.nats_source.source import NatsSource
+from nearcast.cluster.nats_source import source
+from nearcast.cluster.nats_source.source import NatsSource, NatsStreamReader
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -172,6 +175,19 @@ def test_micro_batches_honour_the_limit_and_go_on_from_the_checkpoint(
     run()
     assert sizes == [10, 10, 5, 6]
     assert sorted(seen) == list(range(31))
+
+
+def test_a_micro_batch_of_large_messages_has_fewer_of_them(
+    nats: SparkSession, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its tasks hold their parts in memory: 250,000 messages of 100 kB would be 25 GB."""
+    monkeypatch.setattr(source, "_MOST_BYTES", 1_000_000)
+    stream = fresh(store, [bytes(100_000)] * 30)
+    reader = NatsSource({"servers": store.url, "stream": stream}).streamReader(StructType())
+    assert isinstance(reader, NatsStreamReader)
+    (end,) = reader.latestOffset({}, ReadMaxRows(25)).values()
+    assert 8 <= end <= 10
+    assert reader.latestOffset({stream: end}, ReadMaxRows(3)) == {stream: end + 3}
 
 
 def test_a_replayed_batch_is_stored_once(nats: SparkSession, store: Store) -> None:

@@ -49,7 +49,7 @@ class ReadOptions:
             prefix=subjects.store_api(domain) if domain else "$JS.API",
             subject=given.get("subject", ""),
             starting=given.get("startingsequence", "earliest").strip(),
-            max_rows=_positive(given, "maxrowsperbatch", 100_000),
+            max_rows=_positive(given, "maxrowsperbatch", 250_000),
             partitions=_positive(given, "partitions", 2),
             value_schema=given.get("valueschema", ""),
             fail_on_removed=_boolean(given, "failonremoved"),

@@ -48,6 +48,8 @@ __all__ = ["NatsSource", "NatsStreamReader"]
 _log = logging.getLogger(__name__)
 # A smaller range is not worth a task of its own.
 _SMALLEST_RANGE = 2_000
+# Of a micro-batch, by the mean size of a stream's messages: its tasks hold their parts in memory.
+_MOST_BYTES = 256 * 1024 * 1024
 _HIGHEST = 2**63 - 1
 _WILDCARDS = frozenset("*> \t\r\n")
 _COMPARISONS = (EqualTo, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual)
@@ -186,7 +188,8 @@ class NatsStreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailable
             new = max(latest[name] - start.get(name, 0), 0)
             if left is not None:
                 share = max(left // (len(latest) - position), 1 if left else 0)
-                new = min(new, share)
+                mean = self._known[name].mean_bytes if name in self._known else 0
+                new = min(new, share, max(_MOST_BYTES // len(latest) // max(mean, 1), 1))
                 left -= new
             end[name] = start.get(name, 0) + new
         return end
