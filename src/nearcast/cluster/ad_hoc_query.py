@@ -32,7 +32,7 @@ def ad_hoc_sql(text: str, datasets: Collection[str], view: Callable[[str], str])
         query = parse_query(text)
     except PolicyError as error:
         raise InputError(f"the query is refused: {error}") from None
-    except (SqlglotError, RecursionError) as error:
+    except SqlglotError as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(f"the query is not understood: {reason}") from None
     _check(query, datasets)

@@ -28,8 +28,7 @@ def validate_dataset(spark: SparkSession, spec: DatasetSpec) -> None:
     check_dataset(spec)
     schema = parse_ddl(spec.schema, f"dataset {spec.name}")
     names = schema.fieldNames()
-    if len(names) > _MOST_COLUMNS:
-        raise InputError(f"dataset {spec.name} has {len(names)} columns; {_MOST_COLUMNS} are allowed")
+    _check_width(spec, len(names))
     if not spec.static:
         check_readable(arrow_schema(schema), f"dataset {spec.name}")
     for name in names:
@@ -48,8 +47,10 @@ def validate_dataset(spark: SparkSession, spec: DatasetSpec) -> None:
 def validate_columns(spec: DatasetSpec, columns: str) -> DatasetSpec:
     """A dataset with columns (DDL) added; InputError when they cannot be. Spark, which must run, parses them."""
     at = f"dataset {check_dataset(spec).name}"
+    altered = check_dataset(replace(spec, schema=f"{spec.schema}, {columns}"))
     known = parse_ddl(spec.schema, at).fieldNames()
     added = parse_ddl(columns, at)
+    _check_width(spec, len(known) + len(added))
     for field in added:
         if field.name.startswith("_") or field.name.lower() in map(str.lower, known):
             reason = "names that start with _ are reserved" if field.name.startswith("_") else "it exists already"
@@ -58,7 +59,12 @@ def validate_columns(spec: DatasetSpec, columns: str) -> DatasetSpec:
             raise InputError(f"{at}: column {field.name!r} is NOT NULL, but records have come without it")
     if not spec.static:
         check_readable(arrow_schema(added), at)
-    return replace(spec, schema=f"{spec.schema}, {columns}")
+    return altered
+
+
+def _check_width(spec: DatasetSpec, columns: int) -> None:
+    if columns > _MOST_COLUMNS:
+        raise InputError(f"dataset {spec.name} has {columns} columns; {_MOST_COLUMNS} are allowed")
 
 
 def with_new_dataset(spec: ChannelSpec, datasets: Mapping[str, DatasetSpec]) -> ChannelSpec:

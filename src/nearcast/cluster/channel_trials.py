@@ -43,8 +43,8 @@ async def present_subscriptions(catalog: Catalog, channel: str) -> dict[str, dic
     return known.rows(channel)
 
 
-def tried_rows(spark: SparkSession, trial: ChannelTrial) -> list[dict[str, Any]]:
-    """The rows that a subscription with these values would get from these records."""
+def tried_rows(spark: SparkSession, trial: ChannelTrial, most_bytes: int | None = None) -> list[dict[str, Any]]:
+    """The rows that a subscription with these values would get from these records. most_bytes: of JSON, no more."""
     datasets = checked_datasets(trial.datasets)
     validated = validate_query(spark, trial.channel, datasets)
     records = {}
@@ -55,7 +55,7 @@ def tried_rows(spark: SparkSession, trial: ChannelTrial) -> list[dict[str, Any]]
             )
         schema = arrow_schema(parse_ddl(without_not_null(spec.schema), spec.name))
         records[spec.name] = read_table(file, schema, required_fields(spec.schema))
-    return try_channel(spark, validated, datasets, records, trial.values)
+    return try_channel(spark, validated, datasets, records, trial.values, most_bytes)
 
 
 def replayed_results(

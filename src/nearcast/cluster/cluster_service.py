@@ -7,7 +7,6 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -130,19 +129,13 @@ class ClusterService:
 
     async def _check_channel(self, request: ChannelCheck) -> str:
         """The dataset whose records are new to the channel."""
-        datasets = checked_datasets(request.datasets)
-        channel = with_new_dataset(request.channel, datasets)
-        await self._in_turn(validate_channel, self._spark, channel, datasets)
-        return channel.new
+        return await self._in_turn(self._validated, request)
 
     async def _explain(self, request: ChannelCheck) -> str:
-        return await self._in_turn(explained_channel, self._spark, request.channel, checked_datasets(request.datasets))
+        return await self._in_turn(self._explained, request)
 
     async def _try(self, request: ChannelTrial) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = await self._in_turn(self._limited, tried_rows, self._spark, request)
-        if (size := len(msgspec.json.encode(rows))) > _ANSWER_BYTES:
-            raise InputError(f"the trial has {len(rows)} rows of {size} bytes; {_ANSWER_BYTES} are allowed: try fewer")
-        return rows
+        return await self._in_turn(self._limited, tried_rows, self._spark, request, _ANSWER_BYTES)
 
     async def _replay(self, request: ChannelReplay) -> ReplayAnswer:
         rows = await present_subscriptions(self._catalog, request.channel.name) if request.values is None else {}
@@ -180,6 +173,15 @@ class ClusterService:
             ) from None
         finally:
             self._waiting -= 1
+
+    def _validated(self, request: ChannelCheck) -> str:
+        datasets = checked_datasets(request.datasets)
+        channel = with_new_dataset(request.channel, datasets)
+        validate_channel(self._spark, channel, datasets)
+        return channel.new
+
+    def _explained(self, request: ChannelCheck) -> str:
+        return explained_channel(self._spark, request.channel, checked_datasets(request.datasets))
 
     def _limited(self, work: Callable[..., T], *arguments: object) -> T:
         """Work whose Spark jobs are stopped after a time."""

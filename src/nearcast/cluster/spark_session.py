@@ -132,7 +132,8 @@ def spark_session(
         options |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
         options |= {"spark.driver.memory": memory}
     if local:
-        options |= LOCAL_CHECKPOINTS
+        # A task that runs out of memory would end its executor, which here is the driver. It fails, and its query.
+        options |= LOCAL_CHECKPOINTS | {"spark.executor.killOnFatalError.depth": "0"}
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in (options | dict(settings or {}) | _HARDENING).items():
         builder = builder.config(key, value)

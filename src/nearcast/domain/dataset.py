@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from nearcast.domain.names import check_identifier
@@ -10,6 +11,7 @@ from nearcast.errors import InputError
 __all__ = ["DatasetSpec", "check_dataset"]
 
 _LONGEST_SCHEMA, _DEEPEST_SCHEMA = 20_000, 20  # Spark's parser takes long for more, and ends its own stack
+_QUOTED = re.compile(r"`[^`]*`|'[^'\\]*'|\"[^\"\\]*\"")
 
 
 @dataclass(frozen=True)
@@ -59,13 +61,17 @@ def check_dataset(spec: DatasetSpec) -> DatasetSpec:
 
 
 def _check_schema_size(spec: DatasetSpec) -> None:
+    """Brackets are counted as Spark reads them: none within quotes, and nothing else that could hide them."""
     if len(spec.schema) > _LONGEST_SCHEMA:
         raise InputError(
             f"dataset {spec.name}: its schema has {len(spec.schema)} characters; {_LONGEST_SCHEMA} are allowed"
         )
+    bare = _QUOTED.sub("", spec.schema)
+    if odd := re.search(r"[^\w\s,:<>()]", bare):
+        raise InputError(f"dataset {spec.name}: its schema has {odd[0]!r}; allowed in quoted names and comments only")
     depth = deepest = 0
-    for letter in spec.schema:
-        depth += (letter in "<(") - (letter in ">)")
+    for letter in bare:
+        depth = max(0, depth + (letter in "<(") - (letter in ">)"))
         deepest = max(deepest, depth)
     if deepest > _DEEPEST_SCHEMA:
         raise InputError(f"dataset {spec.name}: its schema is nested deeper than {_DEEPEST_SCHEMA} levels")

@@ -57,6 +57,8 @@ def make(query: str, period: float | None = None, **parameters: str) -> ChannelS
             "columns are named 'ID'",
         ),
         (make("SELECT r.id FROM reports r, shelters s WHERE r.kind = :kind", kind="string"), None, "a cross join"),
+        (make("SELECT id FROM reports WHERE kind = :k ORDER BY 9999999999999999999", k="string"), None, "a constant"),
+        (make("SELECT id FROM reports WHERE kind = :k ORDER BY 1.5", k="string"), None, "ORDER BY 1.5, a constant"),
     ],
 )
 def test_a_wrong_query_is_refused_at_its_place(

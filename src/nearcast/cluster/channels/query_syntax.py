@@ -23,8 +23,6 @@ def check_syntax(channel: ChannelSpec) -> None:
         parse_query(text)
     except PolicyError as error:
         raise QueryError(channel.name, text, node_offset(error.node), str(error)) from None
-    except RecursionError:
-        raise QueryError(channel.name, text, None, "the query is nested too deeply") from None
     except SqlglotError as error:
         found = error.errors[0] if isinstance(error, ParseError) and error.errors else {}
         reason = found.get("description") or str(error).splitlines()[0]

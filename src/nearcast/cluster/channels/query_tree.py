@@ -51,7 +51,13 @@ class QueryTree:
 
 def parse_query(text: str) -> QueryTree:
     """Parse and check a query. SqlglotError when it cannot be parsed, PolicyError when a part of it is not allowed."""
-    text = text.strip().rstrip(";").rstrip()
+    try:
+        return _parse(text.strip().rstrip(";").rstrip())
+    except RecursionError:  # Spark's parser would end its own stack over it
+        raise PolicyError("the query is nested too deeply") from None
+
+
+def _parse(text: str) -> QueryTree:
     check_length(text)
     dialect = Spark()
     tokens = dialect.tokenize(text)

@@ -112,8 +112,6 @@ def _parsed(session: SparkSession, channel: ChannelSpec) -> QueryTree:
         return parse_query(text)
     except PolicyError as error:
         raise QueryError(channel.name, text, node_offset(error.node), str(error)) from None
-    except RecursionError:  # Spark's parser would end its own stack over it
-        raise QueryError(channel.name, text, None, "the query is nested too deeply") from None
     except SqlglotError as error:
         try:
             session._jsparkSession.sessionState().sqlParser().parsePlan(text)

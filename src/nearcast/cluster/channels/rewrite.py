@@ -152,7 +152,7 @@ class Rewriter:
     def _order_by_output(self, item: Any, names: list[str]) -> Any:
         target = item.this
         if isinstance(target, exp.Literal) and not target.is_string:
-            item.set("this", exp.column(names[int(target.name) - 1], quoted=True))
+            item.set("this", exp.column(_numbered(names, target), quoted=True))
         elif target.find(exp.Query):
             raise UnsupportedError("ORDER BY a subquery")
         return item
@@ -290,10 +290,17 @@ def _number(clause: Any) -> int | None:
     return int(value.name)
 
 
+def _numbered(outputs: list[Any], number: exp.Literal) -> Any:
+    """The output column that an ORDER BY names by its number; Spark takes 1.5 and what is no INT for a constant."""
+    if not number.name.isdigit() or not 0 < int(number.name) <= len(outputs):
+        raise UnsupportedError(f"ORDER BY {number.name}, a constant")
+    return outputs[int(number.name) - 1]
+
+
 def _order_expression(select: exp.Select, target: exp.Expr) -> Any:
     """What an ORDER BY item means: the number or the name of an output column stands for its expression."""
     if isinstance(target, exp.Literal) and not target.is_string:
-        chosen = select.expressions[int(target.name) - 1]
+        chosen = _numbered(select.expressions, target)
         if chosen.is_star:
             raise UnsupportedError("ORDER BY a number with *")
         return chosen.unalias().copy()

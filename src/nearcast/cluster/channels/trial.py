@@ -15,6 +15,7 @@ from nearcast.cluster.channels.text_patterns import check_like_values
 from nearcast.cluster.channels.validated_channel import ValidatedChannel
 from nearcast.cluster.datasets.schema import arrow_schema, dataset_ddl, parse_ddl
 from nearcast.domain.channel import check_values
+from nearcast.errors import InputError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -30,11 +31,20 @@ def try_channel(
     datasets: Mapping[str, DatasetSpec],
     records: Mapping[str, pa.Table],
     values: Mapping[str, Any],
+    most_bytes: int | None = None,
 ) -> list[dict[str, Any]]:
-    """The rows of one subscription, when the datasets have these records and no others."""
+    """The rows of one subscription, when the datasets have these records and no others.
+
+    most_bytes: InputError for more. A few records may make millions of rows, so they are counted where they are made.
+    """
     checked = check_values(channel.spec, values)
     check_like_values(channel.like_parameters, checked)
-    rows = _frame(spark, channel, datasets, records, [checked]).toArrow().to_pylist()
+    frame = _frame(spark, channel, datasets, records, [checked])
+    if most_bytes is not None:
+        count, size = frame.selectExpr("count(*)", "coalesce(sum(octet_length(row)), 0)").collect()[0]
+        if size > most_bytes:
+            raise InputError(f"the trial has {count} rows of {size} bytes; {most_bytes} are allowed: try fewer")
+    rows = frame.toArrow().to_pylist()
     return [json.loads(row["row"]) for row in sorted(rows, key=lambda row: row["position"] or 0)]
 
 

@@ -63,12 +63,12 @@ def ddl_of(schema: Any, at: str) -> str:
 
 def parse_ddl(ddl: str, what: str) -> StructType:
     """A Spark schema from its DDL text, such as `id STRING NOT NULL, at TIMESTAMP`. Needs a running Spark."""
-    from pyspark.errors import ParseException
+    from pyspark.errors import PySparkException
     from pyspark.sql.types import StructType
 
     try:
         schema = StructType.fromDDL(ddl)
-    except ParseException as error:
+    except PySparkException as error:  # not understood, or such as a DECIMAL(99, 0)
         raise InputError(f"{what}: the schema {ddl!r} is not understood: {error_line(error)}") from None
     assert isinstance(schema, StructType)
     return schema
