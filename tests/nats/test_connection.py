@@ -14,6 +14,7 @@ from nats.errors import Error as NatsError
 from nearcast import InputError
 from nearcast.auth.certificates import make_authority, make_certificate
 from nearcast.nats.connection import Connection, open_connection
+from nearcast.testing import until
 
 
 @pytest.mark.parametrize(
@@ -115,3 +116,40 @@ async def test_of_a_refusal_by_tls_asyncio_says_nothing(tmp_path: Path, caplog: 
         server.close()
         await server.wait_closed()
     assert [record.message for record in caplog.records if record.name == "asyncio"] == []
+
+
+async def test_what_must_not_go_by_the_next_link_is_forgotten_with_the_lost_one() -> None:
+    subjects: list[bytes] = []
+    links = 0
+
+    async def broker(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal links
+        links += 1
+        info = {"server_id": "x", "client_id": links, "version": "2.15.1", "max_payload": 1 << 20, "headers": True}
+        writer.write(b"INFO %b\r\n" % json.dumps(info).encode())
+        while line := await reader.readline():
+            if line.startswith(b"HPUB"):
+                subjects.append(line.split()[1])
+                if links == 1:
+                    break
+            elif line.startswith(b"PING"):
+                writer.write(b"PONG\r\n")
+        writer.close()
+
+    async def lost() -> None:
+        for subject in ("mrk.gps", "ntf.mrk.gps"):
+            connection.send(subject, b"NATS/1.0\r\n\r\n", b" mrk.gps")
+        connection.forget_unsent_to("mrk.")
+
+    server = await asyncio.start_server(broker, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    connection = await open_connection([f"nats://127.0.0.1:{port}"], name="test", on_disconnect=lost)
+    before = connection.link
+    connection.send("mrk.gps", b"NATS/1.0\r\n\r\n", b"")
+    await until(lambda: links == 2 and connection.is_connected)
+    await connection.flush()
+    assert connection.link != before
+    assert subjects == [b"mrk.gps", b"ntf.mrk.gps"]
+    await connection.close()
+    server.close()
+    await server.wait_closed()

@@ -155,6 +155,12 @@ class Connection(PatchedClient):
         self._pending = [frame for frame in self._pending if mark not in frame]
         self._pending_data_size = sum(map(len, self._pending))
 
+    def forget_unsent_to(self, prefix: str) -> None:
+        """Do not send messages that wait for a broker and are for subjects with this prefix."""
+        start = b"HPUB %b" % prefix.encode()
+        self._pending = [frame for frame in self._pending if not frame.startswith(start)]
+        self._pending_data_size = sum(map(len, self._pending))
+
     def answer(self, reply: str, headers: bytes, payload: bytes) -> None:
         """Answer a request, if its sender waits for one and may be answered there."""
         if not reply:  # nobody waits; a publication to no subject would end the connection

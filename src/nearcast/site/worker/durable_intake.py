@@ -67,7 +67,7 @@ class DurableIntake:
         record = topic.record
         if message_id in record:
             return Redelivered.KNOWN
-        if message_id in record.marked:  # its mark was lost
+        if self._marks.was_sent(topic, message_id):  # its mark was lost
             record.add(message_id)
             self._marks.note(topic, message_id, payload)
             return Redelivered.KNOWN

@@ -4,7 +4,8 @@ While another member waits for them, to keep a source's order, they are publishe
 
 A publication is marked once the broker has confirmed that it got its notifications, on the link they were sent by: a
 broker confirms nothing of a link that was lost. What could not be confirmed is not marked, and is processed again when
-a store redelivers it.
+a store redelivers it. So is what was marked by a link that was lost, if no store has the mark: a broker that was killed
+may have had both the mark and the notifications in its buffers.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from nearcast.nats import subjects
 from nearcast.nats.digest import id_hash
 from nearcast.nats.stamp import ANONYMOUS, header_block, new_incarnation, publication_key
 from nearcast.protocol.marks import Marks, TopicMarks
+from nearcast.site.worker.processing_record import RecentMarks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,11 +73,13 @@ class _Processed:
     def __len__(self) -> int:
         return len(self.ids) + sum(len(numbers) for _, numbers, _ in self.numbers)
 
-    def leave(self, *, marked: bool) -> None:
-        """None of it is under way any more."""
+    def leave(self, *, marked: bool, link: object = None) -> None:
+        """None of it is under way any more. link: the one that its mark was sent by."""
         record = self.topic.record
         record.in_flight.difference_update(self.ids)
         if marked:
+            if record.marked.link != link:
+                record.marked = RecentMarks(link)
             record.marked.add(self.ids)
         for source, numbers, ranges in self.numbers:
             record.leave_numbers(source, numbers)
@@ -103,7 +107,7 @@ class LinkLostError(NearcastError):
 class MarkLog:
     """Collects what was processed, and publishes it every 100 ms.
 
-    may_mark: whether the site has a lease. link: the one to the broker that notifications are sent by now.
+    may_mark: whether the site has a lease. link: the one to the broker that notifications are sent by now, or None.
     """
 
     def __init__(
@@ -153,6 +157,11 @@ class MarkLog:
         else:
             topic.record.awaited_until = 0.0
 
+    def was_sent(self, topic: HostedTopic, message_id: bytes) -> bool:
+        """Whether a publication was marked by the present link: only its mark was lost, not its notifications."""
+        marked = topic.record.marked
+        return marked.link == self._link() and message_id in marked
+
     def hurry(self, topic: HostedTopic, now: float) -> None:
         """Another member waits for a mark of this topic."""
         topic.record.awaited_until = now + _HURRY_PERIOD
@@ -190,7 +199,7 @@ class MarkLog:
                     one.leave(marked=False)
                 return
         for one in processed:
-            one.leave(marked=True)
+            one.leave(marked=True, link=sent_by)
 
     def _send(self, connection: Connection, processed: list[_Processed]) -> None:
         """One mark for each family; more when there is too much for one."""

@@ -15,7 +15,7 @@ from nearcast.nats.stamp import publication_key
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-__all__ = ["ProcessingRecord", "SourceRecord"]
+__all__ = ["ProcessingRecord", "RecentMarks", "SourceRecord"]
 
 _REMEMBERED = 16_384
 
@@ -90,11 +90,15 @@ class ProcessingRecord:
 
 
 class RecentMarks:
-    """Publications that were marked: of those with a number, and of the others, the last 16,384 at least."""
+    """Publications that were marked: of those with a number, and of the others, the last 16,384 at least.
 
-    __slots__ = ("_count", "_ids", "_older", "_younger")
+    link: the one to the broker that their marks were sent by.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_count", "_ids", "_older", "_younger", "link")
+
+    def __init__(self, link: object = None) -> None:
+        self.link = link
         self._ids = RecentIds(_REMEMBERED)
         self._younger: dict[bytes, NumberRanges] = {}
         self._older: dict[bytes, NumberRanges] = {}

@@ -73,7 +73,14 @@ async def run_worker(assignment: WorkerAssignment) -> None:
     credentials = read_credentials(assignment.credentials) if assignment.credentials else None
     folder = Path(assignment.run_directory) / f"spools-{assignment.worker}"
     async with sole_user(folder):
-        connection = await open_connection([assignment.url], name=name, echo=False, timeout=30, credentials=credentials)
+
+        async def lost() -> None:
+            # The next link must not bring marks whose notifications the lost one may have swallowed.
+            connection.forget_unsent_to(subjects.marks(""))
+
+        connection = await open_connection(
+            [assignment.url], name=name, echo=False, timeout=30, credentials=credentials, on_disconnect=lost
+        )
         try:
             await Worker(assignment, connection, folder).run()
         finally:
@@ -93,7 +100,12 @@ class Worker:
         self._send = outbox.send
         setup = Setup(assignment.modules, assignment.search_path, assignment.limits)
         self._process = ProcessorProcess(setup, self._done, self._failed, self._killed)
-        self._marks = MarkLog(assignment.site, assignment.worker, self._lease.is_valid, lambda: connection.link)
+        self._marks = MarkLog(
+            assignment.site,
+            assignment.worker,
+            self._lease.is_valid,
+            lambda: connection.link if connection.is_connected else None,
+        )
         self._outcomes = Outcomes(assignment.site, connection, outbox, self._marks, self._stats)
         self._queue = ProcessingQueue(self._process, self._outcomes.overflowed)
         user = processor_user(assignment.limits.user)
