@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import psutil
+import pytest
 
 import nearcast
 from nearcast.domain.topic import TopicSpec
@@ -72,11 +73,13 @@ class Ledger:
         assert not self.missing(), f"{len(self.missing())} of {len(self.acknowledged)} are missing"
 
 
-async def test_what_a_killed_worker_left_behind_is_processed(city) -> None:
-    """The only managing worker is killed under load, twice; every acknowledged publication is processed."""
+@pytest.mark.parametrize("victim", ["worker", "broker"])
+async def test_what_a_killed_process_left_behind_is_processed(city, victim: str) -> None:
+    """The only managing worker, or its broker, is killed under load, twice; every acknowledged one is processed."""
     ledger = Ledger("alerts")
     async with city(ALERTS) as c:
-        worker = c.sites["tokyo"].workers["worker-0"]
+        tokyo = c.sites["tokyo"]
+        killed = tokyo.broker if victim == "broker" else tokyo.workers["worker-0"]
         async with (
             nearcast.connect(c.url("osaka"), name="sensor", timeout=20) as sensor,
             nearcast.connect(c.url("cloud"), name="reader", timeout=20) as reader,
@@ -85,8 +88,8 @@ async def test_what_a_killed_worker_left_behind_is_processed(city) -> None:
             publishing = asyncio.create_task(ledger.publish(sensor, 3000, 500))
             for restarts in (1, 2):
                 await asyncio.sleep(1)
-                os.kill(worker.pid, signal.SIGKILL)
-                await until(lambda restarts=restarts: worker.restarts == restarts)
+                os.kill(killed.pid, signal.SIGKILL)
+                await until(lambda restarts=restarts: killed.restarts == restarts)
             await publishing
             await ledger.settled()
             assert len(ledger.acknowledged) == 3000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from tests.system.control import coordinator
@@ -67,6 +68,39 @@ async def test_an_owner_that_cannot_renew_has_stopped_when_its_topic_is_given_aw
             again = (await writer.publish("gps", {"n": 31}, timeout=30)).id
             await until(lambda: again in got)
             assert len(got) == len(set(got))
+
+
+async def test_what_is_sent_again_for_its_quorum_is_processed_by_one_owner(city):
+    """Before, the stale owner processed it, and the new one again: each knew the ids of its own publications only."""
+    spec = TopicSpec("gps", ("tokyo",), EVERYWHERE, 3)
+    async with city(spec, report_seconds=0.2) as c, coordinator(c, automatic=True, site_lost_after=2.0) as control:
+        tokyo, osaka = c.sites["tokyo"], c.sites["osaka"]
+
+        async def processed_by_all() -> int:
+            return sum([await processed(site) for site in c.sites.values()])
+
+        async def given_away() -> bool:
+            return not (await control.members("gps"))[0].startswith("tokyo/")
+
+        async with nearcast.connect(c.url("tokyo"), name="writer", timeout=20) as writer:
+            await writer.publish("gps", {"n": 0}, timeout=30)
+            await until(lambda: has_processed(processed_by_all, 1))
+            silence(tokyo)
+            await until(given_away, limit=60)
+            await osaka.store.stop()  # from now on there is no quorum, and the client sends again each second
+            waiting = [await writer.publish_nowait("gps", {"n": n}, timeout=120) for n in range(1, 101)]
+            await until(lambda: has_processed(processed_by_all, 101), limit=60)
+            unsilence(tokyo)
+            await until(lambda: "gps" not in tokyo.agent.topic_host.running, limit=60)
+            await asyncio.sleep(5)
+            assert await processed_by_all() == 101
+            await osaka.store.start()
+            await asyncio.gather(*waiting)
+            assert await processed_by_all() == 101
+
+
+async def has_processed(count: Callable[[], Awaitable[int]], number: int) -> bool:
+    return await count() >= number
 
 
 async def test_an_owner_whose_topic_was_not_given_away_goes_on_when_it_is_heard_again(city):

@@ -113,22 +113,27 @@ async def test_a_site_that_was_away_replays_without_a_gap(city) -> None:
         await fill(client, 100, 600)
         await c.sites["tokyo"].start()
         await fill(client, 600, 700)
-        async with reading_from(c, "tokyo") as reader, reader.subscribe("log", replay=True) as subscription:
-            got: list[int] = []
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(60):
-                    while len(got) < 700:
-                        got.append((await anext(subscription)).data["n"])
-            assert got == list(range(700))
+        for _ in range(10):  # a reader chooses among stores at about the same distance
+            async with reading_from(c, "tokyo") as reader, reader.subscribe("log", replay=True) as subscription:
+                got: list[int] = []
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(60):
+                        while len(got) < 700:
+                            got.append((await anext(subscription)).data["n"])
+                assert got == list(range(700))
 
 
-async def test_a_store_whose_disk_is_lost_never_answers_with_nothing(city) -> None:
+@pytest.mark.parametrize("restarted", ["store", "site"])
+async def test_a_store_whose_disk_is_lost_never_answers_with_nothing(city, restarted: str) -> None:
+    """Before, a site that started made an empty stream and advertised it."""
     async with city(LOG) as c, nearcast.connect(c.url("cloud"), name="writer") as client:
         await fill(client, 0, 1000)
         tokyo = c.sites["tokyo"]
         await kill(tokyo)
+        if restarted == "site":
+            await tokyo.stop()
         lose_disk(tokyo)
-        await tokyo.store.start()
+        await (tokyo if restarted == "site" else tokyo.store).start()
         async with reading_from(c, "tokyo") as reader:
             for _ in range(20):
                 assert len([message async for message in reader.history("log")]) == 1000

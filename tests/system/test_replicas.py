@@ -173,8 +173,10 @@ async def test_a_store_that_was_away_for_long_is_a_replica_again(city):
 
         await until(planned)
         await asyncio.sleep(3 * control.coordinator.settings.period)
+        assert set(kept_by(control)) == set(spec.replicas), "the record says what is wanted, not what is left"
         await osaka.start()
         await until(lambda: "osaka" not in lost(asyncio.get_running_loop().time()))
+        assert set(kept_by(control)) == set(spec.replicas)
         await c.sites["tokyo"].store.stop()
         async with nearcast.connect(c.url("cloud")) as client:
             receipt = await client.publish("log", {"n": 1}, timeout=30)
