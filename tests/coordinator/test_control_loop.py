@@ -17,6 +17,7 @@ from nearcast.coordinator.monitor import Monitor
 from nearcast.coordinator.moves import ClientMove, TopicMove
 from nearcast.coordinator.registry import Registry
 from nearcast.coordinator.term import DeposedError, Term
+from nearcast.errors import NearcastError
 from nearcast.nats.lease import LeaseMachine
 
 
@@ -75,6 +76,16 @@ async def test_a_plan_is_shown_without_being_executed_and_applied_with_its_outco
     assert not executor.moves
     assert [move["outcome"] for move in (await loop.apply_plan())["moves"]] == ["done"]
     assert len(executor.moves) == 1
+
+
+async def test_a_plan_that_is_asked_for_before_a_site_registered_is_refused() -> None:
+    """Topics of an earlier time are there: the answer was an internal error."""
+    loop, _, registry, _ = loop_over(late_topic())
+    registry.sites = {}
+    with pytest.raises(NearcastError, match="no site has registered yet"):
+        await loop.apply_plan()
+    await loop.run_pass()
+    assert loop.passes == 1
 
 
 async def test_exactly_the_shown_plan_is_executed_by_its_id_and_refused_moves_are_not() -> None:

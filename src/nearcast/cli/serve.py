@@ -67,6 +67,7 @@ def describe(site: Site) -> str:
         parts.append(f"{len(site.workers)} worker(s) for {', '.join(managed)}")
     if site.security is not None:
         parts.append("credentials" + (" and TLS" if site.security.tls is not None else ""))
-    elif not is_loopback(spec.host):
-        parts.append("INSECURE: anybody in this network may do anything")
+    if not is_loopback(spec.host) and (site.security is None or site.security.tls is None):
+        may = "do anything" if site.security is None else "read everything, credentials that are sent too"
+        parts.append(f"INSECURE: anybody in this network may {may}")
     return "  ".join(parts)

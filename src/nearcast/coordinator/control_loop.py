@@ -19,7 +19,7 @@ from nearcast.coordinator.moves import ClientMove, ReplicaMove, TopicMove
 from nearcast.coordinator.plan import Plan, latency_figures, make_plan, subject_of
 from nearcast.coordinator.proposals import Proposals
 from nearcast.coordinator.term import DeposedError
-from nearcast.errors import InputError
+from nearcast.errors import InputError, NearcastError
 from nearcast.nats.kv import BucketError, ConflictError
 from nearcast.nats.tasks import gather_or_cancel
 
@@ -102,7 +102,7 @@ class ControlLoop:
         late = np.flatnonzero(model.topics.latency > model.topics.bound).tolist()
         self._hysteresis.observe({model.topics.names[row] for row in late}, now)
         moves = 0
-        if anomalies:
+        if anomalies and model.sites.names:
             plan = self._make_plan(model)
             moves = len(plan.accepted)
             for anomaly in anomalies:
@@ -173,6 +173,8 @@ class ControlLoop:
         return model, [*detect(model, self._settings, self.known_sites), *unprocessed(self._monitor.lags())]
 
     def _make_plan(self, model: Model) -> Plan:
+        if not model.sites.names:
+            raise NearcastError("no site has registered yet, so there is nothing to plan; try again in a moment")
         now = asyncio.get_running_loop().time()
         return make_plan(model, self._settings, self._moved_at, now, self._goals, self._executor.copies.keys())
 
