@@ -9,21 +9,19 @@ with nearcast.sync.connect("nats://127.0.0.1:4222") as client:
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
-from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 from nearcast.client import Client, Subscription
 from nearcast.client import connect as connect_async
-from nearcast.codec import JSON, Codec
 from nearcast.errors import NearcastError
 from nearcast.message import Message, T_co
 from nearcast.nats.connection import ConnectionLostError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from nearcast.client import Receipt
     from nearcast.client.replay import Replay
     from nearcast.client.subscription import OnError
@@ -33,6 +31,7 @@ __all__ = ["SyncClient", "SyncSubscription", "connect"]
 
 _HISTORY_CHUNK = 500  # messages that cross from one thread to the other at once
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class _LoopThread:
@@ -253,19 +252,19 @@ async def _take(messages: AsyncGenerator[Message, None], most: int) -> list[Mess
     return taken
 
 
-def connect(
-    urls: str | Sequence[str] | None = None,
-    *,
-    coordinator: str | Sequence[str] | None = None,
-    name: str | None = None,
-    codec: Codec = JSON,
-    timeout: float = 5.0,
-    credentials: str | Path | None = None,
-) -> SyncClient:
-    """A connected client: `with nearcast.sync.connect(urls) as client`, or call `close` at the end.
+def _connected(make: Callable[P, Client]) -> Callable[P, SyncClient]:
+    """A function with the arguments of one that makes a client; what it gives is connected."""
 
-    The options are those of `nearcast.connect`.
-    """
-    return SyncClient(
-        connect_async(urls, coordinator=coordinator, name=name, codec=codec, timeout=timeout, credentials=credentials)
-    )
+    def connect(*args: P.args, **options: P.kwargs) -> SyncClient:
+        return SyncClient(make(*args, **options))
+
+    # For whoever asks Python what the arguments are: a notebook, `help`.
+    vars(connect)["__signature__"] = inspect.signature(make).replace(return_annotation=SyncClient)
+    return connect
+
+
+connect = _connected(connect_async)
+connect.__doc__ = """A connected client: `with nearcast.sync.connect(urls) as client`, or call `close` at the end.
+
+The arguments are those of `nearcast.connect`.
+"""

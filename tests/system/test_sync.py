@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -91,5 +93,20 @@ async def test_mistakes_are_the_same_errors_and_a_closed_client_says_so(city) ->
             client.close()
             with pytest.raises(nearcast.ConnectionLostError, match="the client is closed"):
                 client.publish("x", 1)
+
+        await in_thread(script)
+
+
+async def test_the_arguments_are_those_of_the_asyncio_client(city, tmp_path: Path) -> None:
+    """Publications could not be kept in a file: it had some of them only."""
+    signature = inspect.signature(nearcast.sync.connect)
+    assert signature.parameters == inspect.signature(nearcast.connect).parameters
+    assert signature.return_annotation is nearcast.sync.SyncClient
+    async with city(TopicSpec("log", (), ("tokyo",), 1), names=("tokyo",)) as c:
+
+        def script() -> None:
+            with nearcast.sync.connect(c.url("tokyo"), spool=tmp_path / "spool") as client:
+                assert client.publish("log", 1).stores == ("tokyo",)
+                assert (tmp_path / "spool").is_file()
 
         await in_thread(script)
