@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -68,6 +69,26 @@ def test_users_are_made_listed_shown_and_revoked(run: Run, tmp_path: Path) -> No
     assert "users have new credentials" in run("auth", "rotate")
     assert "files for site tokyo" in run("auth", "export", "tokyo", "out")
     assert not (tmp_path / "out/keys").exists()
+
+
+def test_a_script_gets_json_of_all_that_was_made(run: Run, tmp_path: Path) -> None:
+    def told(*words: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(run("auth", *words, "--json"))
+        return found
+
+    assert told("init") == {"folder": "auth", "tenant": "main", "sites": ["tokyo"]}
+    assert told("tls") == {"folder": "auth/tls", "sites": ["tokyo"]}
+    made = told("add", "device", "car7", "--publish", "gps.car7", "--mqtt")
+    assert made.pop("mqtt_password").startswith("eyJ")
+    assert made == {"user": "car7", "tenant": "main", "role": "device", "credentials": "auth/users/main/car7.creds"}
+    assert told("tenant", "rival") == {"tenant": "rival", "made": True, "brokers_know_of": []}
+    assert told("tenant", "rival", "--rate", "5/s")["made"] is False
+    assert told("rotate")["users"] > 1
+    assert told("rotate", "--finish") == {"tenant": "main", "finished": True, "brokers_know_of": []}
+    assert told("revoke", "car7") == {"user": "car7", "tenant": "main", "brokers_know_of": []}
+    exported = told("export", "tokyo", "tokyo-auth")
+    assert (exported["site"], exported["folder"]) == ("tokyo", "tokyo-auth")
+    assert "tokyo-auth/operator.jwt" in exported["files"]
 
 
 def test_limits_are_given_with_units_shown_and_kept(run: Run) -> None:

@@ -36,6 +36,21 @@ def made(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_pa
     return folder
 
 
+def test_a_script_gets_json(made: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert run(monkeypatch, "workload", "show", str(made), "--picture", str(made / "x.png"), "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["workload"], told["picture"]) == (made.name, str(made / "x.png"))
+    assert told["delivered"] >= 0 < told["published"]
+    assert {f"{name}.csv" for name in told["rows"]} <= {file.name for file in made.iterdir()}
+    assert sum(told["events"].values()) > 0
+    again = made.with_name("again")
+    assert run(monkeypatch, "workload", *COMMANDS[made.name], "--out", str(again), "--json") == 0
+    written = json.loads(capsys.readouterr().out)
+    assert written.pop("written") == str(again)
+    assert {key: written[key] for key in written} == {key: told[key] for key in written}
+
+
 def test_tables_have_the_columns_the_planners_read(made: Path) -> None:
     def table(name: str, *columns: Column, key: tuple[str, ...]) -> object:
         return read_table(made / f"{name}.csv", columns, key=key)

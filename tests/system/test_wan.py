@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import json
 import os
 import secrets
 import signal
@@ -329,6 +330,10 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
         # How accurate it is has a test of its own; here only that each pair shows its own measurement.
         assert 10.0 <= float(shown["tokyo", "osaka"][5]) < 80.0 <= float(shown["tokyo", "seoul"][5])
         assert shown["osaka", "seoul"][5] == "cut"
+        told = {(link["a"], link["b"]): link for link in json.loads(here("show", "--json"))}
+        assert (told["tokyo", "seoul"]["a_to_b_ms"], told["tokyo", "osaka"]["cut"]) == (40.0, False)
+        assert told["tokyo", "seoul"]["measured_rtt_ms"] >= 80.0
+        assert (told["osaka", "seoul"]["cut"], told["osaka", "seoul"]["measured_rtt_ms"]) == (True, None)
         inside = run("run", "--in", "seoul", *name, "--", "sh", "-c", "ip -br address show wan0; exit 7")
         assert "10.77.0.3/16" in inside.stdout
         assert inside.returncode == 7

@@ -19,7 +19,7 @@ from nearcast.auth.push import push_accounts
 from nearcast.auth.roles import ROLES
 from nearcast.cli.console_login import log_in
 from nearcast.cli.coordinator_call import broker_option
-from nearcast.cli.output import JsonOption, print_fields, print_rows, waiting_notice
+from nearcast.cli.output import JsonOption, print_done, print_fields, print_json, print_rows, waiting_notice
 from nearcast.cli.rates import byte_rate, message_rate
 from nearcast.cli.serve import ConfigOption
 from nearcast.cli.times import span_seconds
@@ -56,7 +56,10 @@ def root() -> None:
 
 @app.command()
 def init(
-    folder: FolderOption = _AUTH, config: ConfigOption = Path("nearcast.toml"), tenant: TenantOption = "main"
+    folder: FolderOption = _AUTH,
+    config: ConfigOption = Path("nearcast.toml"),
+    tenant: TenantOption = "main",
+    as_json: JsonOption = False,
 ) -> None:
     """Make the keys of a deployment, with users for its sites, coordinator, data cluster, console and `admin`.
 
@@ -65,7 +68,11 @@ def init(
     sites = read_sites(config)
     made = make_deployment_keys(folder, sites, tenant)
     _audit(made, "keys made", f"for {', '.join(site.name for site in sites)}")
-    typer.echo(f"Keys of {len(sites)} site(s) are in {folder}. Name it in {config}: [auth] folder = {str(folder)!r}")
+    print_done(
+        f"Keys of {len(sites)} site(s) are in {folder}. Name it in {config}: [auth] folder = {str(folder)!r}",
+        {"folder": str(folder), "tenant": tenant, "sites": [site.name for site in sites]},
+        as_json,
+    )
 
 
 @app.command()
@@ -77,6 +84,7 @@ def tls(
     ca: Annotated[Path | None, typer.Option(help="Your authority's certificate.")] = None,
     certificate: Annotated[Path | None, typer.Option(help="The site's certificate.")] = None,
     key: Annotated[Path | None, typer.Option(help="The site's private key.")] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Make or renew the certificates of all sites, or take yours. Running sites take them within seconds.
 
@@ -94,7 +102,11 @@ def tls(
     else:
         made = add_tls(opened, read_sites(config), days)
     _audit(opened, "certificates made", ", ".join(made))
-    typer.echo(f"Certificates of {', '.join(made)} are in {folder / 'tls'}.")
+    print_done(
+        f"Certificates of {', '.join(made)} are in {folder / 'tls'}.",
+        {"folder": str(folder / "tls"), "sites": made},
+        as_json,
+    )
 
 
 @app.command()
@@ -120,6 +132,7 @@ def add(
     rate: RateOption = "",
     byte_rate_: BytesOption = "",
     out: Annotated[Path | None, typer.Option(help="Also write the credentials here.")] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Make a user; its credentials are written into the folder.
 
@@ -139,9 +152,12 @@ def add(
     _audit(opened, "user made", f"{role} {name} of {tenant}")
     if out is not None:
         write_secret(out, file.read_text())
-    typer.echo(str(out or file))
+    said = str(out or file)
+    fields = {"user": name, "tenant": tenant, "role": role, "credentials": said}
     if mqtt:
-        typer.echo(f"MQTT: user name {name}, password:\n{read_credentials(file).token}")
+        password = read_credentials(file).token
+        said, fields["mqtt_password"] = f"{said}\nMQTT: user name {name}, password:\n{password}", password
+    print_done(said, fields, as_json)
 
 
 @app.command("tenant")
@@ -157,6 +173,7 @@ def add_tenant(
     rate: RateOption = "",
     byte_rate_: BytesOption = "",
     url: PushOption = "",
+    as_json: JsonOption = False,
 ) -> None:
     """Make a tenant with users for all sites, or change the limits of one.
 
@@ -171,7 +188,8 @@ def add_tenant(
     else:
         opened.add_tenant(name, limits)
     _audit(opened, "tenant made" if new else "limits changed", name)
-    _push(opened, url)
+    said = f"Tenant {name} is made." if new else f"Tenant {name} has other limits."
+    _done_and_pushed(said, {"tenant": name, "made": new}, opened, url, as_json)
 
 
 @app.command("ls")
@@ -193,7 +211,13 @@ def show(name: Name, folder: FolderOption = _AUTH, tenant: TenantOption = "main"
 
 
 @app.command()
-def revoke(name: Name, folder: FolderOption = _AUTH, tenant: TenantOption = "main", url: PushOption = "") -> None:
+def revoke(
+    name: Name,
+    folder: FolderOption = _AUTH,
+    tenant: TenantOption = "main",
+    url: PushOption = "",
+    as_json: JsonOption = False,
+) -> None:
     """Void a user's credentials; with --url its connections are closed at once.
 
     Example: nearcast auth revoke car7 --url nats://127.0.0.1:4222
@@ -201,8 +225,7 @@ def revoke(name: Name, folder: FolderOption = _AUTH, tenant: TenantOption = "mai
     opened = AuthFolder.open(folder)
     opened.revoke(name, tenant)
     _audit(opened, "user revoked", f"{name} of {tenant}")
-    typer.echo(f"{name} is revoked.")
-    _push(opened, url)
+    _done_and_pushed(f"{name} is revoked.", {"user": name, "tenant": tenant}, opened, url, as_json)
 
 
 @app.command()
@@ -211,20 +234,22 @@ def rotate(
     tenant: TenantOption = "main",
     finish: Annotated[bool, typer.Option("--finish", help="Void all that was signed with earlier keys.")] = False,
     url: PushOption = "",
+    as_json: JsonOption = False,
 ) -> None:
     """Make a new signing key and new credentials; the old ones stay good until `--finish`.
 
     Example: nearcast auth rotate --url nats://127.0.0.1:4222
     """
     opened = AuthFolder.open(folder)
+    fields: dict[str, Any] = {"tenant": tenant, "finished": finish}
     if finish:
         opened.finish_rotation(tenant)
-        typer.echo("What was signed with earlier keys is void.")
+        said = "What was signed with earlier keys is void."
     else:
-        users = opened.rotate(tenant)
-        typer.echo(f"{users} users have new credentials. Hand them out, then: nearcast auth rotate --finish")
+        fields["users"] = opened.rotate(tenant)
+        said = f"{fields['users']} users have new credentials. Hand them out, then: nearcast auth rotate --finish"
     _audit(opened, "rotation finished" if finish else "keys rotated", tenant)
-    _push(opened, url)
+    _done_and_pushed(said, fields, opened, url, as_json)
 
 
 @app.command()
@@ -233,22 +258,27 @@ def export(
     out: Annotated[Path, typer.Argument(help="The folder to write; copy it there.")],
     folder: FolderOption = _AUTH,
     tenant: TenantOption = "main",
+    as_json: JsonOption = False,
 ) -> None:
     """Write what the machine of a site needs: no key that could sign anything.
 
     Example: nearcast auth export tokyo tokyo-auth
     """
-    files = AuthFolder.open(folder).export(site, out, tenant)
-    typer.echo(f"{len(files)} files for site {site} are in {out}.")
+    opened = AuthFolder.open(folder)
+    files = [str(out / file.relative_to(opened.path)) for file in opened.export(site, out, tenant)]
+    fields = {"site": site, "folder": str(out), "files": files}
+    print_done(f"{len(files)} files for site {site} are in {out}.", fields, as_json)
 
 
 @app.command()
-def push(url: Annotated[str, broker_option("A broker.")], folder: FolderOption = _AUTH) -> None:
+def push(
+    url: Annotated[str, broker_option("A broker.")], folder: FolderOption = _AUTH, as_json: JsonOption = False
+) -> None:
     """Tell running brokers of changed tenants: revocations, keys, limits.
 
     Example: nearcast auth push --url nats://127.0.0.1:4222
     """
-    _push(AuthFolder.open(folder), url)
+    _done_and_pushed("", {}, AuthFolder.open(folder), url, as_json)
 
 
 @app.command()
@@ -277,10 +307,17 @@ def _rates(messages: str, size: str) -> tuple[float, float]:
     return message_rate(messages, "--rate"), byte_rate(size, "--bytes")
 
 
-def _push(folder: AuthFolder, url: str) -> None:
+def _done_and_pushed(sentence: str, fields: dict[str, Any], folder: AuthFolder, url: str, as_json: bool) -> None:
+    """Say what was done, also if the brokers cannot be told of it; tell them, if there is an address."""
+    if sentence and not as_json:
+        typer.echo(sentence)
+    tenants: list[str] = []
     if url:
         with waiting_notice(f"Waiting for the brokers by {url}."):
             tenants = asyncio.run(push_accounts(folder, url))
+    if as_json:
+        print_json(fields | {"brokers_know_of": tenants})
+    elif url:
         typer.echo(f"The brokers know of {', '.join(tenants)}.")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import tempfile
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from nearcast.cli.output import JsonOption, print_json
 from nearcast.cli.progress_bar import progress
 from nearcast.errors import InputError
 
@@ -24,6 +26,7 @@ def chaos(
         bool, typer.Option("--cluster", help="With the data cluster and a channel: Spark needs a core of its own.")
     ] = False,
     out: Annotated[Path | None, typer.Option(help="The folder for chaos.json, the ledger and all logs.")] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Break a deployment in every way, and check that nothing acknowledged is lost. Needs root.
 
@@ -31,7 +34,7 @@ def chaos(
 
     Example: nearcast lab chaos --seed 7 --quick
     """
-    from nearcast.lab.chaos.report import commit, verdict_lines, verdict_table, write_verdict
+    from nearcast.lab.chaos.report import commit, verdict_fields, verdict_lines, verdict_table
     from nearcast.lab.chaos.runner import run_chaos
     from nearcast.lab.chaos.schedule import PHASES, QUICK_PHASES, ChaosPlan, make_schedule
     from nearcast.lab.wan import missing_right
@@ -44,8 +47,8 @@ def chaos(
     count = 3 if quick else phases.faults_within(minutes * 60)
     plan = ChaosPlan(seed, tuple(make_schedule(seed, count, phases, cluster=cluster)), phases, cluster)
     version = commit()
-    console = Console()
-    console = console if console.is_terminal else Console(width=200)
+    console = Console(stderr=as_json)
+    console = console if console.is_terminal else Console(stderr=as_json, width=200)
     if not cluster:
         console.print("Left out: the data cluster and its channel (--cluster).")
     console.print(f"seed {seed}, commit {version}, {count} faults in {plan.seconds:.0f} s", highlight=False)
@@ -53,8 +56,11 @@ def chaos(
         folder = out if out is not None else Path(temporary)
         with progress("chaos") as advance:
             verdict = asyncio.run(run_chaos(plan, folder / "ledger", folder / "logs", advance))
+        fields = verdict_fields(verdict, {"seed": seed, "commit": version, "seconds": plan.seconds})
         if out is not None:
-            write_verdict(out / "chaos.json", verdict, {"seed": seed, "commit": version, "seconds": plan.seconds})
+            (out / "chaos.json").write_text(json.dumps(fields, indent=1) + "\n")
+    if as_json:
+        print_json(fields)
     console.print(verdict_table(verdict))
     for line in verdict_lines(verdict):
         console.print(line, highlight=False, markup=False)

@@ -15,9 +15,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from nearcast.cli.output import print_figures
 from nearcast.errors import NearcastError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from nearcast.lab.demo.deployment import Say
     from nearcast.lab.demo.run import DemoOptions, DemoResult
 
@@ -32,6 +35,9 @@ def command(
     cluster: Annotated[bool, typer.Option(help="Also show the data cluster (needs Java 17).")] = True,
     distance: Annotated[bool, typer.Option(help="Emulate a wide area (needs root).")] = True,
     logs: Annotated[Path | None, typer.Option(help="For the logs of all processes.")] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the account as one JSON value; what happens goes to standard error.")
+    ] = False,
 ) -> None:
     """A city on one machine: five edge sites, a cloud, a story in five acts, and an account of every message.
 
@@ -43,7 +49,7 @@ def command(
     begun = time.monotonic()
 
     def say(text: str) -> None:
-        typer.echo(f"[{time.monotonic() - begun:5.1f} s] {text}" if text else "")
+        typer.echo(f"[{time.monotonic() - begun:5.1f} s] {text}" if text else "", err=as_json)
 
     folder = logs or Path(tempfile.gettempdir()) / "nearcast-demo-logs"
     folder.mkdir(parents=True, exist_ok=True)
@@ -54,28 +60,28 @@ def command(
     acts = chosen_acts(act)
     say(f"A city: five edge sites and a cloud on this machine, a story of {duration:g} s. Logs: {folder}")
     options = DemoOptions(City(duration, seed), acts, folder, cluster, distance, keep)
-    result = asyncio.run(_run(options, say))
-    typer.echo(f"Logs of all processes: {folder}")
+    result = asyncio.run(_run(options, say, print_figures if as_json else _print))
+    typer.echo(f"Logs of all processes: {folder}", err=as_json)
     if result is None:
         raise NearcastError("stopped before the end of the story")
     account = result.account
     if account.lost or account.duplicated:
         what = f"{account.lost} notifications were lost, {account.duplicated} came twice"
         raise NearcastError(f"{what}; logs: {folder}")
-    typer.echo("Nothing was lost, nothing came twice.")
+    typer.echo("Nothing was lost, nothing came twice.", err=as_json)
     if result.problem:
         raise NearcastError(f"{result.problem}; logs: {folder}")
 
 
-async def _run(options: DemoOptions, say: Say) -> DemoResult | None:
-    """The result; nothing when it was interrupted before. Everything is ended in order."""
+async def _run(options: DemoOptions, say: Say, show: Callable[[DemoResult], None]) -> DemoResult | None:
+    """The result, once it was shown; nothing when it was interrupted before. Everything is ended in order."""
     from nearcast.lab.demo.run import run_demo
 
     results: list[DemoResult] = []
 
     def done(result: DemoResult) -> None:
         results.append(result)
-        _print(result)
+        show(result)
 
     task = asyncio.ensure_future(run_demo(options, say, done))
     for number in (signal.SIGINT, signal.SIGTERM):

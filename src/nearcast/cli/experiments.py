@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table as Screen
 
+from nearcast.cli.output import JsonOption, print_figures
 from nearcast.cli.progress_bar import progress
 from nearcast.errors import InputError, NearcastError
 from nearcast.lab.experiments.catalog import CATALOG
@@ -50,6 +51,7 @@ def _command(name: str) -> Callable[..., None]:
         data: Data = None,
         master: Master = None,
         processes: Processes = 0,
+        as_json: JsonOption = False,
     ) -> None:
         from nearcast.lab.experiments.catalog import load, load_all
         from nearcast.lab.experiments.page import write_page
@@ -58,9 +60,9 @@ def _command(name: str) -> Callable[..., None]:
         if reason := experiment.missing():
             raise InputError(reason)
         claims = _run(experiment, quick=quick, seeds=seeds, out=out, data=data, master=master, processes=processes)
-        _print(claims)
+        _print(claims, as_json)
         page = write_page(load_all(), out)
-        typer.echo(f"Written: {out / name}.csv, {out / name}.png, {page}")
+        typer.echo(f"Written: {out / name}.csv, {out / name}.png, {page}", err=as_json)
 
     return run_one
 
@@ -73,6 +75,7 @@ def run_all(
     data: Data = None,
     master: Master = None,
     processes: Processes = 0,
+    as_json: JsonOption = False,
 ) -> None:
     """One experiment after the other; one that fails or cannot be run here is named at the end.
 
@@ -103,9 +106,9 @@ def run_all(
             traceback.print_exc()
             notes[experiment.name] = f"failed: {error}"
             failed.append(experiment.name)
-    _print(claims)
+    _print(claims, as_json)
     page = write_page(experiments, out, notes)
-    typer.echo(f"{len(chosen) - len(notes)} experiments in {time.perf_counter() - started:.0f} s: {page}")
+    typer.echo(f"{len(chosen) - len(notes)} experiments in {time.perf_counter() - started:.0f} s: {page}", err=as_json)
     if failed:
         raise NearcastError(f"failed: {', '.join(failed)}")
 
@@ -129,11 +132,14 @@ def _run(
         results = sweep(experiment, tasks, advance, master=master, processes=processes)
     write(results, out / f"{experiment.name}.csv")
     draw(experiment, results, out / f"{experiment.name}.png")
-    typer.echo(f"{experiment.name}: {len(tasks)} tasks in {results.about['seconds']} s")
+    typer.echo(f"{experiment.name}: {len(tasks)} tasks in {results.about['seconds']} s", err=True)
     return experiment.claims(results)
 
 
-def _print(claims: Sequence[Claim]) -> None:
+def _print(claims: Sequence[Claim], as_json: bool) -> None:
+    if as_json:
+        print_figures(claims)
+        return
     screen = Screen("claim", "the paper", "ours", "verdict", show_lines=False)
     for claim in claims:
         screen.add_row(claim.claim, claim.paper, claim.ours, claim.verdict)

@@ -10,7 +10,7 @@ import re
 import shutil
 import statistics
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -18,14 +18,15 @@ from rich.table import Table as Screen
 
 from nearcast.cli import experiments, scenarios
 from nearcast.cli.chaos import chaos
+from nearcast.cli.output import JsonOption, print_json, print_rows
 from nearcast.errors import InputError
 from nearcast.lab import wan
 from nearcast.lab.wan.topology import MS_PER_KM
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from nearcast.lab.wan.control_socket import LinkFields
+    from nearcast.lab.wan.control_socket import LinkFields, LinkState
 
 __all__ = ["app"]
 
@@ -68,16 +69,16 @@ def up(
     ms_per_km: Annotated[float, typer.Option(help="One-way delay of distance, for positions.")] = MS_PER_KM,
     seed: Annotated[int, typer.Option(help="Of what is random: loss and jitter.")] = 0,
     name: Name = DEFAULT_NAME,
+    as_json: JsonOption = False,
 ) -> None:
     """Start a wide area and leave it running. Example: nearcast lab wan up --topology cities.csv"""
     # Tables need pyarrow and NumPy, which take half a second to load; the other commands do not.
     from nearcast.cli.topology_file import read_topology
 
     area, _ = wan.start(read_topology(topology, ms_per_km), name, seed=seed)
-    screen = Screen("node", "namespace", "address", box=None)
-    for node in area.topology.nodes:
-        screen.add_row(node, area.namespace(node), area.address(node))
-    _print(screen)
+    nodes = area.topology.nodes
+    rows = [{"node": node, "namespace": area.namespace(node), "address": area.address(node)} for node in nodes]
+    print_rows(rows, as_json, "It has no nodes.")
 
 
 @commands.command()
@@ -134,6 +135,7 @@ def show(
     node: Annotated[str | None, typer.Argument(help="Only the links of this node.")] = None,
     probes: Annotated[int, typer.Option(min=1, help="Echoes sent per pair; the median is shown.")] = 5,
     name: Name = DEFAULT_NAME,
+    as_json: JsonOption = False,
 ) -> None:
     """The links as they are set, and the round trip measured now, in ms. Example: nearcast lab wan show tokyo"""
     area = wan.find(name)
@@ -143,26 +145,45 @@ def show(
     pairs = [(a, b) for i, a in enumerate(nodes) for j, b in enumerate(nodes) if i < j and one in (None, i, j)]
     longest = max(state.settings.delay_ms + state.settings.jitter_ms for row in rows.values() for state in row.values())
     measured = wan.round_trips(area, pairs, count=probes, patience=1.0 + 2 * longest / 1000)
+    links = [_link(a, b, rows[a][b], rows[b][a], measured[a, b]) for a, b in pairs]
+    if as_json:
+        print_json(links)
+        return
     screen = Screen("a", "b", box=None)
     for title in ("a to b", "b to a", "rtt", "measured", "jitter", "loss", "mbit", "sent", "lost"):
         screen.add_column(title, justify="right")
-    for a, b in pairs:
-        there, back = rows[a][b], rows[b][a]
-        settings, times = there.settings, measured[a, b]
+    for link in links:
+        there, back, median = link["a_to_b_ms"], link["b_to_a_ms"], link["measured_rtt_ms"]
         screen.add_row(
-            a,
-            b,
-            f"{settings.delay_ms:.1f}",
-            f"{back.settings.delay_ms:.1f}",
-            f"{settings.delay_ms + back.settings.delay_ms:.1f}",
-            f"{statistics.median(times):.1f}" if times else "cut" if settings.cut or back.settings.cut else "none",
-            f"{settings.jitter_ms:.1f}",
-            f"{settings.loss:.1%}",
-            "" if settings.mbit is None else f"{settings.mbit:g}",
-            str(there.sent + back.sent),
-            str(there.lost + back.lost),
+            link["a"],
+            link["b"],
+            *(f"{delay:.1f}" for delay in (there, back, there + back)),
+            f"{median:.1f}" if median is not None else "cut" if link["cut"] else "none",
+            f"{link['jitter_ms']:.1f}",
+            f"{link['loss']:.1%}",
+            "" if link["mbit"] is None else f"{link['mbit']:g}",
+            str(link["sent"]),
+            str(link["lost"]),
         )
     _print(screen)
+
+
+def _link(a: str, b: str, there: LinkState, back: LinkState, times: Sequence[float]) -> dict[str, Any]:
+    """Jitter, loss and bandwidth are those from a to b, packets those of both ways."""
+    settings = there.settings
+    return {
+        "a": a,
+        "b": b,
+        "a_to_b_ms": settings.delay_ms,
+        "b_to_a_ms": back.settings.delay_ms,
+        "measured_rtt_ms": statistics.median(times) if times else None,
+        "cut": settings.cut or back.settings.cut,
+        "jitter_ms": settings.jitter_ms,
+        "loss": settings.loss,
+        "mbit": settings.mbit,
+        "sent": there.sent + back.sent,
+        "lost": there.lost + back.lost,
+    }
 
 
 @commands.command()

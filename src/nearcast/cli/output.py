@@ -9,9 +9,19 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
-__all__ = ["JsonLinesOption", "JsonOption", "print_done", "print_fields", "print_json", "print_rows", "waiting_notice"]
+__all__ = [
+    "JsonLinesOption",
+    "JsonOption",
+    "print_done",
+    "print_fields",
+    "print_figures",
+    "print_json",
+    "print_rows",
+    "waiting_notice",
+]
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON value.")]
 JsonLinesOption = Annotated[bool, typer.Option("--json", help="Print a line of JSON for each message.")]
@@ -36,6 +46,11 @@ def waiting_notice(text: str, after: float = 1.0) -> Iterator[Callable[[], None]
 def print_json(value: Any) -> None:
     """One JSON value on one line."""
     typer.echo(json.dumps(value))
+
+
+def print_figures(value: Any) -> None:
+    """Dataclasses with figures as one JSON value on one line; null for those that there are none of."""
+    typer.echo(json.dumps(msgspec.json.decode(msgspec.json.encode(value))))
 
 
 def print_done(sentence: str, fields: dict[str, Any], as_json: bool) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from nearcast.cli.output import JsonOption, print_figures
 from nearcast.cli.progress_bar import progress
 from nearcast.errors import InputError
 
@@ -40,6 +41,7 @@ def swarms(
     policies: Policies = "all",
     seed: Seed = 1,
     out: Out = Path("swarms"),
+    as_json: JsonOption = False,
 ) -> None:
     """Swarms of drones that change zone every 20 to 60 s; bound 40 ms.
 
@@ -49,7 +51,7 @@ def swarms(
     from nearcast.lab.scenarios.swarms import swarms as make_swarms
 
     parameters = SwarmParameters(seconds=seconds, swarms=swarms, drones=drones, seed=seed)
-    _run(make_swarms(parameters), policies, out)
+    _run(make_swarms(parameters), policies, out, as_json)
 
 
 @app.command()
@@ -64,6 +66,7 @@ def game(
     policies: Policies = "all",
     seed: Seed = 1,
     out: Out = Path("game"),
+    as_json: JsonOption = False,
 ) -> None:
     """Avatars that change their group every 30 to 60 s, played from five cities; bound 100 ms.
 
@@ -80,10 +83,11 @@ def game(
         known, origin = generate_cities(), "round trips are made up (--servers and --pings read real ones)"
     else:
         known, origin = read_cities(servers, pings, country), f"round trips of {pings.name}"
-    _run(make_game(known, AvatarParameters(seconds=seconds, avatars=avatars, seed=seed), origin), policies, out)
+    parameters = AvatarParameters(seconds=seconds, avatars=avatars, seed=seed)
+    _run(make_game(known, parameters, origin), policies, out, as_json)
 
 
-def _run(scenario: Scenario, policies: str, out: Path) -> None:
+def _run(scenario: Scenario, policies: str, out: Path, as_json: bool) -> None:
     from nearcast.lab.scenarios.plot import draw
     from nearcast.lab.scenarios.report import BUSY_LAG_MS, judge, summary_table, write_tables
     from nearcast.lab.scenarios.runner import DRAIN, WARM_UP, run_scenario
@@ -92,8 +96,8 @@ def _run(scenario: Scenario, policies: str, out: Path) -> None:
     chosen = _chosen(policies)
     if reason := missing_right():
         raise InputError(reason)
-    console = Console()
-    console = console if console.is_terminal else Console(width=200)
+    console = Console(stderr=as_json)
+    console = console if console.is_terminal else Console(stderr=as_json, width=200)
     participants, changes = len(scenario.participants), len(scenario.changes)
     console.print(
         f"{scenario.name}: {participants} clients, {len(scenario.topics)} topics, {changes} changes in "
@@ -105,6 +109,8 @@ def _run(scenario: Scenario, policies: str, out: Path) -> None:
             judged.append(judge(asyncio.run(run_scenario(scenario, policy, out / "logs" / policy, advance))))
         write_tables(judged, out)  # after each: what was measured is kept, whatever comes next
         draw(judged, out / f"{scenario.name}.png")
+    if as_json:
+        print_figures([run.summary() for run in judged])
     console.print(summary_table(judged))
     console.print(
         f"Judged: {scenario.seconds:g} s after {WARM_UP:g} s of warm-up; messages may come up to {DRAIN:g} s after "

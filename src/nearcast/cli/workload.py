@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import numpy as np
 import typer
 
+from nearcast.cli.output import JsonOption, print_json
 from nearcast.errors import InputError, NearcastError
 from nearcast.lab.workloads import formats
 from nearcast.lab.workloads.content import ContentParameters
@@ -57,6 +58,7 @@ def follow(
     period_s: Annotated[float, typer.Option(min=1e-6, help="A member publishes once.")] = FollowParameters.period_s,
     duration_s: Duration = FollowParameters.duration_s,
     seed: Seed = 1,
+    as_json: JsonOption = False,
 ) -> None:
     """Topics from who follows whom, clients around them: tables for `nearcast plan homes`.
 
@@ -66,7 +68,7 @@ def follow(
         topics, sites, sigma_km, field_km, storage, compute, period_s=period_s, duration_s=duration_s, seed=seed
     )
     follows = generate_follows(clients, p) if graph is None else formats.read_follows(graph)
-    _finish(make_follow(follows, p), out)
+    _finish(make_follow(follows, p), out, as_json)
 
 
 @app.command()
@@ -82,6 +84,7 @@ def taxi(
     master: Annotated[str, typer.Option(help="Spark master.")] = TaxiParameters.master,
     memory: Annotated[str, typer.Option(help="Memory of a local Spark.")] = TaxiParameters.memory,
     seed: Seed = 1,
+    as_json: JsonOption = False,
 ) -> None:
     """Taxi trips to regions, by a Spark job: tables for `nearcast plan colocation`.
 
@@ -91,7 +94,7 @@ def taxi(
         step_s=step_s, window_s=window_s, sample_trips=sample_trips, seed=seed, master=master, memory=memory
     )
     _refuse_file(out)
-    _finish(make_taxi(trips, generate, out, p), out)
+    _finish(make_taxi(trips, generate, out, p), out, as_json)
 
 
 @app.command()
@@ -106,6 +109,7 @@ def uav(
     rate_scale: RateScale = UavParameters.rate_scale,
     duration_s: Duration = UavParameters.duration_s,
     seed: Seed = 1,
+    as_json: JsonOption = False,
 ) -> None:
     """Swarms of drones over the zones of a city: tables for `nearcast plan partition`.
 
@@ -113,7 +117,7 @@ def uav(
     """
     p = UavParameters(zones, swarms, drones, speed_m_s, rate, rate_scale=rate_scale, duration_s=duration_s, seed=seed)
     known = generate_towers(300, seed) if towers is None else formats.read_towers(towers)
-    _finish(make_uav(known, p), out)
+    _finish(make_uav(known, p), out, as_json)
 
 
 @app.command()
@@ -132,6 +136,7 @@ def game(
     rate_scale: RateScale = GameParameters.rate_scale,
     duration_s: Duration = GameParameters.duration_s,
     seed: Seed = 1,
+    as_json: JsonOption = False,
 ) -> None:
     """Players in cities, groups that change: tables for `nearcast plan partition`.
 
@@ -143,7 +148,7 @@ def game(
         cities, avatars, groups, dwell, rate=rate, rate_scale=rate_scale, duration_s=duration_s, seed=seed
     )
     known = generate_cities() if servers is None or pings is None else formats.read_cities(servers, pings, country)
-    _finish(make_game(known, p), out)
+    _finish(make_game(known, p), out, as_json)
 
 
 @app.command()
@@ -157,6 +162,7 @@ def content(
     rate_scale: RateScale = ContentParameters.rate_scale,
     duration_s: Duration = ContentParameters.duration_s,
     seed: Seed = 1,
+    as_json: JsonOption = False,
 ) -> None:
     """Requests for stored content on a network of sites: tables for `nearcast plan stores`.
 
@@ -165,7 +171,7 @@ def content(
     p = ContentParameters(
         nodes, topics, popularity, locality, graph=graph, rate_scale=rate_scale, duration_s=duration_s, seed=seed
     )
-    _finish(make_content(p), out)
+    _finish(make_content(p), out, as_json)
 
 
 @app.command()
@@ -180,6 +186,7 @@ def emergency(
     login_s: Annotated[float, typer.Option(min=1e-6, help="Users log in this long.")] = EmergencyParameters.login_s,
     duration_s: Duration = EmergencyParameters.duration_s,
     seed: Seed = 1,
+    as_json: JsonOption = False,
 ) -> None:
     """Reports, users on the move and seven channels: tables for `nearcast plan balance`.
 
@@ -192,13 +199,14 @@ def emergency(
         None if shelters is None else formats.read_incidents(shelters),
         None if traces is None else formats.read_cab_positions(traces),
     )
-    _finish(make_emergency(scene, p), out)
+    _finish(make_emergency(scene, p), out, as_json)
 
 
 @app.command()
 def show(
     what: Annotated[str, typer.Argument(metavar="FILE|NAME", help="A folder of a workload, or a workload's name.")],
     picture: Annotated[Path | None, typer.Option(help="The PNG; else next to the file, or NAME.png here.")] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Print what a workload is and draw it: positions, topics, rates over time.
 
@@ -216,9 +224,8 @@ def show(
         raise InputError(f"{what} is neither a folder of a workload nor a name; names: {', '.join(DEFAULTS)}")
     if target.suffix != ".png" or not target.parent.is_dir():
         raise InputError(f"{target} is no place for the picture; a .png in a folder that exists is needed")
-    _summary(workload)
     draw(workload, target)
-    print(f"picture    {target}")
+    _print(workload, {"picture": str(target)}, as_json)
 
 
 @app.command()
@@ -227,6 +234,7 @@ def play(
     broker: Annotated[list[str], typer.Option(help="URL of a site's broker; once for each site.")],
     speed: Annotated[float, typer.Option(min=1e-6, help="Seconds of the schedule per second; inf: at once.")] = 1.0,
     until_s: Annotated[float, typer.Option(min=0.0, help="Play the events before this time.")] = math.inf,
+    as_json: JsonOption = False,
 ) -> None:
     """Play a workload's events against running sites; exit code 1 when not exactly what it predicts arrives.
 
@@ -238,24 +246,35 @@ def play(
     predicted = schedule.predicted()
     played = asyncio.run(play_events(schedule, broker, speed=speed))
     delivered = np.array([played.delivered.get(topic, 0) for topic in schedule.topics])
-    print(f"published  {sum(played.published.values()):,} in {played.seconds:.1f} s")
-    print(f"delivered  {delivered.sum():,} of {predicted.delivered.sum():,} predicted")
-    if math.isfinite(speed):
-        print(f"late       by {played.most_late_s:.2f} s at most")
     wrong = np.flatnonzero(delivered != predicted.delivered)
+    if as_json:
+        print_json(
+            {
+                "published": sum(played.published.values()),
+                "seconds": round(played.seconds, 3),
+                "delivered": int(delivered.sum()),
+                "predicted": int(predicted.delivered.sum()),
+                "most_late_s": round(played.most_late_s, 3) if math.isfinite(speed) else None,
+                "topics_that_differ": [schedule.topics[number] for number in wrong],
+            }
+        )
+    else:
+        print(f"published  {sum(played.published.values()):,} in {played.seconds:.1f} s")
+        print(f"delivered  {delivered.sum():,} of {predicted.delivered.sum():,} predicted")
+        if math.isfinite(speed):
+            print(f"late       by {played.most_late_s:.2f} s at most")
     if len(wrong):
         topic, want = schedule.topics[wrong[0]], predicted.delivered[wrong[0]]
         raise NearcastError(f"{len(wrong)} topics differ, the first is {topic}: {delivered[wrong[0]]} for {want}")
 
 
-def _finish(workload: Workload, out: Path) -> None:
+def _finish(workload: Workload, out: Path, as_json: bool) -> None:
     _refuse_file(out)
     try:
         workload.save(out)
     except OSError as error:
         raise InputError(f"{out} cannot be written: {error.strerror}") from None
-    _summary(workload)
-    print(f"written    {out}")
+    _print(workload, {"written": str(out)}, as_json)
 
 
 def _refuse_file(out: Path) -> None:
@@ -263,16 +282,26 @@ def _refuse_file(out: Path) -> None:
         raise InputError(f"{out} is a file; --out names a folder")
 
 
-def _summary(workload: Workload) -> None:
+def _print(workload: Workload, where: dict[str, str], as_json: bool) -> None:
+    """What a workload is. where: what was written, under its label."""
     schedule, predicted = workload.schedule, workload.schedule.predicted()
-    events = ", ".join(f"{n:,} {kind}" for k, kind in enumerate(KINDS) if (n := schedule.count(k)))
+    events = {kind: n for k, kind in enumerate(KINDS) if (n := schedule.count(k))}
+    rows = {name: len(next(iter(columns.values()))) for name, columns in workload.tables.items()}
+    published, delivered = int(predicted.published.sum()), int(predicted.delivered.sum())
+    if as_json:
+        described = {"workload": workload.name, "about": workload.about, "skipped": workload.skipped, "events": events}
+        counted = {"published": published, "delivered": delivered, "rows": rows, "plan": workload.plan}
+        print_json(described | counted | where)
+        return
     print(f"workload   {workload.name}")
     for name, value in workload.about.items():
         print(f"           {name} {value:,}" if isinstance(value, int) else f"           {name} {value}")
     for reason, count in workload.skipped.items():
         print(f"skipped    {count:,} {reason}")
-    print(f"events     {events}")
-    print(f"messages   {predicted.published.sum():,} published, {predicted.delivered.sum():,} delivered")
+    print(f"events     {', '.join(f'{n:,} {kind}' for kind, n in events.items())}")
+    print(f"messages   {published:,} published, {delivered:,} delivered")
     for name, columns in workload.tables.items():
-        print(f"table      {name}.csv, {len(next(iter(columns.values()))):,} rows: {', '.join(columns)}")
+        print(f"table      {name}.csv, {rows[name]:,} rows: {', '.join(columns)}")
     print(f"plan       nearcast plan {workload.plan}")
+    for label, file in where.items():
+        print(f"{label:<10} {file}")

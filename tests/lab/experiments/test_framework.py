@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -233,6 +234,20 @@ def test_an_experiment_that_fails_does_not_keep_the_others_from_running(
     assert "1 claims: 1 hold" in page
     assert "`failing` (failed: nothing works in {'n': 1.0, 'kind': 'a'})" in page
     assert "`unjudged` (" in page
+
+
+def test_a_script_gets_the_claims_as_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(catalog, "load_all", lambda: [PLAIN])
+    command = ["nearcast", "lab", "run", "all", "--quick", "--processes", "1", "--out", str(tmp_path / "results")]
+    monkeypatch.setattr(sys, "argv", [*command, "--json"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+    (claim,) = json.loads(capsys.readouterr().out)
+    assert claim["verdict"] == "holds"
+    assert claim.keys() == {"claim", "paper", "ours", "verdict", "why"}
 
 
 def test_the_page_in_docs_is_what_its_tables_say(tmp_path: Path) -> None:

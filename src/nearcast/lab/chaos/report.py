@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from nearcast.lab.chaos.checker.verdict import LOSSES
 if TYPE_CHECKING:
     from nearcast.lab.chaos.checker.verdict import Verdict
 
-__all__ = ["commit", "verdict_lines", "verdict_table", "write_verdict"]
+__all__ = ["commit", "verdict_fields", "verdict_lines", "verdict_table"]
 
 _THIRDS = ("start", "middle", "end", "after")
 
@@ -59,6 +58,6 @@ def verdict_lines(verdict: Verdict) -> list[str]:
     return lines
 
 
-def write_verdict(path: Path, verdict: Verdict, about: dict[str, Any]) -> None:
-    """All of it as JSON."""
-    path.write_text(json.dumps({**about, "kept": verdict.kept, **vars(verdict)}, indent=1) + "\n")
+def verdict_fields(verdict: Verdict, about: dict[str, Any]) -> dict[str, Any]:
+    """All of it, as JSON has it. about: the run."""
+    return {**about, "kept": verdict.kept, **vars(verdict)}
