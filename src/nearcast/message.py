@@ -108,5 +108,17 @@ class Message(msgspec.Struct, Generic[T_co], gc=False, eq=False):
         """For a dead letter: why its processor could not handle it."""
         return reason_of(self._headers)
 
+    def to_dict(self) -> dict[str, Any]:
+        """What commands and REST print: its payload as text, its time as ISO 8601."""
+        return {
+            "topic": self.topic,
+            "id": self.id,
+            "publisher": self.publisher,
+            "home": self.home,
+            "published": self.published.isoformat() if self.published else None,
+            "late": self.late,
+            "payload": self.payload.decode(errors="backslashreplace"),
+        }
+
     def __repr__(self) -> str:
         return f"Message(topic={self.topic!r}, id={self.id!r}, {len(self.payload)} bytes)"

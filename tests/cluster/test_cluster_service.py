@@ -163,6 +163,14 @@ async def test_what_needs_spark_is_asked_of_the_running_cluster(
             shelters = DatasetSpec("shelters", "name STRING NOT NULL, beds INT", version=1)
             content = RecordFile("shelters", "shelters.jsonl", b'{"name": "Harbour School", "beds": 40}\n')
             assert await ask("load-dataset", DatasetLoad(shelters, content), int) == 1
+            past = DatasetLoad(
+                REPORTS, RecordFile("reports", "past.jsonl", b'{"id": "p0", "kind": "fire", "severity": 9}\n')
+            )
+            assert await ask("backfill-dataset", past, int) == 1
+            with pytest.raises(InputError, match="the same records were put into dataset reports before"):
+                await ask("backfill-dataset", past, int)
+            with pytest.raises(InputError, match="dataset shelters is static"):
+                await ask("backfill-dataset", DatasetLoad(shelters, content), int)
             for spec, reason in (
                 (REPORTS, "'reports' is a stream from fed.reports"),
                 (DatasetSpec("../reports", "id STRING"), "dataset name"),

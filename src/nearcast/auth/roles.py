@@ -38,6 +38,7 @@ _READ_VERBS = {
 _CLUSTER_VERBS = ("state", "quarantine", "query", "explain-channel")
 _CATALOG_VERBS = (
     "check-dataset", "check-columns", "check-channel", "test-channel", "replay-channel", "load-dataset",
+    "backfill-dataset",
 )  # fmt: skip
 _CHANGE_VERBS = {"client": ("move",), "topic": ("add", "rm", "move"), "plan": ("apply", "execute")}
 

@@ -211,11 +211,7 @@ def _print_message(message: Message, number: int, raw: bool, as_json: bool) -> N
     if raw:
         typer.echo(payload)
     elif as_json:
-        published = message.published.isoformat() if message.published else None
-        print_json(
-            {"topic": message.topic, "id": message.id, "publisher": message.publisher, "home": message.home,
-             "published": published, "late": message.late, "payload": payload}
-        )  # fmt: skip
+        print_json(message.to_dict())
     else:
         time = f"  {message.published.astimezone():%H:%M:%S.%f}"[:-3] if message.published else ""
         typer.echo(f"[#{number}] {message.topic}{time}{' late' if message.late else ''}  {payload}")

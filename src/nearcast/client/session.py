@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from nearcast.nats.identity.credentials import Credentials
     from nearcast.nats.rpc import Endpoint
 
-__all__ = ["Session", "Sessions"]
+__all__ = ["Session", "Sessions", "SharedSession"]
 
 _log = logging.getLogger(__name__)
 
@@ -90,12 +90,16 @@ class Session:
         self._server = Server(self.connection, [endpoint])
         await self._server.start()
 
-    async def close(self) -> None:
-        """End everything that belongs to the connection, and the connection."""
+    async def stop(self) -> None:
+        """End everything that belongs to the connection, which stays open."""
         await self.channels.close()
         if self._server is not None:
             await self._server.stop()
         await self.acknowledgements.stop()
+
+    async def close(self) -> None:
+        """End everything that belongs to the connection, and the connection."""
+        await self.stop()
         await self.connection.close()
 
 
@@ -206,3 +210,30 @@ class Sessions:
             except (NatsError, TimeoutError) as error:
                 _log.warning("client %s: closed before everything was sent: %s", self.name, error)
         await self._current.close()
+
+
+class SharedSession(Sessions):
+    """The one session of a client whose connection somebody else opened, uses and closes. It never moves."""
+
+    def __init__(self, name: str, connection: Connection) -> None:
+        super().__init__(name, [], 0.0)
+        self._shared = connection
+
+    async def open(self, urls: Sequence[str]) -> Session:
+        """The session. What is under way when the connection is lost is sent again under its id, or fails in time."""
+        session = Session(
+            self.name,
+            self.source,
+            self._shared,
+            self._held,
+            self.clock,
+            lambda subject, message_id: self.on_failure(subject, message_id),
+        )
+        self._others.add(session)
+        await session.acknowledgements.start()
+        return session
+
+    async def close(self) -> None:
+        """End the session, not the connection."""
+        if self._current is not None:
+            await self._current.stop()

@@ -21,6 +21,7 @@ from nearcast.cluster.catalog_validation import (
 from nearcast.cluster.channel_trials import checked_datasets, present_subscriptions, replayed_results, tried_rows
 from nearcast.cluster.channels.replay import replay_messages
 from nearcast.cluster.channels.time_limit import TimeLimit
+from nearcast.cluster.datasets.backfill import backfill
 from nearcast.cluster.datasets.dataset_tables import StreamTable
 from nearcast.cluster.datasets.record_files import read_table
 from nearcast.cluster.datasets.schema import arrow_schema, dataset_ddl, parse_ddl, required_fields
@@ -98,6 +99,7 @@ class ClusterService:
             "test-channel": (ChannelTrial, self._try),
             "replay-channel": (ChannelReplay, self._replay),
             "load-dataset": (DatasetLoad, self._load),
+            "backfill-dataset": (DatasetLoad, self._backfill),
         }
         endpoints = [
             Endpoint(f"cluster-{verb}", subjects.data_cluster(verb), request, handler)
@@ -152,6 +154,9 @@ class ClusterService:
 
     async def _load(self, request: DatasetLoad) -> int:
         return await self._in_turn(self._load_static, request)
+
+    async def _backfill(self, request: DatasetLoad) -> int:
+        return await self._in_turn(backfill, self._warehouse, check_dataset(request.dataset), request.file)
 
     async def _in_turn(self, work: Callable[..., T], *arguments: object) -> T:
         """Spark's work beside that of channels, one piece after the other, in a thread.

@@ -108,7 +108,8 @@ class RecordFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DatasetLoad(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The content of a static dataset, for the version that it has; the answer is its number of rows."""
+    """The content of a static dataset, for the version that it has, or past records of a stream; the answer is how many
+    rows that are."""
 
     dataset: DatasetSpec
     file: RecordFile

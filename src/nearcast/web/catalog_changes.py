@@ -78,6 +78,15 @@ class CatalogChanges:
         await self._note("dataset load", name)
         return rows
 
+    async def backfill_dataset(self, name: str, records: list[dict[str, Any]]) -> int:
+        """Put past records into a stream dataset, of which no channel is notified; returns how many."""
+        spec = await self._operations.dataset(name)
+        rows = await self._ask("backfill-dataset", DatasetLoad(spec, _as_file(name, records)), int)
+        # The data cluster opens the table again: the state of a keyed dataset may have changed.
+        await (await self._catalog()).replace_dataset(replace(spec, version=spec.version + 1))
+        await self._note("dataset backfill", name)
+        return rows
+
     async def add_channel(self, spec: ChannelSpec) -> ChannelSpec:
         """Validate a channel's query and add it."""
         check_channel(spec)

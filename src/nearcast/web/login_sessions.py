@@ -162,7 +162,7 @@ class LoginSessions:
         """Log out."""
         session.over.set()
         if self._sessions.pop(session.secret, None) is not None:
-            self._closing.spawn(session.user.connection.close(), name="logout")
+            self._closing.spawn(session.user.close(), name="logout")
 
     async def run(self) -> None:
         """End sessions in time, also those that only listen, until cancelled; then all."""
@@ -174,7 +174,7 @@ class LoginSessions:
             await cancel_and_wait(*(begun.opening for begun in self._challenges.values()))
             for session in list(self._sessions.values()):
                 session.over.set()
-                await session.user.connection.close()
+                await session.user.close()
             await self._closing.cancel()
 
     def _check(self, token: str) -> None:

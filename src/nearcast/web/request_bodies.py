@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from fastapi import Depends, Path
+from fastapi import Depends, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from nearcast.web.users import ConsoleUser, current_user
 
 __all__ = [
-    "Approval", "Channel", "Columns", "Dataset", "Letters", "MessageId", "Name", "Records", "Replay", "Row", "SqlQuery",
-    "StoryAnnouncement", "Target", "Topic", "Trial", "User",
+    "Approval", "Channel", "Columns", "Dataset", "FedRecords", "Letters", "Limit", "MessageId", "Name", "Publication",
+    "Records", "Replay", "Row", "Seconds", "SqlQuery", "StoryAnnouncement", "Target", "Topic", "Trial", "User",
 ]  # fmt: skip
 
 Row = dict[str, Any]
 Name = Annotated[str, Path(min_length=1, max_length=200)]
 MessageId = Annotated[str, Path(min_length=1, max_length=1000)]
 User = Annotated[ConsoleUser, Depends(current_user)]
+Seconds = Annotated[float | None, Query(ge=0, le=9_000_000_000, description="Seconds since 1970.")]
+Limit = Annotated[int | None, Query(ge=1, le=1_000_000, description="End after so many.")]
 _Seconds = Annotated[float, Field(gt=0, le=9_000_000_000, allow_inf_nan=False)]
 
 
@@ -96,9 +98,23 @@ class Columns(Body):
 
 
 class Records(Body):
-    """The content of a static dataset. All of it fits into one message of NATS, one megabyte unless set otherwise."""
+    """The content of a static dataset, or past records of a stream: at most one message of NATS, a megabyte unless set
+    otherwise."""
 
     records: list[dict[str, Any]] = Field(max_length=100_000)
+
+
+class Publication(Body):
+    """data: any JSON, sent as that. quorum: stores that must have it; the topic's own for null."""
+
+    data: Any
+    quorum: int | None = Field(default=None, ge=0, le=1000)
+
+
+class FedRecords(Body):
+    """Records for a dataset, each a message of its own."""
+
+    records: list[dict[str, Any]] = Field(min_length=1, max_length=10_000)
 
 
 class ChannelParameter(Body):

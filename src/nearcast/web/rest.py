@@ -13,6 +13,7 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from nearcast.config.validation import to_struct
 from nearcast.domain.topic import TopicSpec
 from nearcast.errors import InputError, NearcastError
+from nearcast.nats.connection import PayloadTooLargeError
 from nearcast.nats.refusals import RefusedError
 from nearcast.web.changes import Changes
 from nearcast.web.live import Live
@@ -20,13 +21,24 @@ from nearcast.web.login_limits import TooManyLoginsError
 from nearcast.web.login_sessions import LoginError
 from nearcast.web.metrics import WebMetrics
 from nearcast.web.operations import NoDataClusterError, Operations
-from nearcast.web.request_bodies import Approval, Letters, MessageId, Name, Row, StoryAnnouncement, Target, Topic, User
+from nearcast.web.request_bodies import (
+    Approval,
+    Letters,
+    Limit,
+    MessageId,
+    Name,
+    Row,
+    Seconds,
+    StoryAnnouncement,
+    Target,
+    Topic,
+    User,
+)
 from nearcast.web.rest_catalog import add_catalog
+from nearcast.web.rest_messages import add_messages
 from nearcast.web.users import ForbiddenError
 
 __all__ = ["add_rest", "event_stream"]
-
-Seconds = Annotated[float | None, Query(ge=0, le=9_000_000_000, description="Seconds since 1970.")]
 
 
 def add_rest(app: FastAPI, operations: Operations, live: Live, metrics: WebMetrics) -> None:
@@ -41,6 +53,7 @@ def add_rest(app: FastAPI, operations: Operations, live: Live, metrics: WebMetri
     router = APIRouter(prefix="/api/v1", responses=errors)
     _add_registry(router, operations)
     add_catalog(router, operations)
+    add_messages(router, operations, metrics)
     _add_plan(router, operations)
     _add_dead_letters(router, operations)
     _add_events(router, live, metrics)
@@ -54,8 +67,8 @@ def add_rest(app: FastAPI, operations: Operations, live: Live, metrics: WebMetri
 
 def _status(error: NearcastError) -> int:
     kinds: tuple[tuple[type[NearcastError], int], ...] = (
-        (InputError, 400), (LoginError, 401), (ForbiddenError, 403), (RefusedError, 403), (NoDataClusterError, 409),
-        (TooManyLoginsError, 429),
+        (InputError, 400), (PayloadTooLargeError, 400), (LoginError, 401), (ForbiddenError, 403), (RefusedError, 403),
+        (NoDataClusterError, 409), (TooManyLoginsError, 429),
     )  # fmt: skip
     return next((code for kind, code in kinds if isinstance(error, kind)), 503)
 
@@ -194,11 +207,8 @@ def _add_events(router: APIRouter, live: Live, metrics: WebMetrics) -> None:
         live.announcement = announcement.text
 
     @router.get("/events", response_class=StreamingResponse)
-    async def events(
-        limit: Annotated[int | None, Query(ge=1, le=1_000_000, description="End after so many.")] = None,
-    ) -> StreamingResponse:
+    async def events(limit: Limit = None) -> StreamingResponse:
         """Server-sent events: the whole state once a second, as `state`."""
-
         return StreamingResponse(event_stream(live, metrics, limit), media_type="text/event-stream")
 
 

@@ -9,7 +9,6 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import TYPE_CHECKING
 
 import uvicorn
 from fastapi import FastAPI
@@ -31,10 +30,7 @@ from nearcast.web.metrics import WebMetrics, add_metrics
 from nearcast.web.operations import Operations
 from nearcast.web.pages import add_pages
 from nearcast.web.rest import add_rest
-from nearcast.web.users import open_user
-
-if TYPE_CHECKING:
-    from nearcast.nats.connection import Connection
+from nearcast.web.users import ConsoleUser, open_user
 
 __all__ = ["ListenOptions", "Listening", "serve"]
 
@@ -83,13 +79,14 @@ async def serve(url: str, listen: ListenOptions, ready: Callable[[Listening], No
     if listen.listener is None and listen.port and (problem := port_problem(host, listen.port)):
         raise InputError(f"--port {listen.port} of {host} {problem}")
     connection = await open_connection([url], name="nearcast-web", timeout=10, credentials=credentials)
+    own = open_user(connection)
     try:
         sessions = LoginSessions(url, credentials, link=listen.link) if login and credentials is not None else None
         operations = Operations(connection)
         state = Live(operations)
         await state.positions.follow(connection)
         metrics = WebMetrics(state)
-        app = _application(connection, operations, state, metrics, sessions)
+        app = _application(operations, state, metrics, sessions, own)
         config = uvicorn.Config(
             app, host=host, port=listen.port, log_level="warning", timeout_graceful_shutdown=2,
             proxy_headers=False, server_header=False,  # who may log in how often is counted by true addresses
@@ -115,16 +112,17 @@ async def serve(url: str, listen: ListenOptions, ready: Callable[[Listening], No
             ready(Listening(address, scraped, login, link))
             await serving
     finally:
-        await connection.close()
+        await own.close()
 
 
 def _application(
-    connection: Connection, operations: Operations, state: Live, metrics: WebMetrics, sessions: LoginSessions | None
+    operations: Operations, state: Live, metrics: WebMetrics, sessions: LoginSessions | None, own: ConsoleUser
 ) -> FastAPI:
+    """own: everybody, where there is no login."""
     app = FastAPI(
         title="Nearcast", version=version("nearcast"), openapi_url="/api/v1/openapi.json", docs_url=None, redoc_url=None
     )
-    app.add_middleware(Guard, who=sessions or open_user(connection))
+    app.add_middleware(Guard, who=sessions or own)
     if sessions is None:  # with a login, a name that somebody else gave this address has no session
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=LOOPBACK_NAMES)
     add_metrics(app, metrics)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fastapi import Request
 
 from nearcast.errors import NearcastError
 from nearcast.nats.identity.tokens import tagged_role
+from nearcast.web.user_client import UserClient
 
 if TYPE_CHECKING:
     from nearcast.nats.connection import Connection
@@ -22,17 +23,21 @@ class ForbiddenError(NearcastError, PermissionError):
     """The user may see this and not change it."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ConsoleUser:
     """Changes are asked for on this user's own connection: brokers judge them, and the audit log has the name.
 
-    logged_in: there is a session that can be ended.
+    logged_in: there is a session that can be ended. client: for messages, on the same connection.
     """
 
     name: str
     role: str
     connection: Connection
     logged_in: bool = False
+    client: UserClient = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "client", UserClient(self.name, self.connection))
 
     @property
     def may_change(self) -> bool:
@@ -43,6 +48,11 @@ class ConsoleUser:
         """Refuse all others."""
         if not self.may_change:
             raise ForbiddenError(f"{self.name} is a {self.role} and may change nothing; allowed: role operator")
+
+    async def close(self) -> None:
+        """End what the user has under way, and the connection."""
+        await self.client.close()
+        await self.connection.close()
 
 
 def open_user(connection: Connection) -> ConsoleUser:

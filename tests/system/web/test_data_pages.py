@@ -88,6 +88,10 @@ class PlayedCluster:
     async def replay(self, request: ChannelReplay) -> ReplayAnswer:
         return ReplayAnswer([json.dumps({"since": request.since, "publish": request.publish})], 7)
 
+    async def backfill(self, request: DatasetLoad) -> int:
+        assert (request.dataset.name, request.file.name) == ("calls", "calls.jsonl")
+        return len(request.file.content.splitlines())
+
     async def load(self, request: DatasetLoad) -> int:
         assert request.dataset.version == 1
         return len(request.file.content.splitlines())
@@ -112,6 +116,7 @@ async def data_console(console: Console) -> AsyncIterator[Console]:
         "test-channel": (ChannelTrial, played.try_out),
         "replay-channel": (ChannelReplay, played.replay),
         "load-dataset": (DatasetLoad, played.load),
+        "backfill-dataset": (DatasetLoad, played.backfill),
     }
     endpoints = [Endpoint(verb, subjects.data_cluster(verb), *handler) for verb, handler in handlers.items()]
     server = Server(connection, endpoints)
@@ -227,6 +232,10 @@ async def test_datasets_by_rest(data_console: Console) -> None:
     code, found = await web.rest("POST", "/datasets/calls/columns", {"columns": "note STRING"})
     assert (code, found["schema"]) == (200, "id STRING, at TIMESTAMP, note STRING")
     assert (await web.rest("GET", "/datasets/calls"))[1] == found
+    body = {"records": [{"id": "a"}, {"id": "b"}]}
+    assert await web.rest("POST", "/datasets/calls/backfill", body) == (201, {"name": "calls", "rows": 2})
+    assert (await web.rest("GET", "/datasets/calls"))[1] == found | {"version": 1}  # the data cluster opens it again
+    assert await web.rest("POST", "/datasets/calls/records", body) == (201, {"name": "calls", "records": 2})
     assert (await web.rest("POST", "/datasets", {"name": "shelters", "schema": "name STRING"}))[0] == 201
     body = {"records": [{"name": "Harbour School"}, {"name": "Town Hall"}]}
     assert (await web.rest("PUT", "/datasets/shelters/records", body)) == (200, {"name": "shelters", "rows": 2})
@@ -242,7 +251,7 @@ async def test_datasets_by_rest(data_console: Console) -> None:
     for path in ("/datasets/calls", "/datasets/%2A", "/datasets/no%20such"):
         assert [(await web.rest(method, path))[0] for method in ("GET", "DELETE")] == [400, 400]
     done = [(entry["action"], entry["what"]) for entry in (await web.rest("GET", "/audit"))[1]]
-    verbs = ("dataset add", "dataset alter", "dataset rm")
+    verbs = ("dataset add", "dataset alter", "dataset backfill", "dataset rm")
     assert [(verb, "calls") for verb in verbs] == [pair for pair in done if pair[1] == "calls"]
     assert ("dataset load", "shelters") in done
 

@@ -79,6 +79,9 @@ async def test_an_operator_changes_what_a_reader_only_sees(secured_console: Secu
         ("DELETE", "/api/v1/datasets/calls", None),
         ("POST", "/api/v1/datasets/calls/columns", {"columns": "note STRING"}),
         ("PUT", "/api/v1/datasets/calls/records", {"records": []}),
+        ("POST", "/api/v1/datasets/calls/records", {"records": [{"id": "a"}]}),
+        ("POST", "/api/v1/datasets/calls/backfill", {"records": [{"id": "a"}]}),
+        ("POST", "/api/v1/topics/gps.car7/messages", {"data": {"n": 1}}),
         ("POST", "/api/v1/channels", {"name": "all_calls", "query": "SELECT id FROM calls"}),
         ("DELETE", "/api/v1/channels/all_calls", None),
         ("POST", "/api/v1/channels/all_calls/test", {}),
@@ -88,6 +91,12 @@ async def test_an_operator_changes_what_a_reader_only_sees(secured_console: Secu
         refused = await web.ask(method, path, body, token=reader)
         assert refused.status == 403, (path, refused.body)
         assert refused.json["detail"] == "eve is a reader and may change nothing; allowed: role operator"
+    message = {"data": {"n": 1}}
+    sent = (await web.ask("POST", "/api/v1/topics/gps.car7/messages", message, token=operator)).json
+    path = "/api/v1/topics/gps.car7/history?publications=true&last=1"
+    for token in (operator, reader):
+        (past,) = (await web.ask("GET", path, token=token)).json
+        assert (past["id"], past["publisher"]) == (sent["id"], "ada")
     executed = await web.ask("POST", f"/api/v1/plans/{plan}/execute", {"moves": []}, token=operator)
     assert executed.status == 200, executed.body
     assert (await web.ask("POST", "/api/v1/topics", {"name": "extra"}, token=operator)).status == 201

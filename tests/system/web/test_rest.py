@@ -76,6 +76,57 @@ async def test_one_letter_its_story_and_the_figures_of_its_site(console: Console
     assert status["moves_ended"].get("topic, done", 0) >= 1
 
 
+async def test_messages(console: Console) -> None:
+    web = console
+    code, sent = await web.rest("POST", "/topics/gps.rest/messages", {"data": {"n": 1, "do": "past"}})
+    assert (code, sent["topic"], sent["stores"]) == (201, "gps.rest", ["tokyo"])
+    (past,) = (await web.rest("GET", "/topics/gps.rest/history?publications=true"))[1]
+    assert (past["id"], past["publisher"], json.loads(past["payload"])) == (sent["id"], "local", {"n": 1, "do": "past"})
+    following = asyncio.create_task(web.text("/api/v1/topics/gps.*/events?limit=2"))
+
+    async def published_until_heard() -> bool:  # a subscription is known at other sites after a moment
+        await web.rest("POST", "/topics/gps.rest/messages", {"data": {"n": 2, "do": "past"}, "quorum": 1})
+        return following.done()
+
+    await until(published_until_heard, 60)
+    subscribed, first, second = (await following).strip().split("\n\n")
+    assert subscribed == "event: subscribed\ndata: {}"
+    for event in (first, second):
+        kind, identity, data = event.splitlines()
+        row = json.loads(data.removeprefix("data: "))
+        assert (kind, identity, row["topic"]) == ("event: message", f"id: {row['id']}", "gps.rest")
+        assert json.loads(row["payload"])["n"] == 2
+    code, notified = await web.rest("GET", "/topics/gps.rest/history?last=2")
+    assert (code, len(notified)) == (200, 2)
+    began = datetime.fromisoformat(past["published"]).timestamp()
+    path = f"/topics/gps.rest/history?publications=true&until={began + 1e-3}&since={began - 1e-3}"
+    assert [row["id"] for row in (await web.rest("GET", path))[1]] == [sent["id"]]
+    assert (await web.rest("POST", "/topics/open/messages", {"data": "not stored"}))[1]["stores"] == []
+
+
+async def test_messages_that_cannot_be(console: Console) -> None:
+    web = console
+    for topic, body, reason in (
+        ("gps.*", {"data": 1}, "topic 'gps.*'"),
+        ("gps.rest", {"data": 1, "quorum": 2}, "quorum is 2; the topic is kept by tokyo"),
+        ("gps.rest", {"data": "x" * (2 << 20)}, "the broker takes at most"),
+        ("gps.rest", {"data": "\ud800"}, "cannot be encoded"),
+    ):
+        code, said = await web.rest("POST", f"/topics/{topic}/messages", body)
+        assert (code, reason in said) == (400, True), (topic, said)
+    assert (await web.rest("POST", "/topics/gps.rest/messages", {"payload": 1}))[0] == 422
+    code, said = await web.rest("GET", "/topics/nobody.keeps.this/history")
+    assert (code, "topic 'nobody.keeps.this' is not stored" in said) == (400, True)
+    code, said = await web.rest("POST", "/datasets/nobody/records", {"records": [{}]})
+    assert (code, "there is no dataset 'nobody'" in said) == (400, True), said
+    assert (await web.rest("GET", "/topics/gps..rest/events"))[0] == 400
+    for _ in range(12):
+        assert (await web.rest("POST", "/topics/news/messages", {"data": "x" * 900_000, "quorum": 1}))[0] == 201
+    assert [len(row["payload"]) for row in (await web.rest("GET", "/topics/news/history?last=2"))[1]] == [900_002] * 2
+    code, said = await web.rest("GET", "/topics/news/history")
+    assert (code, "have more than 8 MiB; ask for fewer" in said) == (400, True)
+
+
 async def test_the_metrics_of_the_console(console: Console) -> None:
     await console.rest("GET", "/topics/nobody.has.this")
     await console.rest("GET", "/no-such-path")
