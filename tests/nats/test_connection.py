@@ -13,7 +13,11 @@ from nats.errors import Error as NatsError
 
 from nearcast import InputError
 from nearcast.auth.certificates import make_authority, make_certificate
+from nearcast.auth.deployment_keys import make_deployment_keys
+from nearcast.auth.grants import Grants
+from nearcast.domain.site import SiteSpec
 from nearcast.nats.connection import Connection, open_connection
+from nearcast.nats.identity.credentials import read_credentials
 from nearcast.testing import until
 
 
@@ -54,6 +58,38 @@ async def test_whoever_is_cancelled_while_it_connects_is_cancelled() -> None:
     assert swallowed == []
     server.close()
     await server.wait_closed()
+
+
+@pytest.mark.parametrize("refusal", ["User Authentication Revoked", "Authorization Violation"])
+async def test_one_that_is_refused_while_it_is_connected_connects_again(tmp_path: Path, refusal: str) -> None:
+    """`auth rotate --finish` ended the connection of a site's agent for good: nothing worked until a restart."""
+    auth = make_deployment_keys(tmp_path / "auth", [SiteSpec("tokyo")])
+    file = auth.add_user("device", "car7", grants=Grants(("gps.car7",)))
+    links = 0
+
+    async def broker(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal links
+        links += 1
+        first = links == 1
+        writer.write(b'INFO {"server_id": "x", "version": "2.15.1", "nonce": "n", "headers": true, "proto": 1}\r\n')
+        while line := await reader.readline():
+            if line.startswith(b"PING"):
+                writer.write(b"PONG\r\n")
+            elif line.startswith(b"SUB") and first:
+                writer.write(b"-ERR '%b'\r\n" % refusal.encode())
+                break
+        writer.close()
+
+    server = await asyncio.start_server(broker, "127.0.0.1", 0)
+    url = f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    connection = await open_connection([url], name="test", credentials=read_credentials(file))
+    try:
+        await connection.subscribe("ntf.gps.car7")
+        await until(lambda: links == 2 and connection.is_connected)
+    finally:
+        await connection.close()
+        server.close()
+        await server.wait_closed()
 
 
 async def test_a_flush_confirms_what_was_sent_before_it() -> None:

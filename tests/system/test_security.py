@@ -9,6 +9,7 @@ import json
 import ssl
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -33,6 +34,7 @@ from nearcast.nats.connection import Connection, open_connection
 from nearcast.nats.identity.credentials import credentials_file, read_credentials
 from nearcast.nats.identity.tokens import AccessLimits
 from nearcast.nats.stamp import header_block
+from nearcast.nats.tasks import retry
 from nearcast.protocol.control import Rehome, StartTopic
 from nearcast.protocol.registration import RegisterSite, SiteInfo
 from nearcast.testing import RunningSites, sites, until
@@ -241,6 +243,12 @@ async def test_signing_keys_are_rotated_while_messages_flow(city: RunningSites) 
         assert read_credentials(file).token != old
         async with connected(city, "car7"):  # a connection with the new token
             pass
+        city.auth.finish_rotation()  # the broker ends all connections with tokens of the old key, the sites' own, too
+        await push_accounts(city.auth, city.url("edge"))
+        await asyncio.sleep(1)
+        async with nearcast.connect(city.url("edge"), credentials=file) as later:
+            for n, publisher in enumerate((client, later)):
+                await retry(partial(publisher.publish, "gps.car7", {"n": 3 + n}), within=60, on=(NearcastError,))
 
 
 async def test_an_mqtt_device_has_its_token_as_password(city: RunningSites) -> None:

@@ -196,8 +196,10 @@ class Connection(PatchedClient):
             await self.credentials.prepare(str(info.get("nonce", "")))
 
     async def _process_err(self, err_msg: str) -> None:
-        # nats-py would close for good. The file may have been renewed: reconnecting reads it again.
-        if self.credentials is not None and self.is_connected and "authentication" in err_msg.lower():
+        # nats-py would close for good. The file may have been renewed: reconnecting reads it again. A token that has
+        # expired or is revoked is an authentication; one whose signing key was taken away violates an authorization.
+        refused = any(words in err_msg.lower() for words in ("authentication", "authorization violation"))
+        if self.credentials is not None and self.is_connected and refused:
             _log.warning("%s: %s; connecting again", self.credentials.user, err_msg.strip("'"))
             await self._process_op_err(NatsError(f"nats: {err_msg}"))
             return
