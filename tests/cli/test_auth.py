@@ -12,13 +12,13 @@ import pytest
 from typer.testing import CliRunner
 
 from nearcast.auth.auth_folder import AuthFolder
-from nearcast.cli import auth, context
+from nearcast.cli import auth, context, init
 from nearcast.cli.context import apply_context
 from nearcast.cli.deployment_credentials import use_credentials
 from nearcast.domain.deployment import AuthSpec, Deployment, TenantSpec
 from nearcast.domain.site import SiteSpec
 from nearcast.domain.topic import TopicSpec
-from nearcast.errors import InputError
+from nearcast.errors import InputError, NearcastError
 from nearcast.nats.identity.tokens import account_limits
 
 CONFIG = '[[site]]\nname = "tokyo"\nhost = "10.0.0.1"\n[auth]\nfolder = "auth"\n'
@@ -50,6 +50,21 @@ def test_users_that_expire_in_ten_thousand_years_are_refused_and_listed_if_they_
         run("auth", "add", "reader", "eve", "--expires", "99999999999d")
     AuthFolder.open(Path("auth")).add_user("reader", "eve", expires=10**15)
     assert json.loads(run("auth", "show", "eve", "--json"))["expires"] == "9999-12-31T23:59:59+00:00"
+
+
+def test_what_cannot_be_written_or_be_valid_so_long_is_said_in_a_sentence(run: Run, tmp_path: Path) -> None:
+    """Each ended in a traceback, and the user was made all the same, with a hidden file beside the folder."""
+    run("auth", "init")
+    (tmp_path / "there").mkdir()
+    with pytest.raises(InputError, match=r"there is a folder; a file is needed"):
+        run("auth", "add", "device", "car7", "--publish", "gps.car7", "--out", "there")
+    assert "car7" not in run("auth", "ls")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NearcastError, match=r"car7 is made, but file/x cannot be written: .*; copy .*car7\.creds"):
+        run("auth", "add", "device", "car7", "--publish", "gps.car7", "--out", "file/x")
+    assert "equal to 36500" in run("auth", "tls", "--days", "99999999")
+    with pytest.raises(InputError, match=r"file/project cannot be made: Not a directory"):
+        init.command(Path("file/project"), 4222)
 
 
 def test_users_are_made_listed_shown_and_revoked(run: Run, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from nearcast.cli.rates import byte_rate, message_rate
 from nearcast.cli.serve import ConfigOption
 from nearcast.cli.times import span_seconds
 from nearcast.config.deployment_file import read_sites
-from nearcast.errors import InputError
+from nearcast.errors import InputError, NearcastError
 from nearcast.nats.connection import check_url
 from nearcast.nats.identity.credentials import given_credentials, read_credentials, write_secret
 from nearcast.nats.identity.tokens import AccessLimits, user_limits
@@ -79,7 +79,7 @@ def init(
 def tls(
     folder: FolderOption = _AUTH,
     config: ConfigOption = Path("nearcast.toml"),
-    days: Annotated[float, typer.Option(min=0.001, help="How long certificates are valid.")] = 365,
+    days: Annotated[float, typer.Option(min=0.001, max=36500, help="How long certificates are valid.")] = 365,
     site: Annotated[str, typer.Option(help="This site only, with certificates of your own authority.")] = "",
     ca: Annotated[Path | None, typer.Option(help="Your authority's certificate.")] = None,
     certificate: Annotated[Path | None, typer.Option(help="The site's certificate.")] = None,
@@ -138,6 +138,8 @@ def add(
 
     Example: nearcast auth add device car7 --publish gps.car7 --subscribe gps.car7
     """
+    if out is not None and out.is_dir():
+        raise InputError(f"--out {out} is a folder; a file is needed")
     opened = AuthFolder.open(folder)
     grants = Grants(tuple(publish or ()), tuple(subscribe or ()), tuple(channel or ()), tuple(feed or ()))
     if max_subscriptions is None:
@@ -151,7 +153,10 @@ def add(
         file = opened.add_user(role, name, tenant, grants, site=site, expires=until, mqtt=mqtt, limits=limits)
     _audit(opened, "user made", f"{role} {name} of {tenant}")
     if out is not None:
-        write_secret(out, file.read_text())
+        try:
+            write_secret(out, file.read_text())
+        except OSError as error:
+            raise NearcastError(f"{name} is made, but {out} cannot be written: {error.strerror}; copy {file}") from None
     said = str(out or file)
     fields = {"user": name, "tenant": tenant, "role": role, "credentials": said}
     if mqtt:

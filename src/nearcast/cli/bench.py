@@ -22,7 +22,7 @@ _STALLED_SECONDS = 10.0
 
 def command(
     messages: Annotated[int, typer.Option(min=1, help="Messages of each publisher.")] = 20_000,
-    size: Annotated[int, typer.Option(min=1, help="Bytes of each payload.")] = 128,
+    size: Annotated[int, typer.Option(min=1, max=64 * 1024 * 1024, help="Bytes of each payload.")] = 128,
     publishers: Annotated[int, typer.Option(min=1)] = 1,
     subscribers: Annotated[int, typer.Option(min=0)] = 1,
     rate: Annotated[float | None, typer.Option(min=0.1, help="Messages per second and publisher; all it can.")] = None,

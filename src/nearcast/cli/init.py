@@ -129,8 +129,11 @@ def command(
         "stores/edge/.keep": "",
         "stores/cloud/.keep": "",
     }
-    for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
+    try:
+        for name, text in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text)
+    except OSError as error:
+        raise InputError(f"{folder} cannot be made: {error.strerror}") from None
     typer.echo(f"Made {folder}: nearcast.toml, alerts.py (a processor), test_alerts.py, hot.sql (a channel).")
     typer.echo(f"Next: cd {folder}; nearcast dev")
