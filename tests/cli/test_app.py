@@ -105,10 +105,9 @@ def loaded_commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[st
             yield " ".join((*path, name)), command
 
 
-# Commands that print what a program made, not a value; or run until Ctrl-C; or whose output is a file or one sentence.
+# Commands that run until Ctrl-C, or say one sentence.
 WITHOUT_JSON = (
-    "auth init", "auth tls", "auth add", "auth tenant", "auth revoke", "auth rotate", "auth export", "auth push",
-    "cluster run", "coordinator run", "demo", "dev", "init", "lab", "site run", "up", "web", "workload",
+    "cluster run", "coordinator run", "dev", "init", "lab wan run", "lab wan set", "lab wan down", "site run", "up", "web",
 )  # fmt: skip
 
 
