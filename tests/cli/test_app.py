@@ -107,7 +107,8 @@ def loaded_commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[st
 
 # Commands that run until Ctrl-C, or say one sentence.
 WITHOUT_JSON = (
-    "cluster run", "coordinator run", "dev", "init", "lab wan run", "lab wan set", "lab wan down", "site run", "up", "web",
+    "cluster run", "coordinator run", "dev", "init", "lab wan down", "lab wan run", "lab wan set", "site run", "up",
+    "web",
 )  # fmt: skip
 
 
