@@ -136,7 +136,10 @@ async def test_a_store_whose_disk_is_lost_never_answers_with_nothing(city, resta
         await (tokyo if restarted == "site" else tokyo.store).start()
         async with reading_from(c, "tokyo") as reader:
             for _ in range(20):
-                assert len([message async for message in reader.history("log")]) == 1000
+                query = reader.history("log")
+                found = [message async for message in query]
+                # A site that has just started may not have heard of another store yet; it says what it lacks.
+                assert len(found) == 1000 or (restarted == "site" and query.incomplete)
                 await asyncio.sleep(0.1)
         await agree(c, client, 1000)
 

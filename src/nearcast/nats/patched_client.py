@@ -66,6 +66,8 @@ class PatchedClient(Client):
         self._status = Client.CLOSED
         if self._transport is not None:
             self._transport.close()  # type: ignore[no-untyped-call]
+            if (below := getattr(self._transport, "_bare_io_writer", None)) is not None:
+                below.close()  # TLS keeps it open while it waits for the other side
 
     async def flush(self, timeout: float = 10) -> None:
         """Wait until the broker has all that was sent."""
