@@ -74,7 +74,7 @@ def _here(experiment: Experiment, tasks: Sequence[Task], advance: Advance) -> li
 
 def _by_processes(experiment: Experiment, tasks: Sequence[Task], advance: Advance, count: int) -> list[list[Row]]:
     # Spawned, not forked: this process may have threads (the progress bar, linear algebra).
-    context = multiprocessing.get_context("spawn")
+    context, others = multiprocessing.get_context("spawn"), set(multiprocessing.active_children())
     with ProcessPoolExecutor(count, context, initializer=_begin_process) as pool:
         jobs = {pool.submit(_measure, experiment.measure, task): number for number, task in enumerate(tasks)}
         rows: list[list[Row]] = [[] for _ in tasks]
@@ -83,10 +83,9 @@ def _by_processes(experiment: Experiment, tasks: Sequence[Task], advance: Advanc
                 rows[jobs[job]] = job.result()
                 advance((done + 1) / len(tasks))
         except BaseException:
-            running = list(pool._processes.values())
             pool.shutdown(wait=False, cancel_futures=True)
-            for process in running:  # a task may take minutes, and nobody wants its rows any more
-                process.terminate()
+            for process in set(multiprocessing.active_children()) - others:
+                process.terminate()  # a task may take minutes, and nobody wants its rows any more
             raise
     return rows
 
