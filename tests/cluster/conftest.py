@@ -45,12 +45,18 @@ class Store:
         self.run(make)
 
     def put(self, subject: str, payloads: list[bytes], prefix: str = "id") -> None:
+        """Store messages; all are stored when this returns: a stream stores in order, and the last one is confirmed."""
+
         async def publish(connection: Connection) -> None:
             for n, payload in enumerate(payloads):
-                connection.send(subject, header_block(f"{prefix}-{n}".encode()) if prefix else b"", payload)
+                headers = header_block(f"{prefix}-{n}".encode()) if prefix else b""
+                reply = "" if n < len(payloads) - 1 else connection.new_inbox()
+                confirmed = await connection.subscribe(reply) if reply else None
+                connection.send(subject, headers, payload, reply)
                 if connection.backlogged:
                     await connection.wait_writable()
-            await connection.flush(timeout=30)
+                if confirmed is not None:
+                    await confirmed.next_msg(timeout=60)
 
         self.run(publish)
 

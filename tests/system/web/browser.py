@@ -36,7 +36,8 @@ async def opened(chromium: Browser, width: int, dark: bool, expected: tuple[str,
     page.on("pageerror", lambda error: complaints.append(str(error)))
     try:
         yield page
-        assert [text for text in complaints if not any(part in text for part in expected)] == []
+        unexpected = [text for text in complaints if not any(part in text for part in expected)]
+        assert not unexpected, unexpected
     finally:
         await context.close()
 

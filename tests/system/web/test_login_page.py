@@ -113,6 +113,7 @@ async def test_an_open_page_of_a_revoked_user_is_closed(secured_console: Secured
     async with opened(chromium, 1280, False, REFUSED) as page:
         await page.goto(web.url)
         await log_in(page, web, "trudy")
+        await page.wait_for_load_state("networkidle")  # or what is still being loaded is refused, and it complains
         web.auth.revoke("trudy", "main")
         await push_accounts(web.auth, web.url_of_broker)
         await page.get_by_role("heading", name="Log in").wait_for()
