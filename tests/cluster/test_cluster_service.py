@@ -19,6 +19,7 @@ from nearcast.domain.channel import ChannelSpec, Parameter
 from nearcast.domain.dataset import DatasetSpec
 from nearcast.errors import InputError
 from nearcast.nats import subjects
+from nearcast.nats.audit import AuditLog
 from nearcast.nats.connection import Connection, open_connection
 from nearcast.nats.rpc import NoAnswerError, call
 from nearcast.protocol.data_cluster import (
@@ -128,6 +129,12 @@ async def test_what_needs_spark_is_asked_of_the_running_cluster(
 
             channel = await asyncio.to_thread(admin.add_channel, OF_KIND)
             assert channel.new == "reports"
+            noted = await AuditLog(connection, "cloud").entries()
+            assert [(one.who, one.action, one.what) for one in noted] == [
+                ("anonymous", "dataset add", "reports"),
+                ("anonymous", "dataset alter", "reports"),
+                ("anonymous", "channel add", "of_kind"),
+            ]
             assert await ask("check-channel", ChannelCheck(OF_KIND, [altered]), str) == "reports"
             records = tmp_path / "some.csv"
             records.write_text("id,kind,severity,note\na,fire,1,\nb,flood,2,\n")

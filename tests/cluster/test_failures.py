@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from pyspark.sql import SparkSession
 from tests.cluster.harness import feed_all, subscribe_all, two_sites, until
@@ -23,7 +24,7 @@ from nearcast.domain.channel import ChannelSpec, Parameter
 from nearcast.domain.cluster import ClusterSpec
 from nearcast.domain.dataset import DatasetSpec
 from nearcast.domain.deployment import Deployment
-from nearcast.nats.catalog import CHANNELS, SUBSCRIPTIONS
+from nearcast.nats.catalog import CHANNELS, DATASETS, SUBSCRIPTIONS
 from nearcast.nats.kv import BucketError
 from nearcast.site.site import run_sites
 
@@ -149,6 +150,17 @@ async def test_a_failure_is_reported_in_one_sentence_and_recovered_from(
     assert len(set(inbox.ids)) == len(inbox.ids)
 
 
+BAD_DATASETS = {
+    "bytes": b"\x00\xff",
+    "other": msgspec.json.encode(DatasetSpec("reports", "id STRING", "fed.reports")),
+    "path": msgspec.json.encode(DatasetSpec("../../path", "id STRING", "fed.path")),
+    "deep": msgspec.json.encode(DatasetSpec("deep", "`" + ">" * 2500 + "` INT, a " + "ARRAY<" * 2500, "fed.deep")),
+    "untyped": msgspec.json.encode(DatasetSpec("untyped", "id NOTHING", "fed.untyped")),
+    "precise": msgspec.json.encode(DatasetSpec("precise", "id DECIMAL(99, 9)", "fed.precise")),
+    "unloaded": msgspec.json.encode(DatasetSpec("unloaded", "id STRING", version=7)),
+    "unstored": msgspec.json.encode(DatasetSpec("unstored", "id STRING", "pub.no.such.topic")),
+    "unfed": msgspec.json.encode(DatasetSpec("unfed", "id STRING", "fed.unfed")),
+}
 ATTACK = "java_method('java.lang.System', 'exit', 3)"
 
 
@@ -195,6 +207,8 @@ async def test_what_a_user_writes_harms_nobody_else(
             for key, value in bad_entries:
                 connection.call(driver._catalog._buckets[SUBSCRIPTIONS].put(key, value))
             connection.call(driver._catalog._buckets[CHANNELS].put("broken", b"\x01"))
+            for name, value in BAD_DATASETS.items():
+                connection.call(driver._catalog._buckets[DATASETS].put(name, value))
             reason = await noted_fault(admin, driver, "of_kind.yy", "none")
             assert reason == "channel of_kind, parameter kind is 7; string is needed"
             assert not failures
@@ -205,7 +219,13 @@ async def test_what_a_user_writes_harms_nobody_else(
                 await until(lambda inbox=inbox: len(inbox.rows) == 20, f"all rows of {inbox.name}")  # type: ignore[misc]
             await until(lambda: zero.results, "the reason")
             assert "Division by zero" in zero.results[0]["error"]
-            assert driver.progress.snapshot()["reports"].problem == ""
+            state = driver.progress.snapshot()
+            assert state["reports"].problem == ""
+            assert [name for name in BAD_DATASETS if not state[name].problem] == []
+            connection.call(driver._catalog._buckets[DATASETS].put("reports", b"\x00"))
+            await until(lambda: "unreadable" in driver.progress.snapshot()["reports"].problem, "the lost entry")
+            await feed_all(client, "reports", [{"id": f"r9{m}", "kind": "fire"} for m in range(5)])
+            await until(lambda: len(fire.rows) == 25, "results of the dataset as it was")
             faults = await asyncio.to_thread(admin.faults)
             assert "divided" in {name.split(".")[0] for name in faults}
             async with nearcast.connect(deployment.cloud().url) as other:

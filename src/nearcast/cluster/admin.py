@@ -104,6 +104,7 @@ class Admin:
         following = replace(spec, version=spec.version + 1)
         load_static(Warehouse(self._deployment.data_cluster().warehouse), following, table)
         self._connection.call(self._catalog.replace_dataset(following))
+        self._note("dataset load", name)
         return int(table.num_rows)
 
     def alter_dataset(self, name: str, columns: str) -> DatasetSpec:
@@ -115,6 +116,7 @@ class Admin:
             schema = validate_columns(spec, columns).schema
         altered = replace(spec, schema=schema)
         self._connection.call(self._catalog.replace_dataset(altered))
+        self._note("dataset alter", name)
         return altered
 
     def backfill_dataset(self, name: str, path: Path) -> int:
@@ -124,6 +126,7 @@ class Admin:
         rows = backfill(Warehouse(self._deployment.data_cluster().warehouse), spec, path)
         # The data cluster opens the table again: the state of a keyed dataset may have changed.
         self._connection.call(self._catalog.replace_dataset(replace(spec, version=spec.version + 1)))
+        self._note("dataset backfill", name)
         return rows
 
     def add_channel(self, spec: ChannelSpec, spark: SparkSession | None = None) -> ChannelSpec:
