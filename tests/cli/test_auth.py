@@ -122,10 +122,14 @@ def test_limits_are_given_with_units_shown_and_kept(run: Run) -> None:
     for words, complaint in (
         (("--rate", "100"), r"--rate is '100'; allowed: a rate such as 100/s"),
         (("--rate", "1MB/s"), r"--rate is '1MB/s'"),
+        (("--rate", "0/s"), r"--rate is '0/s', and nothing could ever be sent"),
+        (("--expires", "0s"), r"--expires is '0s'; allowed: a span"),
         (("--bytes", "1Mb/s"), r"--bytes is '1Mb/s'; allowed: a rate such as 500kB/s"),
     ):
         with pytest.raises(InputError, match=complaint):
             run("auth", "add", "device", "car8", *words)
+    with pytest.raises(InputError, match="a worker belongs to a site; name it by --site"):
+        run("auth", "add", "worker", "tokyo-2")
 
 
 def test_credentials_say_which_tenant_a_command_is_for(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

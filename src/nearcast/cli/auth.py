@@ -140,6 +140,8 @@ def add(
     """
     if out is not None and out.is_dir():
         raise InputError(f"--out {out} is a folder; a file is needed")
+    if role in ("store", "worker") and not site:
+        raise InputError(f"a {role} belongs to a site; name it by --site")
     opened = AuthFolder.open(folder)
     grants = Grants(tuple(publish or ()), tuple(subscribe or ()), tuple(channel or ()), tuple(feed or ()))
     if max_subscriptions is None:
@@ -360,6 +362,6 @@ def _time(seconds: int) -> str:
 
 
 def _seconds(text: str) -> int:
-    if (seconds := span_seconds(text)) is None:
+    if not (seconds := span_seconds(text)):
         raise InputError(f"--expires is {text!r}; allowed: a span such as 90s, 15m, 12h, 30d (36500d at most)")
     return seconds

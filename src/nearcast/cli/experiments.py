@@ -19,7 +19,8 @@ from nearcast.lab.experiments.catalog import CATALOG
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from nearcast.lab.experiments.experiment import Claim, Experiment
+    from nearcast.lab.experiments.experiment import Claim, Experiment, Task
+    from nearcast.lab.experiments.results import Results
 
 __all__ = ["add_commands"]
 
@@ -71,6 +72,7 @@ def run_all(
     quick: Quick = False,
     seeds: Seeds = None,
     only: Annotated[str, typer.Option(help="Only experiments whose names begin so; several separated by commas.")] = "",
+    resume: Annotated[bool, typer.Option("--resume", help="Leave out what an interrupted run has in --out.")] = False,
     out: Out = DEFAULT_OUT,
     data: Data = None,
     master: Master = None,
@@ -101,7 +103,10 @@ def run_all(
             typer.echo(f"{experiment.name}: left out: {reason}", err=True)
             continue
         try:
-            claims += _run(experiment, quick=quick, seeds=seeds, out=out, data=data, master=master, processes=processes)
+            claims += _run(
+                experiment, quick=quick, seeds=seeds, out=out, data=data, master=master, processes=processes,
+                resume=resume,
+            )  # fmt: skip
         except Exception as error:  # a failed experiment must not cost the hours of the others
             traceback.print_exc()
             notes[experiment.name] = f"failed: {error}"
@@ -113,6 +118,18 @@ def run_all(
         raise NearcastError(f"failed: {', '.join(failed)}")
 
 
+def _earlier(experiment: Experiment, tasks: Sequence[Task], out: Path) -> Results | None:
+    """What an earlier run of the same tasks wrote. The figure is written last."""
+    from nearcast.lab.experiments.results import read
+    from nearcast.lab.experiments.sweep import described
+
+    table = out / f"{experiment.name}.csv"
+    if not table.with_suffix(".png").exists() or not table.with_suffix(".json").exists():
+        return None
+    earlier = read(table)
+    return earlier if described(tasks).items() <= earlier.about.items() else None
+
+
 def _run(
     experiment: Experiment,
     *,
@@ -122,12 +139,16 @@ def _run(
     data: Path | None,
     master: str | None,
     processes: int,
+    resume: bool = False,
 ) -> Sequence[Claim]:
     from nearcast.lab.experiments.figure import draw
     from nearcast.lab.experiments.results import write
     from nearcast.lab.experiments.sweep import sweep
 
     tasks = experiment.tasks(quick=quick, seeds=seeds, data=data)
+    if resume and (earlier := _earlier(experiment, tasks, out)) is not None:
+        typer.echo(f"{experiment.name}: {out} has it", err=True)
+        return experiment.claims(earlier)
     with progress(f"{experiment.name}: {len(tasks)} tasks") as advance:
         results = sweep(experiment, tasks, advance, master=master, processes=processes)
     write(results, out / f"{experiment.name}.csv")

@@ -30,4 +30,7 @@ def _rate(text: str, option: str, units: dict[str, float], allowed: str) -> floa
     found = _RATE.fullmatch(text)
     if found is None or found[2] not in units:
         raise InputError(f"{option} is {text!r}; allowed: a rate such as {allowed}")
-    return float(found[1]) * units[found[2]] / _SECONDS[found[3]]
+    rate = float(found[1]) * units[found[2]] / _SECONDS[found[3]]
+    if not rate:
+        raise InputError(f"{option} is {text!r}, and nothing could ever be sent; allowed: a rate such as {allowed}")
+    return rate

@@ -236,6 +236,29 @@ def test_an_experiment_that_fails_does_not_keep_the_others_from_running(
     assert "`unjudged` (" in page
 
 
+def test_an_interrupted_run_is_resumed_with_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    second = Experiment(**{**PLAIN.__dict__, "name": "second"})
+    command = ["nearcast", "lab", "run", "all", "--quick", "--processes", "1", "--out", str(tmp_path / "results")]
+
+    def run(experiments: list[Experiment], *more: str) -> str:
+        monkeypatch.setattr(catalog, "load_all", lambda: experiments)
+        monkeypatch.setattr(sys, "argv", [*command, *more])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert not ended.value.code
+        return capsys.readouterr().err
+
+    run([PLAIN])
+    refused = Experiment(**{**PLAIN.__dict__, "measure": refuse})  # it fails if it is measured again
+    said = run([refused, second], "--resume")
+    assert "plain: " in said
+    assert "results has it" in said
+    assert "2 claims: 2 hold" in (tmp_path / "results.md").read_text()
+    assert "has it" not in run([PLAIN, second], "--resume", "--seeds", "2")  # other tasks
+
+
 def test_a_script_gets_the_claims_as_json(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

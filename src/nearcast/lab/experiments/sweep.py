@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nearcast.lab.experiments.experiment import Experiment, Row, Task
     from nearcast.placement.progress import Advance
 
-__all__ = ["ExperimentError", "sweep"]
+__all__ = ["ExperimentError", "described", "sweep"]
 
 
 class ExperimentError(NearcastError):
@@ -47,16 +47,22 @@ def sweep(
     whole = [
         {**task.point, "seed": float(task.seed), **row} for task, part in zip(tasks, rows, strict=True) for row in part
     ]
-    about = {
-        "quick": any(task.quick for task in tasks),
-        "seeds": len({task.seed for task in tasks}),
-        "tasks": len(tasks),
+    about = described(tasks) | {
         "seconds": round(time.perf_counter() - started, 1),
         "processor_seconds": round(_processor_seconds() - used, 1),
         "engine": engine,
-        "real_data": any(task.data is not None for task in tasks),
     }
     return Results(whole, [*tasks[0].point, "seed"], about)
+
+
+def described(tasks: Sequence[Task]) -> dict[str, object]:
+    """What tells one run of an experiment from another."""
+    return {
+        "quick": any(task.quick for task in tasks),
+        "seeds": len({task.seed for task in tasks}),
+        "tasks": len(tasks),
+        "real_data": any(task.data is not None for task in tasks),
+    }
 
 
 def _processor_seconds() -> float:
