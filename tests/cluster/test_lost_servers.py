@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 from tests.cluster.harness import add_report_channels, feed_all, subscribe_all, two_sites, until
+from tests.suspend import suspend
 
 import nearcast
 from nearcast.cluster.driver import running_driver
@@ -33,7 +34,7 @@ async def test_results_come_soon_after_a_server_of_the_cloud_was_killed(
             await feed_all(client, "reports", [{"id": f"r{n}", "kind": "fire"} for n in range(10)])
             await until(lambda: all(len(inbox.rows) == 10 for inbox in inboxes), "results")
             process = getattr(sites["cloud"], server)
-            os.kill(process.pid, signal.SIGSTOP)  # requests come in and are not answered
+            suspend(process.pid)  # requests come in and are not answered
             feeding = asyncio.create_task(
                 feed_all(client, "reports", [{"id": f"s{n}", "kind": "fire"} for n in range(10)])
             )

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests.suspend import suspend
 
 from nearcast import NearcastError
 from nearcast.site.supervisor import REFUSED, SupervisedProcess
@@ -77,7 +78,7 @@ async def test_one_that_hangs_is_killed_and_replaced(tmp_path: Path, caplog: pyt
     await process.start()
     first = process.pid
     assert first is not None
-    os.kill(first, signal.SIGSTOP)
+    suspend(first)
     async with asyncio.timeout(60):
         while process.restarts == 0:  # noqa: ASYNC110
             await asyncio.sleep(0.05)

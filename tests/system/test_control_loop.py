@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 
+from tests.suspend import suspend
 from tests.system.control import coordinator
 from tests.system.test_rehoming import at
 
@@ -172,7 +173,7 @@ async def test_a_worker_that_hangs_does_not_take_its_site_with_it(city):
         async with coordinator(c, automatic=True, site_lost_after=8.0) as control:
             worker = c.sites["tokyo"].workers["worker-0"].pid
             monitor, clock = control.leader.monitor, asyncio.get_running_loop().time
-            os.kill(worker, signal.SIGSTOP)
+            suspend(worker)
             try:
                 until_when = clock() + 8.0
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
+from tests.suspend import suspend
 
 import nearcast
 from nearcast.domain.topic import TopicSpec
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 def stop(process: SupervisedProcess) -> int:
     assert process.pid is not None
-    os.kill(process.pid, signal.SIGSTOP)
+    suspend(process.pid)
     return process.pid
 
 

@@ -7,6 +7,8 @@ import os
 import signal
 from pathlib import Path
 
+from tests.suspend import suspend
+
 import nearcast
 from nearcast.nats.connection import ConnectionLostError
 from nearcast.nats.tasks import cancel_and_wait, retry
@@ -31,7 +33,7 @@ async def test_clients_of_a_hung_broker_go_to_the_next_one_whether_they_read_or_
         await broker.start()
     urls = [f"nats://127.0.0.1:{port + n}" for n in range(2)]
     async with nearcast.connect(urls) as reader, nearcast.connect(urls) as writer:
-        os.kill(brokers[0].pid, signal.SIGSTOP)
+        suspend(brokers[0].pid)
 
         async def write() -> None:  # more than its socket takes: what is unsent must not keep the connection open
             while True:

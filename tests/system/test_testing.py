@@ -6,6 +6,8 @@ import asyncio
 import os
 import signal
 
+from tests.suspend import suspend
+
 import nearcast
 from nearcast.testing import TopicSpec, sites
 from nearcast.testing.fixtures import nearcast_sites  # noqa: F401 - as users do in their conftest
@@ -59,7 +61,7 @@ async def test_interest_is_settled_when_another_broker_knows_of_a_subscription_n
             nearcast.connect(running.url("edge")) as client,
             nearcast.connect(running.url("other")) as publisher,
         ):
-            os.kill(broker.pid, signal.SIGSTOP)  # it hears of nothing
+            suspend(broker.pid)  # it hears of nothing
             try:
                 subscription = await client.subscribe("gps")
                 settling = asyncio.create_task(running.interest_settled())

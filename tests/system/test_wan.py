@@ -9,7 +9,6 @@ import os
 import secrets
 import signal
 import socket
-import statistics
 import subprocess
 import sys
 import threading
@@ -100,7 +99,7 @@ def read_numbers(receiver: socket.socket) -> list[int]:
 
 
 def close_enough(measured: float, rtt: float) -> bool:
-    """The accuracy promised: 1 ms or 3 %, and never early."""
+    """The accuracy promised: 1 ms or 3 %, and never early. Of the least of some: other work only makes them longer."""
     return 0.0 <= measured - rtt <= max(1.0, 0.03 * rtt)
 
 
@@ -111,10 +110,10 @@ async def test_round_trips_are_as_set_and_change_when_set() -> None:
         for (a, b), times in measured.items():
             rtt = THREE.link(a, b).delay_ms + THREE.link(b, a).delay_ms
             assert len(times) == 20
-            assert close_enough(statistics.median(times), rtt), (a, b, times)
+            assert close_enough(min(times), rtt), (a, b, times)
         area.set("a", "all", delay_ms=30.0)
         (times,) = (await asyncio.to_thread(round_trips, area, [("c", "a")])).values()
-        assert close_enough(statistics.median(times), 60.0)
+        assert close_enough(min(times), 60.0)
         area.cut("a", "b")
         measured = await asyncio.to_thread(round_trips, area, [("a", "b"), ("b", "a"), ("a", "c"), ("c", "b")])
         assert [len(times) for times in measured.values()] == [0, 0, 5, 5]
@@ -131,8 +130,8 @@ async def test_round_trips_are_as_set_under_load_and_a_flow_stays_in_order() -> 
                 sent = int((await loading.communicate())[0])
             await until(lambda: area.links("a")["b"].waiting == 0)
             numbers = read_numbers(receiver)
-        assert close_enough(statistics.median(measured["a", "b"]), 20.0)
-        assert close_enough(statistics.median(measured["c", "a"]), 200.0)
+        assert close_enough(min(measured["a", "b"]), 20.0)
+        assert close_enough(min(measured["c", "a"]), 200.0)
         assert numbers == list(range(1, sent))
 
 

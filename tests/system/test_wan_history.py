@@ -8,6 +8,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from tests.suspend import suspend
 
 import nearcast
 from nearcast.client.store_finder import StoreFinder
@@ -58,7 +59,7 @@ async def test_the_nearest_live_store_answers(tmp_path: Path) -> None:
 
             async def after_near_fell_silent() -> list[str]:
                 async with nearcast.connect(url, timeout=20) as client:
-                    os.kill(store, signal.SIGSTOP)  # it neither answers nor closes its connections
+                    suspend(store)  # it neither answers nor closes its connections
                     query = client.history("log", last=10)
                     assert [message.data["n"] async for message in query] == list(range(10))
                     return [query.store]

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 from starlette.responses import PlainTextResponse, StreamingResponse
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nearcast.auth.auth_folder import AuthFolder
 from nearcast.errors import InputError
@@ -150,6 +150,23 @@ async def test_a_request_whose_session_ends_before_it_is_answered() -> None:
         sessions.session.over.set()
         await asyncio.Event().wait()
 
+    assert (await _answer(sessions, slow))[0]["status"] == 401
+
+
+async def test_an_answer_of_known_length_that_has_begun_is_sent_to_its_end() -> None:
+    """A browser reports half of it as a failure of the page."""
+    sessions = OneSession()
+
+    async def slow(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"4")]})
+        sessions.session.over.set()
+        await asyncio.sleep(0.05)
+        await send({"type": "http.response.body", "body": b"done"})
+
+    assert (await _answer(sessions, slow))[-1]["body"] == b"done"
+
+
+async def _answer(sessions: OneSession, app: ASGIApp) -> list[Message]:
     async def receive() -> Message:
         return {"type": "http.request"}
 
@@ -159,8 +176,8 @@ async def test_a_request_whose_session_ends_before_it_is_answered() -> None:
     sent: list[Message] = []
     headers = [(b"host", b"console"), (b"authorization", b"Bearer right")]
     scope = {"type": "http", "path": "/", "scheme": "https", "method": "GET", "headers": headers, "asgi": {}}
-    await asyncio.wait_for(Guard(slow, cast("LoginSessions", sessions))(scope, receive, send), 10)
-    assert sent[0]["status"] == 401
+    await asyncio.wait_for(Guard(app, cast("LoginSessions", sessions))(scope, receive, send), 10)
+    return sent
 
 
 def test_where_it_listens() -> None:

@@ -27,6 +27,7 @@ PUBLIC = frozenset(
 )  # fmt: skip
 """What is served to everybody."""
 _NOT_LOGGED_IN = "not logged in; log in at /login, or send a token of `nearcast auth login` as bearer"
+_END_WITHIN = 5.0  # seconds, for an answer that has begun when its session ends
 _HEADERS = {
     "content-security-policy": "frame-ancestors 'none'",  # no page of others shows buttons of this one
     "x-content-type-options": "nosniff",
@@ -67,18 +68,22 @@ class Guard:
             await _refuse(scope, receive, send, 401, _NOT_LOGGED_IN)
 
     async def _serve(self, session: LoginSession, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve until the session is over: streams and websockets end with it."""
-        answered = False
+        """Serve until the session is over: streams and websockets end with it. An answer of known length that has begun
+        is sent to its end: it was due, and a browser reports half of it as a broken one."""
+        answered = finite = False
 
         async def sent(message: Message) -> None:
-            nonlocal answered
+            nonlocal answered, finite
             answered = True
+            finite = finite or "content-length" in Headers(raw=message.get("headers", []))
             await send(message)
 
         serving = asyncio.ensure_future(self._app(scope, receive, sent))
         over = asyncio.ensure_future(session.over.wait())
         try:
             await asyncio.wait((serving, over), return_when=asyncio.FIRST_COMPLETED)
+            if finite:
+                await asyncio.wait((serving,), timeout=_END_WITHIN)
             if serving.done():
                 serving.result()
                 return

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 import socket
 import subprocess
 import threading
@@ -16,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.suspend import suspend
 
 from nearcast.cluster.channels.results import ResultLog, group_results
 from nearcast.cluster.datasets.warehouse import Warehouse
@@ -50,7 +49,7 @@ class Server:
         raise TimeoutError("nats-server did not start")
 
     def hang(self) -> None:
-        os.kill(self._process.pid, signal.SIGSTOP)
+        suspend(self._process.pid)
 
     def kill(self) -> None:
         self._process.kill()
