@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests.suspend import suspend
 
 import nearcast
 from nearcast.domain.topic import TopicSpec
@@ -95,6 +96,33 @@ async def test_what_a_killed_process_left_behind_is_processed(city, victim: str)
             assert len(ledger.acknowledged) == 3000
             await ledger.complete()
             assert ledger.late > 0  # some were redelivered; else this test shows nothing
+
+
+async def test_what_is_processed_before_the_store_is_back_at_a_new_broker_is_stored(city) -> None:
+    """A broker that has just started takes notifications while its store is not connected to it yet."""
+    async with city(TopicSpec("alerts", ("tokyo",), ("tokyo",), quorum=1)) as c:
+        tokyo, seen = c.sites["tokyo"], []
+        async with nearcast.connect(c.url("tokyo"), name="sensor", timeout=60) as client:
+            await client.subscribe("alerts", callback=seen.append)
+            await client.publish("alerts", {"n": 0})
+            await until(lambda: len(seen) == 1)
+            store = tokyo.store.pid
+            suspend(store)  # it cannot connect to the new broker
+            os.kill(tokyo.broker.pid, signal.SIGKILL)
+            await until(lambda: tokyo.broker.restarts == 1)
+            receipt = await client.publish_nowait("alerts", {"n": 1}, timeout=60)
+            await until(lambda: len(seen) == 2)
+            with contextlib.suppress(ProcessLookupError):  # if it was replaced, the next one connects
+                os.kill(store, signal.SIGCONT)
+            await receipt
+
+            async def stored() -> list[int]:
+                return [message.data["n"] async for message in client.history("alerts")]
+
+            deadline = asyncio.get_running_loop().time() + 60
+            while await stored() != [0, 1]:
+                assert asyncio.get_running_loop().time() < deadline, await stored()
+                await asyncio.sleep(0.5)
 
 
 @contextlib.asynccontextmanager

@@ -45,13 +45,13 @@ _Finished = tuple["HostedTopic", bytes, bytes, int, "SourceRecord | None", int]
 
 
 class Outcomes:
-    """Of one worker. Stores acknowledge notifications of topics that this site has no store of."""
+    """Of one worker."""
 
     def __init__(self, site: str, connection: Connection, outbox: Outbox, marks: MarkLog, stats: WorkerStats) -> None:
-        self._site, self._home, self._connection = site, [site.encode()], connection
+        self._home, self._connection = [site.encode()], connection
         self._send, self._marks, self._stats = outbox.send, marks, stats
         self._largest_payload = connection.max_payload - RESERVED_BYTES
-        self._receipts: NotificationReceipts[_Finished] = NotificationReceipts()
+        self._receipts: NotificationReceipts[_Finished] = NotificationReceipts(site)
         self._inbox = connection.new_inbox()
 
     async def run(self) -> None:
@@ -141,7 +141,7 @@ class Outcomes:
 
     def _reply(self, finished: _Finished, count: int) -> str:
         """Where so many messages are acknowledged, before the publication is finished; nothing if it need not wait."""
-        if self._site in finished[0].family.spec.replicas:
+        if not self._receipts.needed(finished[0].family.spec.replicas, self._connection.link):
             return ""
         return f"{self._inbox}.{self._receipts.expect(finished, count, time.monotonic())}"
 
@@ -166,7 +166,8 @@ class Outcomes:
 
     def _acknowledged(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
         token, _, number = subject[len(self._inbox) + 1 :].partition(".")
-        if payload and decode_acknowledgement(payload).error is None:
+        if payload and (answer := decode_acknowledgement(payload)).error is None:
+            self._receipts.heard(answer.domain, self._connection.link)
             finished = self._receipts.stored(int(token), int(number))
             if finished is not None:
                 self._finish(*finished)
