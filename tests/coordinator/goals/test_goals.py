@@ -277,6 +277,21 @@ def test_replicas_leave_a_lost_store_and_follow_demand() -> None:
     assert one.proposal.hard
 
 
+def test_replicas_are_planned_although_a_site_has_not_told_where_it_is() -> None:
+    """As after a change of leader, for a site that died before it: each pass failed, and nothing was planned at all."""
+    world = World(west=0.0, middle=50.0, east=100.0)
+    world.stores = {"west", "middle", "east"}
+    world.topic("log", replicas=("west",))
+    for n in range(5):
+        world.client(f"reader{n}", 100.0, "east", subscribes="log")
+    model = world.model()
+    model.sites.round_trip[1, [0, 2]] = model.sites.round_trip[[0, 2], 1] = np.inf
+    (goal,) = [goal for goal in make_goals() if goal.name == "replicas near demand"]
+    (one,) = goal.propose(model, SETTINGS)
+    assert isinstance(one, ReplicaProposal)
+    assert one.replicas == ("east",)
+
+
 def test_a_lost_store_without_a_replacement_stays_a_replica() -> None:
     """The record says how many replicas are wished: a plan that left one out would never give it back."""
     world = World(west=0.0, middle=50.0, east=100.0)
