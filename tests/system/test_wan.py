@@ -34,6 +34,7 @@ from nearcast.lab.wan import (
     stop,
     wide_area,
 )
+from nearcast.lab.wan import testing as wan_testing
 from nearcast.lab.wan.lifecycle import emulator_process
 from nearcast.lab.wan.namespaces import call_inside, names
 from nearcast.testing import until
@@ -200,8 +201,30 @@ async def test_a_call_at_a_node_starts_there_and_is_cancelled_with_its_task() ->
         assert all(task.cancelled() for task in tasks)
 
 
-async def test_a_call_at_a_node_ends_although_it_swallows_a_cancellation() -> None:
+async def test_a_call_at_a_node_has_time_to_end() -> None:
+    """A site that was cancelled again while it ended left its processes and connections."""
+    begun, ended = threading.Event(), threading.Event()
+
+    async def slow_to_end() -> None:
+        try:
+            begun.set()
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(1.5)
+            ended.set()
+
+    async with wide_area(THREE) as area:
+        task = asyncio.create_task(call_at(area, "b", slow_to_end))
+        await until(begun.is_set)
+        task.cancel()
+        await asyncio.wait([task], timeout=30)
+        assert task.cancelled()
+        assert ended.is_set()
+
+
+async def test_a_call_at_a_node_ends_although_it_swallows_a_cancellation(monkeypatch: pytest.MonkeyPatch) -> None:
     """As nats-py does now and then: the thread would run on, and this process would never end."""
+    monkeypatch.setattr(wan_testing, "_CANCELLED_AGAIN_AFTER", 0.5)
     begun, swallowed = threading.Event(), threading.Event()
 
     async def stubborn() -> None:

@@ -9,7 +9,6 @@ from functools import partial
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from nearcast.lab.wan import lifecycle, namespaces
-from nearcast.nats.tasks import cancel_and_wait
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
@@ -25,6 +24,7 @@ __all__ = ["call_at", "entered_at", "process_at", "sites_at", "wide_area"]
 
 T = TypeVar("T")
 SECONDS_TO_END = 5.0
+_CANCELLED_AGAIN_AFTER = 30.0
 
 
 @contextlib.asynccontextmanager
@@ -93,8 +93,14 @@ async def call_at(area: Area, node: str, call: Callable[[], Coroutine[Any, Any, 
 
 
 def _end(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any]) -> None:
-    """Cancel it until it has ended: code of others swallows a cancellation now and then."""
-    loop.create_task(cancel_and_wait(task))
+    """Cancel it until it has ended: code of others swallows a cancellation now and then.
+
+    Not again at once: a site takes its time to end, and a second cancellation would make it leave its processes.
+    """
+    if task.done():
+        return
+    task.cancel()
+    loop.call_later(_CANCELLED_AGAIN_AFTER, _end, loop, task)
 
 
 @contextlib.asynccontextmanager
