@@ -18,7 +18,6 @@ EXCEPTIONS = {
     "client/spooling.py _sync": "the same",
     "coordinator/leadership.py _lead_whenever_elected": "what fails in a term is logged with the task's result",
     "coordinator/leadership.py run": "what it awaits guards itself; a store that is away at the start ends it",
-    "coordinator/state_copy.py _follow": "run guards it",
     "site/worker/mark_log.py run": "publish guards itself: what it could not mark must be given back",
     "site/worker/processor_process.py run": "processors that cannot be loaded end their worker, which is started again",
     "web/login_sessions.py run": "nothing of it comes from the network",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import paho.mqtt.client as mqtt
 from tests.system.test_catch_up import deployment, site_process
 
 import nearcast
+from nearcast.nats.tasks import cancel_and_wait
 from nearcast.testing import until
 
 
@@ -51,3 +53,29 @@ async def test_a_site_keeps_what_its_devices_publish_while_no_store_answers(tmp_
         await stack.enter_async_context(site_process(config, "tokyo"))
         await until(lambda: set(got) == set(range(20)), limit=120)
         assert sorted(got) == list(range(20)), "none twice: no store had any of them"
+
+
+async def test_what_stores_missed_is_sent_again_while_devices_go_on(tmp_path: Path) -> None:
+    """A device that never pauses must not keep its site from looking at what it published before."""
+    config, urls = deployment(tmp_path, managed_by="osaka", replicas=("osaka", "cloud"), mqtt="tokyo")
+    mqtt_port = int(urls["tokyo"].rpartition(":")[2]) + 6
+    acknowledged: list[int] = []
+    got: list[int] = []
+    async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(site_process(config, "tokyo"))
+        device = await stack.enter_async_context(mqtt_device(mqtt_port, acknowledged))
+
+        async def publish() -> None:
+            for n in itertools.count():
+                device.publish("pub/alerts", json.dumps({"n": n}), qos=1)
+                await asyncio.sleep(0.1)
+
+        publishing = asyncio.create_task(publish())
+        stack.push_async_callback(cancel_and_wait, publishing)
+        await until(lambda: len(acknowledged) >= 20, limit=60)
+        for name in ("osaka", "cloud"):
+            await stack.enter_async_context(site_process(config, name))
+        reader = await stack.enter_async_context(nearcast.connect(urls["cloud"], name="reader", timeout=60))
+        await reader.subscribe("alerts", callback=lambda message: got.append(message.data["n"]))
+        await until(lambda: set(got) >= set(range(20)), limit=120)
+        assert not publishing.done()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import shutil
 
 from tests.system.control import Control, coordinator
@@ -10,6 +11,7 @@ from tests.system.control import Control, coordinator
 from nearcast.coordinator.state_copy import discover_sites
 from nearcast.domain.topic import TopicSpec
 from nearcast.nats import subjects
+from nearcast.nats.tasks import cancel_and_wait
 from nearcast.testing import RunningSites, until
 
 GPS = TopicSpec("gps", ("tokyo",))
@@ -95,3 +97,23 @@ async def test_without_a_copy_the_sites_bring_the_records_they_follow(city):
                 lambda: all(s.agent.topic_host.state == control.leader.registry.identity for s in c.sites.values())
             )
             await check_owner(c, control, 1)
+
+
+async def test_a_site_that_should_not_have_the_copy_is_left_while_changes_never_pause(city, monkeypatch):
+    async with city(GPS, report_seconds=0.2) as c, coordinator(c, **CALM) as control:
+        copy = control.coordinator.copy
+        await until(lambda: bool(copy.site))
+        first = copy.site
+        (other,) = set(c.sites) - {"cloud", first}
+        monkeypatch.setattr(control.leader, "copy_candidates", lambda site: [other])
+
+        async def change() -> None:
+            for n in itertools.count():
+                copy.note("noise", b"%d" % n)
+                await asyncio.sleep(0.05)
+
+        changing = asyncio.create_task(change())
+        try:
+            await until(lambda: copy.site == other, limit=60)
+        finally:
+            await cancel_and_wait(changing)

@@ -8,6 +8,7 @@ in the last moment is missing then: the sites bring the records they follow when
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
 from typing import TYPE_CHECKING
@@ -99,15 +100,14 @@ class StateCopy:
             if not self.site:
                 _log.info("the state is copied to the store of %s", site)
             self.site = site
-            while not self._changes:
+            while not self._changes and site in candidates():
                 self._changed.clear()
-                try:
+                with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_RETRY_PAUSE):
                         await self._changed.wait()
-                except TimeoutError:
-                    if site not in candidates():
-                        return
             await asyncio.sleep(_GATHER)
+            if site not in candidates():  # asked also while changes never pause
+                return
             differing, self._changes = self._changes, {}
 
     async def _write(self, copy: Bucket, changes: Mapping[str, bytes | None], revisions: dict[str, int]) -> None:

@@ -55,6 +55,7 @@ _REMEMBERED = 60.0
 _UNKNOWN_FOR = 60.0  # a topic may become known after the start
 _LOOK_BACK = 30.0  # stores are asked about this much more than the age of what is kept
 _BATCH, _FETCH_LIMIT, _ASK_LIMIT = 500, 0.5, 5.0
+_FETCH_MOST = 5.0  # then what has come is checked; the rest waits for the next turn
 
 
 Hashes = tuple[int, int]
@@ -167,8 +168,10 @@ class MqttPublications:
             await self._open()
 
     async def _fetch(self) -> None:
+        """What waits. A batch that is not full is the last: devices that go on must not keep us from checking."""
         assert self._subscription is not None
-        while True:
+        deadline = time.monotonic() + _FETCH_MOST
+        while time.monotonic() < deadline:
             try:
                 messages = await self._subscription.fetch(_BATCH, timeout=_FETCH_LIMIT)
             except (NatsError, TimeoutError):  # none is left; a store that is away is noticed by what follows
@@ -178,6 +181,8 @@ class MqttPublications:
                     await message.ack()
                 else:
                     self._take(message)
+            if len(messages) < _BATCH:
+                return
 
     def _take(self, message: Msg) -> None:
         about = message.metadata
