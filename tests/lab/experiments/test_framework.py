@@ -286,7 +286,7 @@ def test_the_page_in_docs_is_what_its_tables_say(tmp_path: Path) -> None:
     assert f"| {claims}: {hold} hold, {partly} in part, {differ} differ |" in readme
     downtime = re.search(r"; 40 ms one way: ([^,]+ ms), told", page)
     assert downtime is not None
-    assert f"| {downtime[1]} | `nearcast lab run migration --quick`" in readme
+    assert f"| {downtime[1]} | `nearcast lab run migration`" in readme
 
 
 def test_every_listed_experiment_is_there_under_its_name() -> None:
