@@ -77,6 +77,32 @@ def check_names(shape: ChannelShape, model: Mapping[tuple[str, str], int]) -> No
     assert sorted(zip(matches["channel"].to_pylist(), matches["key"].to_pylist(), strict=True)) == sorted(model)
 
 
+@given(
+    st.lists(st.sets(st.one_of(st.integers(0, 40), st.integers(0, 5000)), max_size=30), max_size=3),
+    st.lists(st.integers(0, 5100), max_size=40),
+)
+def test_numbers_are_named_whether_they_lie_close_or_far_apart(tables: list[set[int]], found: list[int]) -> None:
+    owner = {number: n for n, numbers in reversed(list(enumerate(tables))) for number in numbers}
+    tables = [{number for number in numbers if owner[number] == n} for n, numbers in enumerate(tables)]
+    named = [
+        pa.table(
+            {
+                "number": pa.array(sorted(numbers), pa.int64()),
+                "channel": pa.array([f"c{n}"] * len(numbers), pa.string()),
+                "key": pa.array([f"k{number}" for number in sorted(numbers)], pa.string()),
+            }
+        )
+        for n, numbers in enumerate(tables)
+    ]
+    numbers = pa.array(found, pa.int64())
+    rows = pa.table({"number": numbers, "row": numbers.cast(pa.string()), "position": pa.nulls(len(found), pa.int32())})
+    matches = SubscriptionNames(named).matches(rows, frozenset())
+    expected = [(f"c{owner[number]}", f"k{number}", str(number)) for number in found if number in owner]
+    assert sorted(zip(*(matches[name].to_pylist() for name in ("channel", "key", "row")), strict=True)) == sorted(
+        expected
+    )
+
+
 def test_levels_on_the_grid_are_those_of_the_rows() -> None:
     shape = ChannelShape(validated("a"))
     shape.change("a", {"k": {"x": 10}, "l": {"x": 65}, "m": {"x": 128}, "n": {"x": 129}}, ())

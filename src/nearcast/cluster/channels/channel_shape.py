@@ -34,6 +34,8 @@ _NAMES = ["channel", "key"]
 _LARGEST_DELTA, _LARGEST_SHARE, _DELTA_LIMIT = 1_000, 0.02, 5_000
 # A smaller one when nothing changed for this long, and a second longer for each so many rows: a large base costs more.
 _UNCHANGED_SECONDS, _ROWS_FOR_A_SECOND = 5.0, 10_000
+# Places are kept by number where at least one number in this many is in use.
+_SPARSEST = 8
 
 _numbers = itertools.count()
 _subscription_numbers = itertools.count()
@@ -185,7 +187,7 @@ class SubscriptionNames:
     """Finds channel and key of subscriptions by their numbers. named: tables of them, each in the order of numbers."""
 
     def __init__(self, named: Iterable[pa.Table]) -> None:
-        self._tables = [(np.asarray(table["number"].to_numpy()), table) for table in named if table.num_rows]
+        self._tables = [(_Places(table["number"].to_numpy()), table) for table in named if table.num_rows]
 
     def beside(self, named: Iterable[pa.Table]) -> SubscriptionNames:
         """These names and more."""
@@ -201,14 +203,38 @@ class SubscriptionNames:
             numbers, found = numbers[kept], found.filter(pa.array(kept))
         parts = [MATCHES.empty_table()]
         for known, table in self._tables:
-            places = np.minimum(np.searchsorted(known, numbers), len(known) - 1)
-            here = np.flatnonzero(known[places] == numbers)
+            places = known.of(numbers)
+            here = np.flatnonzero(places >= 0)
             if not len(here):
                 continue
             names = table.take(pa.array(places[here]))
             rows = found if len(here) == len(numbers) else found.take(pa.array(here))
             parts.append(pa.table([names["channel"], names["key"], rows["row"], rows["position"]], schema=MATCHES))
         return pa.concat_tables(parts)
+
+
+class _Places:
+    """The places of numbers in an ascending array; -1 for a number that it has not.
+
+    A search for a hundred thousand numbers takes longer than all else that is done with their names. So the places are
+    kept by number, unless most numbers of the span are gone.
+    """
+
+    def __init__(self, known: NDArray[np.int64]) -> None:
+        self._known, self._first = known, known[0]
+        span = int(known[-1] - known[0]) + 1
+        self._by_number: NDArray[np.int32] | None = None
+        if span <= _SPARSEST * len(known):
+            self._by_number = np.full(span, -1, np.int32)
+            self._by_number[known - self._first] = np.arange(len(known))
+
+    def of(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        if self._by_number is None:
+            places = np.minimum(np.searchsorted(self._known, numbers), len(self._known) - 1)
+            return np.where(self._known[places] == numbers, places, -1)
+        offsets = numbers - self._first
+        within = (offsets >= 0) & (offsets < len(self._by_number))
+        return np.where(within, self._by_number[np.where(within, offsets, 0)], -1)
 
 
 def _among(numbers: NDArray[np.int64], some: frozenset[int]) -> NDArray[np.bool_]:
