@@ -1,7 +1,7 @@
 """What credentials and TLS cost: `python -m benchmarks.security`. Both deployments run at the same time, in one run.
 
 Each figure is measured in pairs, one right after the other. On a busy machine the processor time of all processes that
-handle a message (both clients and the broker) says more than the rate.
+handle a message (the clients and all processes of the site) says more than the rate.
 """
 
 from __future__ import annotations
@@ -18,32 +18,42 @@ import uvloop
 from benchmarks.measure import Figure, print_table, rate, ratio
 
 import nearcast
+from nearcast.lab.scenarios import echo
 from nearcast.site.site import Site
-from nearcast.testing import sites
+from nearcast.testing import TopicSpec, sites
 
 _PAYLOAD, _MESSAGES, _CONNECTIONS, _PAIRS = bytes(128), 60_000, 20, 9
 _OPEN, _SECURED = "open", "JWT and TLS"
+_PLAIN, _PROCESSED, _STORED = "bench.plain", "bench.processed", "bench.stored"
+_TOPICS = (
+    TopicSpec(_PROCESSED, ("edge",)),
+    TopicSpec(_STORED, replicas=("edge",), quorum=1),
+)
 
 
 def processor_seconds(site: Site) -> float:
-    """Of this process, in which the clients run, and of the site's broker."""
-    assert site.broker is not None
-    broker = psutil.Process(site.broker.pid).cpu_times()
-    return time.process_time() + broker.user + broker.system
+    """Of this process, in which clients and agent run, and of those that it started for the site."""
+    servers = [site.broker, site.store, *site.workers.values()]
+    roots = [psutil.Process(server.pid) for server in servers if server is not None and server.pid]
+    times = [one.cpu_times() for root in roots for one in (root, *root.children(recursive=True))]
+    return time.process_time() + sum(one.user + one.system for one in times)
 
 
-async def throughput(site: Site, credentials: Mapping[str, Path]) -> tuple[float, float]:
-    """Messages per second from one client to another through one broker, and processor microseconds per message."""
+async def throughput(topic: str, site: Site, credentials: Mapping[str, Path]) -> tuple[float, float]:
+    """Messages per second from one client to another, and processor microseconds per message.
+
+    What a processor makes of them comes back on the same topic, so that the same loop measures both.
+    """
     publisher = nearcast.connect(site.spec.url, credentials=credentials.get("publisher"))
     subscriber = nearcast.connect(site.spec.url, credentials=credentials.get("subscriber"))
-    async with publisher as source, subscriber as sink, sink.subscribe("bench.t", buffer=_MESSAGES) as received:
-        await source.publish("bench.t", _PAYLOAD)
+    async with publisher as source, subscriber as sink, sink.subscribe(topic, buffer=_MESSAGES) as received:
+        await source.publish(topic, _PAYLOAD)
         await anext(received)
         began, used = time.perf_counter(), processor_seconds(site)
 
         async def publish() -> None:
             for _ in range(_MESSAGES):
-                await source.publish("bench.t", _PAYLOAD)
+                await source.publish(topic, _PAYLOAD)
             await source.flush()
 
         sending = asyncio.create_task(publish())
@@ -52,6 +62,18 @@ async def throughput(site: Site, credentials: Mapping[str, Path]) -> tuple[float
         await sending
         seconds = time.perf_counter() - began
         return _MESSAGES / seconds, 1e6 * (processor_seconds(site) - used) / _MESSAGES
+
+
+async def acknowledged(site: Site, credentials: Mapping[str, Path]) -> tuple[float, float]:
+    """Publications per second that a store acknowledged, many under way, and processor microseconds of each."""
+    async with nearcast.connect(site.spec.url, credentials=credentials.get("publisher")) as client:
+        await client.publish(_STORED, _PAYLOAD)
+        began, used = time.perf_counter(), processor_seconds(site)
+        receipts = [await client.publish_nowait(_STORED, _PAYLOAD, timeout=60) for _ in range(_MESSAGES // 4)]
+        for receipt in receipts:
+            await receipt
+        seconds = time.perf_counter() - began
+        return len(receipts) / seconds, 1e6 * (processor_seconds(site) - used) / len(receipts)
 
 
 async def connect_cost(site: Site, credentials: Mapping[str, Path]) -> tuple[float, float]:
@@ -81,25 +103,27 @@ def figure(what: str, found: dict[str, list[float]], target: str = "") -> Figure
 
 async def main() -> None:
     """Measure and print."""
-    async with sites(names=("edge",)) as plain, sites(names=("edge",), secured=True) as secured:
+    setting = {"names": ("edge",), "processors": (echo,)}
+    async with sites(*_TOPICS, **setting) as plain, sites(*_TOPICS, **setting, secured=True) as secured:
         assert secured.auth is not None
         users = {name: secured.auth.add_user("service", name) for name in ("publisher", "subscriber")}
         ways: dict[str, tuple[Site, Mapping[str, Path]]] = {
             _OPEN: (plain.sites["edge"], {}),
             _SECURED: (secured.sites["edge"], users),
         }
-        rates, used = await in_pairs({name: partial(throughput, *way) for name, way in ways.items()})
+        figures = []
+        for what, run in {
+            "publication → subscriber": partial(throughput, _PLAIN),
+            "publication → processor → subscriber": partial(throughput, _PROCESSED),
+            "publication → acknowledged by a store": acknowledged,
+        }.items():
+            rates, used = await in_pairs({name: partial(run, *way) for name, way in ways.items()})
+            share = ratio(rates, _SECURED, _OPEN)
+            figures.append(Figure(f"{what}, msg/s", rate(rates[_SECURED]), rate(rates[_OPEN]), share, "≥ 0.9"))
+            figures.append(figure(f"{what}, processor µs per message", used))
         waits, work = await in_pairs({name: partial(connect_cost, *way) for name, way in ways.items()})
-    share = ratio(rates, _SECURED, _OPEN)
-    print_table(
-        "credentials and TLS over none",
-        [
-            Figure("128 bytes, msg/s", rate(rates[_SECURED]), rate(rates[_OPEN]), share, "≥ 0.9"),
-            figure("128 bytes, processor µs per message", used, "≤ 1.11"),
-            figure("connect, ms", waits),
-            figure("connect, processor ms", work),
-        ],
-    )
+    figures += [figure("connect, ms", waits), figure("connect, processor ms", work)]
+    print_table("credentials and TLS over none, 128 bytes", figures)
 
 
 if __name__ == "__main__":
