@@ -103,20 +103,21 @@ def figure(what: str, found: dict[str, list[float]], target: str = "") -> Figure
 
 async def main() -> None:
     """Measure and print."""
-    setting = {"names": ("edge",), "processors": (echo,)}
-    async with sites(*_TOPICS, **setting) as plain, sites(*_TOPICS, **setting, secured=True) as secured:
+    start = partial(sites, *_TOPICS, names=("edge",), processors=(echo,))
+    async with start() as plain, start(secured=True) as secured:
         assert secured.auth is not None
         users = {name: secured.auth.add_user("service", name) for name in ("publisher", "subscriber")}
         ways: dict[str, tuple[Site, Mapping[str, Path]]] = {
             _OPEN: (plain.sites["edge"], {}),
             _SECURED: (secured.sites["edge"], users),
         }
-        figures = []
-        for what, run in {
+        paths: dict[str, Callable[[Site, Mapping[str, Path]], Awaitable[tuple[float, float]]]] = {
             "publication → subscriber": partial(throughput, _PLAIN),
             "publication → processor → subscriber": partial(throughput, _PROCESSED),
             "publication → acknowledged by a store": acknowledged,
-        }.items():
+        }
+        figures = []
+        for what, run in paths.items():
             rates, used = await in_pairs({name: partial(run, *way) for name, way in ways.items()})
             share = ratio(rates, _SECURED, _OPEN)
             figures.append(Figure(f"{what}, msg/s", rate(rates[_SECURED]), rate(rates[_OPEN]), share, "≥ 0.9"))
