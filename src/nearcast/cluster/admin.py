@@ -17,8 +17,7 @@ from nearcast.cluster.channel_trials import present_subscriptions, replayed_resu
 from nearcast.cluster.channels.query_syntax import check_syntax
 from nearcast.cluster.channels.replay import replay_messages
 from nearcast.cluster.datasets.backfill import backfill
-from nearcast.cluster.datasets.record_files import read_table, record_file
-from nearcast.cluster.datasets.schema import arrow_schema, dataset_ddl, parse_ddl, required_fields
+from nearcast.cluster.datasets.record_files import record_file
 from nearcast.cluster.datasets.static_table import load_static
 from nearcast.cluster.datasets.warehouse import Warehouse
 from nearcast.cluster.nats_source.blocking_connection import connection_to
@@ -97,15 +96,13 @@ class Admin:
     def load_dataset(self, name: str, path: Path, spark: SparkSession | None = None) -> int:
         """Replace the content of a static dataset by a file; returns its rows."""
         spec = self.dataset(name)
-        if not spec.static:
-            raise InputError(f"dataset {name!r} is a stream from {spec.source}; feed it instead")
-        spark = spark or _validation_session()
-        table = read_table(path, arrow_schema(parse_ddl(dataset_ddl(spec), name)), required_fields(spec.schema))
         following = replace(spec, version=spec.version + 1)
-        load_static(Warehouse(self._deployment.data_cluster().warehouse), following, table)
+        if spark is None and spec.static:  # a stream is refused at once
+            _validation_session()  # without one, no schema can be parsed
+        rows = load_static(Warehouse(self._deployment.data_cluster().warehouse), following, path)
         self._connection.call(self._catalog.replace_dataset(following))
         self._note("dataset load", name)
-        return int(table.num_rows)
+        return rows
 
     def alter_dataset(self, name: str, columns: str) -> DatasetSpec:
         """Add columns (DDL) to a dataset; in records that came before, they are null."""

@@ -71,12 +71,12 @@ class Driver:
         self._faults = FaultReports(self._connection, self._catalog, self.progress)
         self._views = DatasetViews(spark)
         self._datasets = DatasetQueries(
-            spark, deployment, self._warehouse, self._views, self.progress, self._ingest, self._failed, self._lease_term
+            spark, deployment, self._warehouse, self._views, self.progress, self._ingest, self._failed, self._lease
         )
         guard = PlanningGuard(self._warehouse)
         self._channels = ChannelSet(spark, self.progress, self._schedule, self._matcher.remove, guard)
         self._service = ClusterService(
-            spark, self._warehouse, self._views, self.progress, self.subscribed, self._catalog
+            spark, self._warehouse, self._views, self.progress, self.subscribed, self._catalog, self._connection
         )
         self._unconfirmed = 0  # the revision of the subscriptions that are loaded, while their sites do not know of it
         self._maintained = self._analysed = time.monotonic()
@@ -85,11 +85,11 @@ class Driver:
     def __enter__(self) -> Driver:
         self._lease.take()
         self.step()
-        self._service.start(self._connection)
+        self._service.start()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self._service.stop(self._connection)
+        self._service.stop()
         self._channels.stop()
         self._datasets.stop()
         if self._maintenance is not None:
@@ -175,9 +175,6 @@ class Driver:
         """Read the catalog from its beginning: a step that failed may have taken changes without applying them."""
         self._followers = {name: self._catalog.follow(name) for name in (DATASETS, CHANNELS, SUBSCRIPTIONS)}
         self._outdated = True  # datasets or channels have changed since the last update of the channels
-
-    def _lease_term(self) -> int:
-        return self._lease.term
 
     def _changes(self, bucket: str) -> list[tuple[str, bytes | None]]:
         return self._connection.ask(self._followers[bucket].changes, _CATALOG_SECONDS)

@@ -25,6 +25,7 @@ from nearcast.cluster.datasets.warehouse import Warehouse
 from nearcast.cluster.datasets.watermarks import Watermarks
 from nearcast.domain.dataset import DatasetSpec
 from nearcast.errors import InputError
+from nearcast.protocol.data_cluster import RecordFile
 
 pytestmark = pytest.mark.xdist_group("spark")
 DAY = 86_400_000_000
@@ -79,7 +80,7 @@ def test_a_query_that_began_before_merging_finds_its_files(spark: SparkSession, 
 def test_a_static_dataset_without_its_file_fails_its_readers_only(spark: SparkSession, tmp_path: Path) -> None:
     warehouse = Warehouse(str(tmp_path))
     spec = DatasetSpec("shelters", "name STRING", version=1)
-    load_static(warehouse, spec, pa.table({"name": ["s1"]}))
+    load_static(warehouse, spec, RecordFile("shelters", "shelters.csv", b"name\ns1\n"))
     assert [row.name for row in StaticTable(spark, spec, warehouse).frame().collect()] == ["s1"]
     (file,) = (tmp_path / "datasets/shelters/static").glob("*.parquet")
     file.unlink()

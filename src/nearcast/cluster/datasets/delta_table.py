@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
+from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
@@ -29,7 +29,7 @@ from nearcast.errors import NearcastError
 if TYPE_CHECKING:
     from nearcast.cluster.datasets.warehouse import Warehouse
 
-__all__ = ["DAY", "FencedError", "RecordTable", "TableFile", "vacuum", "write_files"]
+__all__ = ["DAY", "FencedError", "RecordTable", "TableFile", "replace_table", "vacuum", "write_files"]
 
 DAY = "_day"
 """The column by which tables are partitioned: the day of a record's time."""
@@ -97,6 +97,17 @@ def vacuum(uri: str, older_than: timedelta = LONGEST_READ) -> None:
     """Delete files that are in a table no more, and were not for longer than any reader takes."""
     hours = -(-int(older_than.total_seconds()) // 3600)
     DeltaTable(uri).vacuum(hours, dry_run=False, enforce_retention_duration=False)
+
+
+def replace_table(warehouse: Warehouse, folder: str, content: pa.Table, **noted: int) -> None:
+    """Replace all that a Delta table holds. noted: application transactions."""
+    uri, transactions = warehouse.table_uri(folder), [Transaction(name, value) for name, value in noted.items()]
+    properties = CommitProperties(app_transactions=transactions)
+    try:
+        write_deltalake(uri, content, mode="overwrite", schema_mode="overwrite", commit_properties=properties)
+        vacuum(uri)
+    except (DeltaError, OSError) as error:
+        raise StorageError(f"{folder} cannot be written: {disk_reason(error)}") from error
 
 
 class RecordTable:
