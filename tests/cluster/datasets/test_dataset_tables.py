@@ -147,6 +147,24 @@ def test_a_large_keyed_dataset_is_a_cached_base_and_a_delta(
     assert latest(StreamTable(spark, PLACES, warehouse)) == expected
 
 
+def test_a_snapshot_of_the_keys_has_all_that_is_in_the_table(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warehouse = Warehouse(str(tmp_path))
+    table = StreamTable(spark, PLACES, warehouse)
+    put(table, 1, [("a", 1, NOW)])
+    monkeypatch.setattr(keyed_table, "_LARGEST_DELTA", 0)
+    write = table._writer.put
+
+    def written_at_once(batch: ValidatedBatch) -> None:
+        write(batch)
+        table.flush()
+
+    monkeypatch.setattr(table._writer, "put", written_at_once)
+    put(table, 2, [("b", 2, NOW)])
+    assert latest(StreamTable(spark, PLACES, warehouse)) == {"a": 1, "b": 2}
+
+
 def test_other_programs_read_a_table_while_it_is_written(spark: SparkSession, tmp_path: Path) -> None:
     example = runpy.run_path("examples/read_dataset.py")
     spec = DatasetSpec("reports", "user STRING, n INT, at TIMESTAMP", "fed.reports", time="at")
