@@ -77,11 +77,8 @@ class FailingChannels:
         """The results of some subscriptions of a channel, by a plan of their own."""
         table, validated = subscription_table(channel.validated, rows.values()), channel.validated
         view = self._evaluation.view(f"alone {channel.number}", self._spark.createDataFrame(table))
-        found = self._evaluation.run([result_sql(validated, view_of.__getitem__, view, levels_in(validated, table))])
-        numbers, keys = pa.array(range(len(rows)), pa.int64()), pa.array(list(rows), pa.string())
-        channels = pa.array([channel.name] * len(rows), pa.string())
-        named = pa.table([numbers, channels, keys], names=["number", "channel", "key"])
-        return SubscriptionNames([named]).matches(found, frozenset())
+        found = self._evaluation.run([result_sql(validated, view_of, view, levels_in(validated, table))])
+        return SubscriptionNames.of_channel(channel.name, rows).matches(found)
 
     def _isolate(
         self,

@@ -18,11 +18,16 @@ from nearcast.cluster.channels.query_errors import QueryError, node_offset, rais
 from nearcast.cluster.channels.query_policy import PolicyError
 from nearcast.cluster.channels.query_tree import QueryTree, parse_query, to_sql
 from nearcast.cluster.channels.rewrite import Rewriter, UnsupportedError
-from nearcast.cluster.channels.statement import result_sql, subscription_ddl
-from nearcast.cluster.channels.statement_template import Statement, free_prefix
+from nearcast.cluster.channels.statement import (
+    Statement,
+    ValidatedChannel,
+    empty_view,
+    free_prefix,
+    result_sql,
+    subscription_ddl,
+)
 from nearcast.cluster.channels.text_patterns import like_parameters
-from nearcast.cluster.channels.validated_channel import ValidatedChannel
-from nearcast.cluster.datasets.schema import dataset_ddl, parse_ddl
+from nearcast.cluster.datasets.schema import dataset_ddl
 from nearcast.cluster.spark_errors import error_line
 from nearcast.domain.channel import ChannelSpec, check_channel
 from nearcast.domain.dataset import DatasetSpec
@@ -57,7 +62,7 @@ def validate_query(spark: SparkSession, channel: ChannelSpec, datasets: Mapping[
     _check_datasets(channel, query, datasets)
     session.sql(grid.DISTANCE)
     for name in query.datasets:
-        _empty_view(session, name, dataset_ddl(datasets[name]))
+        empty_view(session, name, dataset_ddl(datasets[name]))
     types = {parameter.name: parameter.type for parameter in channel.parameters}
     analysed = _analysed(session, channel, query, types)
     _check_casts(channel, query, analysed, types)
@@ -73,7 +78,6 @@ def validate_query(spark: SparkSession, channel: ChannelSpec, datasets: Mapping[
         raise QueryError(
             channel.name, query.text, None, f"cannot be answered for all subscriptions at once: {error}"
         ) from None
-    _empty_view(session, f"{prefix}subscriptions", subscription_ddl(statement, channel.parameters))
     likes, lookups = like_parameters(query.tree), _lookups(session, channel, query, datasets)
     validated = ValidatedChannel(channel, statement, query.datasets, columns, query.timeless, likes, lookups)
     _check_plan(session, validated)
@@ -268,7 +272,8 @@ def _check_plan(session: SparkSession, channel: ValidatedChannel) -> None:
 
     spec, prefix = channel.spec, channel.statement.prefix
     levels = dict.fromkeys(channel.statement.radius_parameters, (0, 4))
-    text = result_sql(channel, lambda name: name, f"{prefix}subscriptions", levels)
+    empty_view(session, f"{prefix}subscriptions", subscription_ddl(channel))
+    text = result_sql(channel, {}, f"{prefix}subscriptions", levels)
     try:
         plan = session.sql(text)._jdf.queryExecution().executedPlan()
     except PySparkException as error:
@@ -291,9 +296,3 @@ def _compares_subscriptions_only(plan: Any, key: str) -> bool:
         if not subscribed or not (alone or plan.condition().isDefined()):
             return False
     return all(_compares_subscriptions_only(child, key) for child in children)
-
-
-def _empty_view(session: SparkSession, name: str, ddl: str) -> None:
-    """An empty view that the optimizer does not know to be empty, so that it plans as if there were rows."""
-    schema = parse_ddl(ddl, name)
-    session.createDataFrame(session.sparkContext.emptyRDD(), schema).createOrReplaceTempView(name)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,14 +21,34 @@ from sqlglot import exp
 
 from nearcast.cluster.channels.query_tree import sources, to_sql
 from nearcast.cluster.channels.source_copies import SourceCopies
-from nearcast.cluster.channels.statement_template import RangeCopies
 
-__all__ = ["RangeConditions", "bounds_of", "bucket_of"]
+__all__ = ["RangeConditions", "RangeCopies", "bounds_of", "bounds_view", "bucket_of"]
 
 _TYPES = ("int", "bigint", "double", "date", "timestamp")
 # Fewer subscriptions are one bucket.
 _FEWEST = 256
 _MOST_BUCKETS = 512
+
+
+@dataclass(frozen=True)
+class RangeCopies:
+    """The buckets into which rows are copied for a range condition. value: of the row. below: whether the parameter is
+    below the value in what satisfies the condition, or above it."""
+
+    marker: str
+    value: str
+    parameter: str
+    below: bool
+
+    def sql(self, prefix: str, bounds: str) -> str:
+        """The rest of a FROM. bounds: how the names of the views of buckets begin; without it there is one bucket."""
+        if not bounds:
+            return f"LATERAL VIEW explode(array(0)) {prefix}range AS {prefix}bucket"
+        # Not strict, either way: a cast to the common type may make two different values equal.
+        low, high = f"{prefix}low", f"{prefix}high"
+        reached = f"{low} <= {self.value}" if self.below else f"{high} >= {self.value}"
+        end = f"{low if self.below else high} IS NULL"
+        return f"JOIN {bounds_view(bounds, self.parameter)} AS {prefix}range ON {end} OR {reached}"
 
 
 class RangeConditions:
@@ -80,6 +101,11 @@ class RangeConditions:
             if isinstance(value, exp.Column) and isinstance(bound, exp.Placeholder):
                 return (value, bound.name, below) if self._types.get(bound.name) in _TYPES else None
         return None
+
+
+def bounds_view(bounds: str, name: str) -> str:
+    """The view of a parameter's buckets."""
+    return f"{bounds}_{name}"
 
 
 def bounds_of(values: pa.ChunkedArray) -> pa.Array:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from nearcast.cluster.channels import grid
 from nearcast.cluster.channels.channel_shape import SubscriptionNames
 from nearcast.cluster.channels.results import group_results, result_id
-from nearcast.cluster.channels.statement import NUMBERED, levels_in, result_sql, subscription_table
+from nearcast.cluster.channels.statement import NUMBERED, result_frame
 from nearcast.cluster.datasets.delta_table import RecordTable
 from nearcast.cluster.datasets.keyed_table import KeyedTable
 from nearcast.cluster.datasets.schema import arrow_schema, dataset_ddl, parse_ddl
@@ -22,7 +22,7 @@ from nearcast.nats import subjects
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from nearcast.cluster.channels.validated_channel import ValidatedChannel
+    from nearcast.cluster.channels.statement import ValidatedChannel
     from nearcast.cluster.datasets.warehouse import Warehouse
     from nearcast.domain.dataset import DatasetSpec
 
@@ -53,16 +53,11 @@ def replay_results(
     try:
         new.createOrReplaceTempView(spec.new)
         last, arrived_us = new.selectExpr("max(_sequence)", "unix_micros(max(_arrived))").collect()[0]
-        table, view = subscription_table(channel, subscriptions.values()), f"{channel.statement.prefix}subscriptions"
-        session.createDataFrame(table).createOrReplaceTempView(view)
-        text = result_sql(channel, lambda name: name, view, levels_in(channel, table))
-        found = session.sql(text).toArrow().cast(NUMBERED)
+        found = result_frame(session, channel, subscriptions.values()).toArrow().cast(NUMBERED)
     finally:
         new.unpersist()
-    count = len(subscriptions)
-    columns = [pa.array(range(count), pa.int64()), pa.array([spec.name] * count, pa.string()), pa.array(subscriptions)]
-    named = pa.table(columns, names=["number", "channel", "key"])
-    return group_results(SubscriptionNames([named]).matches(found, frozenset()), int(last or 0), int(arrived_us or 0))
+    matches = SubscriptionNames.of_channel(spec.name, subscriptions).matches(found)
+    return group_results(matches, int(last or 0), int(arrived_us or 0))
 
 
 def replay_messages(results: pa.Table) -> list[tuple[str, str, bytes]]:

@@ -22,7 +22,7 @@ from nearcast.cluster.channels.query_tree import has_aggregate, own_nodes, sourc
 from nearcast.cluster.channels.radius import RadiusConditions
 from nearcast.cluster.channels.ranges import RangeConditions
 from nearcast.cluster.channels.source_copies import SourceCopies
-from nearcast.cluster.channels.statement_template import Statement, parameter_column
+from nearcast.cluster.channels.statement import Statement, parameter_column
 
 __all__ = ["Rewriter", "UnsupportedError"]
 

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from nearcast.cluster.channels import grid
-from nearcast.cluster.channels.statement import levels_in, result_sql, subscription_ddl, subscription_table
+from nearcast.cluster.channels.statement import ValidatedChannel, empty_view, result_frame, result_sql, subscription_ddl
 from nearcast.cluster.channels.text_patterns import check_like_values
-from nearcast.cluster.channels.validated_channel import ValidatedChannel
-from nearcast.cluster.datasets.schema import arrow_schema, dataset_ddl, parse_ddl
+from nearcast.cluster.datasets.schema import arrow_schema, dataset_ddl
 from nearcast.domain.channel import check_values
 from nearcast.errors import InputError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from nearcast.domain.dataset import DatasetSpec
 
@@ -39,7 +38,7 @@ def try_channel(
     """
     checked = check_values(channel.spec, values)
     check_like_values(channel.like_parameters, checked)
-    frame = _frame(spark, channel, datasets, records, [checked])
+    frame = result_frame(_session(spark, channel, datasets, records), channel, [checked])
     if most_bytes is not None:
         count, size = frame.selectExpr("count(*)", "coalesce(sum(octet_length(row)), 0)").collect()[0]
         if size > most_bytes:
@@ -50,36 +49,28 @@ def try_channel(
 
 def explain_channel(spark: SparkSession, channel: ValidatedChannel, datasets: Mapping[str, DatasetSpec]) -> str:
     """The statement for all subscriptions, and Spark's plan of it over empty tables."""
-    frame = _frame(spark, channel, datasets, {}, [])
-    plan = frame._jdf.queryExecution().executedPlan().toString()
+    session, view = _session(spark, channel, datasets, {}), f"{channel.statement.prefix}subscriptions"
+    empty_view(session, view, subscription_ddl(channel))
+    plan = session.sql(result_sql(channel, {}, view, {}))._jdf.queryExecution().executedPlan().toString()
     return f"{channel.statement.template}\n\n{plan}"
 
 
-def _frame(
+def _session(
     spark: SparkSession,
     channel: ValidatedChannel,
     datasets: Mapping[str, DatasetSpec],
     records: Mapping[str, pa.Table],
-    subscriptions: Sequence[Mapping[str, Any]],
-) -> DataFrame:
+) -> SparkSession:
+    """A session with views of these records; other datasets are empty."""
     session = spark.newSession()
     session.sql(grid.DISTANCE)
     for name in channel.datasets:
-        schema = parse_ddl(dataset_ddl(datasets[name]), name)
+        empty_view(session, name, dataset_ddl(datasets[name]))
         if name in records:
+            schema = session.table(name).schema
             frame = session.createDataFrame(_numbered(records[name], arrow_schema(schema)), schema)
-        else:  # the optimizer does not know it to be empty
-            frame = session.createDataFrame(session.sparkContext.emptyRDD(), schema)
-        frame.createOrReplaceTempView(name)
-    view = f"{channel.statement.prefix}subscriptions"
-    table = subscription_table(channel, subscriptions)
-    if subscriptions:
-        frame = session.createDataFrame(table)
-    else:
-        schema = parse_ddl(subscription_ddl(channel.statement, channel.spec.parameters), view)
-        frame = session.createDataFrame(session.sparkContext.emptyRDD(), schema)
-    frame.createOrReplaceTempView(view)
-    return session.sql(result_sql(channel, lambda name: name, view, levels_in(channel, table)))
+            frame.createOrReplaceTempView(name)
+    return session
 
 
 def _numbered(table: pa.Table, columns: pa.Schema) -> pa.Table:
