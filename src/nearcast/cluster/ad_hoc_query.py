@@ -7,9 +7,8 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
-from sqlglot.errors import SqlglotError
 
-from nearcast.cluster.channels.query_policy import PolicyError
+from nearcast.cluster.channels.query_policy import NotUnderstoodError, PolicyError
 from nearcast.cluster.channels.query_tree import QueryTree, parse_query, to_sql
 from nearcast.cluster.channels.time_limit import TimeLimit
 from nearcast.cluster.spark_errors import error_line
@@ -30,11 +29,10 @@ def ad_hoc_sql(text: str, datasets: Collection[str], view: Callable[[str], str])
     """The query over views of the datasets. InputError for what is not allowed."""
     try:
         query = parse_query(text)
+    except NotUnderstoodError as error:
+        raise InputError(str(error)) from None
     except PolicyError as error:
         raise InputError(f"the query is refused: {error}") from None
-    except SqlglotError as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"the query is not understood: {reason}") from None
     _check(query, datasets)
     tree = query.tree.copy()
     for table in list(tree.find_all(exp.Table)):

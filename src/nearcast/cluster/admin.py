@@ -14,7 +14,7 @@ from nearcast.cluster.catalog_validation import (
     with_new_dataset,
 )
 from nearcast.cluster.channel_trials import present_subscriptions, replayed_results, tried_rows
-from nearcast.cluster.channels.query_syntax import check_syntax
+from nearcast.cluster.channels.query_errors import check_syntax
 from nearcast.cluster.channels.replay import replay_messages
 from nearcast.cluster.datasets.backfill import backfill
 from nearcast.cluster.datasets.record_files import record_file

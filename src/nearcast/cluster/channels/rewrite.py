@@ -18,6 +18,7 @@ from typing import Any
 
 from sqlglot import exp
 
+from nearcast.cluster.channels.query_policy import PolicyError
 from nearcast.cluster.channels.query_tree import has_aggregate, own_nodes, sources, to_sql
 from nearcast.cluster.channels.radius import RadiusConditions
 from nearcast.cluster.channels.ranges import RangeConditions
@@ -27,8 +28,11 @@ from nearcast.cluster.channels.statement import Statement, parameter_column
 __all__ = ["Rewriter", "UnsupportedError"]
 
 
-class UnsupportedError(ValueError):
+class UnsupportedError(PolicyError):
     """A construct that cannot be written for all subscriptions at once."""
+
+    def __init__(self, construct: str) -> None:
+        super().__init__(f"cannot be answered for all subscriptions at once: {construct}")
 
 
 class Rewriter:

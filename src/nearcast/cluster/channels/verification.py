@@ -55,7 +55,7 @@ def verify_statement(spark: SparkSession, channel: ValidatedChannel, datasets: M
         except Exception as error:
             if allowed.exceeded:
                 reason = f"takes more than {_SECONDS:g} s for {_ROWS} records of each dataset; write it in another way"
-                raise QueryError(channel.spec.name, channel.spec.query, None, reason) from None
+                raise QueryError(channel.spec, reason) from None
             if is_interruption(error):
                 raise
             return  # such as a division by zero
@@ -67,10 +67,10 @@ def verify_statement(spark: SparkSession, channel: ValidatedChannel, datasets: M
             same = right.total() == answer.total()
         if not same:
             raise QueryError(
-                channel.spec.name, channel.spec.query, None,
+                channel.spec,
                 f"its rewrite for all subscriptions would answer differently, for example for {row}; "
                 "please report this query, and write it in another way",
-            )  # fmt: skip
+            )
 
 
 def _answers(frame: DataFrame, count: int) -> list[Counter[str]]:
