@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from nearcast.cluster.analytics.workload_tables import workload_tables, write_tables
 from nearcast.cluster.channels.channel_set import ChannelSet
-from nearcast.cluster.channels.fault_reports import FaultReports
-from nearcast.cluster.channels.faults import ChannelFault
+from nearcast.cluster.channels.faults import ChannelFault, FaultReports
 from nearcast.cluster.channels.matching import Matcher
 from nearcast.cluster.channels.planning_guard import PlanningGuard
 from nearcast.cluster.channels.result_tasks import TaskPublisher
