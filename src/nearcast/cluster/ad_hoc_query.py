@@ -10,7 +10,7 @@ from sqlglot import exp
 
 from nearcast.cluster.channels.query_policy import NotUnderstoodError, PolicyError
 from nearcast.cluster.channels.query_tree import QueryTree, parse_query, to_sql
-from nearcast.cluster.channels.time_limit import TimeLimit
+from nearcast.cluster.channels.time_limit import TimeLimit, TimeLimitError
 from nearcast.cluster.spark_errors import error_line
 from nearcast.errors import InputError, NearcastError
 from nearcast.protocol.data_cluster import AdHocAnswer
@@ -46,13 +46,13 @@ def ad_hoc_sql(text: str, datasets: Collection[str], view: Callable[[str], str])
 def run_ad_hoc(spark: SparkSession, sql: str, limit: int, seconds: float = _SECONDS) -> AdHocAnswer:
     """The first rows of the answer, as text."""
     began = time.monotonic()
-    with TimeLimit(spark, seconds) as allowed:
-        try:
+    try:
+        with TimeLimit(spark, seconds):
             found: Any = _shortened(spark.sql(sql), limit).limit(limit + 1).toArrow()
-        except Exception as error:  # Spark's errors have no common kind
-            if allowed.exceeded:
-                raise NearcastError(f"the query was stopped after {seconds:g} s") from None
-            raise InputError(f"the query fails: {error_line(error)}") from None
+    except TimeLimitError:
+        raise NearcastError(f"the query was stopped after {seconds:g} s") from None
+    except Exception as error:  # Spark's errors have no common kind
+        raise InputError(f"the query fails: {error_line(error)}") from None
     columns = [[_text(value) for value in column.to_pylist()[:limit]] for column in found.columns]
     rows = [list(row) for row in zip(*columns, strict=True)]
     return AdHocAnswer(list(found.column_names), rows, found.num_rows > limit, time.monotonic() - began)

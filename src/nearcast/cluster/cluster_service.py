@@ -21,7 +21,7 @@ from nearcast.cluster.catalog_validation import (
 )
 from nearcast.cluster.channel_trials import checked_datasets, present_subscriptions, replayed_results, tried_rows
 from nearcast.cluster.channels.replay import replay_messages
-from nearcast.cluster.channels.time_limit import TimeLimit
+from nearcast.cluster.channels.time_limit import TimeLimit, TimeLimitError
 from nearcast.cluster.datasets.backfill import backfill
 from nearcast.cluster.datasets.dataset_tables import StreamTable
 from nearcast.cluster.datasets.static_table import load_static
@@ -178,15 +178,15 @@ class ClusterService:
 
     def _limited(self, work: Callable[..., T], *arguments: object) -> T:
         """Work whose Spark jobs are stopped after a time."""
-        with TimeLimit(self._spark, _TRIAL_SECONDS) as allowed:
-            try:
+        try:
+            with TimeLimit(self._spark, _TRIAL_SECONDS):
                 return work(*arguments)
-            except NearcastError:
-                raise
-            except Exception as error:  # Spark's errors have no common kind
-                if allowed.exceeded:
-                    raise NearcastError(f"stopped after {_TRIAL_SECONDS:g} s") from None
-                raise InputError(f"the channel fails: {error_line(error)}") from None
+        except NearcastError:
+            raise
+        except TimeLimitError:
+            raise NearcastError(f"stopped after {_TRIAL_SECONDS:g} s") from None
+        except Exception as error:  # Spark's errors have no common kind
+            raise InputError(f"the channel fails: {error_line(error)}") from None
 
     def _finished(self, running: asyncio.Future[T]) -> None:
         self._turn.release()

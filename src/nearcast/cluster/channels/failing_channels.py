@@ -14,6 +14,7 @@ from nearcast.cluster.channels.evaluation import EvaluationError
 from nearcast.cluster.channels.fault_isolation import EvaluationFailure, isolate
 from nearcast.cluster.channels.faults import ChannelFault
 from nearcast.cluster.channels.statement import levels_in, result_sql, subscription_table
+from nearcast.cluster.channels.time_limit import TimeLimitError
 from nearcast.cluster.spark_errors import error_line
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class FailingChannels:
             if broken:  # not the channel's fault: it is evaluated again with the next batch
                 fault = f"dataset {broken} cannot be read: {reason}"
                 self._faults.add(ChannelFault(channel.name, fault, off=False))
-            elif isinstance(error, EvaluationError):
+            elif isinstance(error, EvaluationError | TimeLimitError):
                 self._switch_off(channel, reason)
             else:
                 return self._isolate(channel, rows, view_of, new)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from nearcast.cluster.channels import grid
 from nearcast.cluster.channels.query_errors import QueryError
 from nearcast.cluster.channels.statement import ValidatedChannel, result_frame
-from nearcast.cluster.channels.time_limit import TimeLimit
+from nearcast.cluster.channels.time_limit import TimeLimit, TimeLimitError
 from nearcast.cluster.datasets.schema import dataset_ddl, parse_ddl
 from nearcast.cluster.spark_errors import is_interruption
 from nearcast.domain.channel import check_values
@@ -48,17 +48,17 @@ def verify_statement(spark: SparkSession, channel: ValidatedChannel, datasets: M
     types = {p.name: p.type for p in channel.spec.parameters}
     drawn = [{name: _parameter(kind, rng) for name, kind in types.items()} for _ in range(_SUBSCRIPTIONS)]
     wanted = [check_values(channel.spec, row) for row in drawn]
-    with TimeLimit(spark, _SECONDS) as allowed:
-        try:
+    try:
+        with TimeLimit(spark, _SECONDS):
             found = _answers(result_frame(session, channel, wanted), len(wanted))
             expected = [_plain(session, channel, types, row) for row in wanted]
-        except Exception as error:
-            if allowed.exceeded:
-                reason = f"takes more than {_SECONDS:g} s for {_ROWS} records of each dataset; write it in another way"
-                raise QueryError(channel.spec, reason) from None
-            if is_interruption(error):
-                raise
-            return  # such as a division by zero
+    except TimeLimitError:
+        reason = f"takes more than {_SECONDS:g} s for {_ROWS} records of each dataset; write it in another way"
+        raise QueryError(channel.spec, reason) from None
+    except Exception as error:
+        if is_interruption(error):
+            raise
+        return  # such as a division by zero
     if sum(answer.total() for answer in found) >= _MOST_COMPARED:
         return  # there may be more
     for row, right, answer in zip(wanted, expected, found, strict=True):
