@@ -78,10 +78,6 @@ class KeptPlan:
     many: bool
     delta: DeltaPlan | None = None
 
-    @property
-    def shapes(self) -> list[ChannelShape]:
-        return list(self.bases)
-
     def valid(self, states: States, versions: Mapping[ChannelShape, object]) -> bool:
         return all(
             shape in states and states[shape].base is base and versions[shape] == version
