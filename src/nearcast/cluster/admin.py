@@ -6,16 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from nearcast.cluster.catalog_validation import (
-    explained_channel,
-    validate_channel,
-    validate_columns,
-    validate_dataset,
-    with_new_dataset,
+from nearcast.cluster.catalog_validation import validate_channel, validate_columns, validate_dataset, with_new_dataset
+from nearcast.cluster.channel_trials import (
+    explain_channel,
+    present_subscriptions,
+    replay_messages,
+    replayed_results,
+    tried_rows,
 )
-from nearcast.cluster.channel_trials import present_subscriptions, replayed_results, tried_rows
 from nearcast.cluster.channels.query_errors import check_syntax
-from nearcast.cluster.channels.replay import replay_messages
 from nearcast.cluster.datasets.backfill import backfill
 from nearcast.cluster.datasets.record_files import record_file
 from nearcast.cluster.datasets.static_table import load_static
@@ -149,7 +148,7 @@ class Admin:
         """What Spark runs for all subscriptions of a channel."""
         channel, datasets = self.channel(name), self.datasets()
         told = self._ask_of_channel("explain-channel", channel, datasets) if spark is None else None
-        return told if told is not None else explained_channel(spark or _validation_session(), channel, datasets)
+        return told if told is not None else explain_channel(spark or _validation_session(), channel, datasets)
 
     def try_channel(
         self, name: str, files: Mapping[str, Path], values: Mapping[str, Any], spark: SparkSession | None = None

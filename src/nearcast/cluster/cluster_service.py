@@ -12,15 +12,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nearcast.cluster.ad_hoc_query import ad_hoc_sql, run_ad_hoc
-from nearcast.cluster.catalog_validation import (
-    explained_channel,
-    validate_channel,
-    validate_columns,
-    validate_dataset,
-    with_new_dataset,
+from nearcast.cluster.catalog_validation import validate_channel, validate_columns, validate_dataset, with_new_dataset
+from nearcast.cluster.channel_trials import (
+    checked_datasets,
+    explain_channel,
+    present_subscriptions,
+    replay_messages,
+    replayed_results,
+    tried_rows,
 )
-from nearcast.cluster.channel_trials import checked_datasets, present_subscriptions, replayed_results, tried_rows
-from nearcast.cluster.channels.replay import replay_messages
 from nearcast.cluster.channels.time_limit import TimeLimit, TimeLimitError
 from nearcast.cluster.datasets.backfill import backfill
 from nearcast.cluster.datasets.dataset_tables import StreamTable
@@ -131,7 +131,7 @@ class ClusterService:
         return channel.new
 
     def _explain(self, request: ChannelCheck) -> str:
-        return explained_channel(self._spark, request.channel, checked_datasets(request.datasets))
+        return explain_channel(self._spark, request.channel, checked_datasets(request.datasets))
 
     def _try(self, request: ChannelTrial) -> list[dict[str, Any]]:
         return tried_rows(self._spark, request, _ANSWER_BYTES)
