@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from sqlglot import exp
 
 from nearcast.cluster.channels.query_policy import PolicyError
-from nearcast.cluster.channels.query_tree import has_aggregate, own_nodes, source_alias, sources
+from nearcast.cluster.channels.query_tree import has_aggregate, has_grouping_sets, own_nodes, source_alias, sources
 
 __all__ = ["check_batches"]
 
@@ -67,7 +67,7 @@ def _check_select(select: exp.Select, new: str) -> bool:
         grouped: list[exp.Expr] = list(group.expressions) if group else []
         if group and group.args.get("all"):
             grouped = [node for node in projections if not has_aggregate(node)]
-        if not any(map(is_sequence, grouped)) or (group and _several_groupings(group)):
+        if not any(map(is_sequence, grouped)) or (group and has_grouping_sets(group)):
             raise _error("an aggregate", new)
     if select.args.get("distinct") and not any(map(is_sequence, projections)) and not _star(projections, alias):
         raise _error("DISTINCT", new)
@@ -120,12 +120,6 @@ def _reads(source: exp.Expr, new: str) -> bool:
 def _may_have_sequence(source: exp.Expr) -> bool:
     """A static dataset has none, but which is static is not known here: whoever is unsure qualifies the column."""
     return isinstance(source, exp.Table) or _SEQUENCE in source.sql().lower() or bool(source.find(exp.Star))
-
-
-def _several_groupings(group: exp.Group) -> bool:
-    return any(group.args.get(name) for name in ("rollup", "cube", "grouping_sets")) or any(
-        isinstance(node, exp.GroupingSets | exp.Rollup | exp.Cube) for node in group.expressions
-    )
 
 
 def _star(projections: Iterable[exp.Expr], alias: str) -> bool:

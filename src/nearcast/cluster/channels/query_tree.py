@@ -17,7 +17,10 @@ from nearcast.cluster.channels.text_patterns import check_patterns
 from nearcast.cluster.channels.value_bounds import check_bounds
 from nearcast.cluster.spark_errors import error_line
 
-__all__ = ["QueryTree", "has_aggregate", "own_nodes", "parse_query", "source_alias", "sources", "to_sql"]
+__all__ = [
+    "QueryTree", "conjuncts", "has_aggregate", "has_grouping_sets", "joins_subscriptions", "own_nodes", "parse_query",
+    "source_alias", "sources", "to_sql",
+]  # fmt: skip
 
 _STEPS_OF_A_TOKEN, _STEPS_AT_LEAST = 20, 5_000  # usual queries take 1 to 1.3 of a token
 # Texts that Spark takes for a moment when it parses them.
@@ -147,6 +150,35 @@ def sources(select: exp.Select) -> list[tuple[exp.Expr, exp.Join | None]]:
 def source_alias(source: exp.Expr) -> str:
     """The name by which a relation is known in its SELECT, in lower case."""
     return str(source.alias_or_name).lower()
+
+
+def conjuncts(node: exp.Expr) -> list[exp.Expr]:
+    """The conditions that AND joins."""
+    node = node.unnest()
+    return [*conjuncts(node.this), *conjuncts(node.expression)] if isinstance(node, exp.And) else [node]
+
+
+def joins_subscriptions(condition: exp.Expr) -> bool:
+    """Whether it is an equality of parameters and columns, or of grid cells: by it, subscriptions are joined."""
+    if not isinstance(condition, exp.EQ):
+        return False
+    sides = (condition.this, condition.expression)
+    return any(_of_parameters(a) and _of_columns(b) for a, b in (sides, sides[::-1]))
+
+
+def _of_parameters(node: exp.Expr) -> bool:
+    return node.find(exp.Placeholder) is not None and node.find(exp.Column, exp.Query) is None
+
+
+def _of_columns(node: exp.Expr) -> bool:
+    return node.find(exp.Column) is not None and node.find(exp.Placeholder, exp.Query) is None
+
+
+def has_grouping_sets(group: exp.Group) -> bool:
+    """Whether a GROUP BY groups in more than one way."""
+    return any(group.args.get(name) for name in ("rollup", "cube", "grouping_sets", "totals")) or any(
+        isinstance(node, exp.GroupingSets | exp.Rollup | exp.Cube) for node in group.expressions
+    )
 
 
 def _offset(text: str, found: dict[str, Any]) -> int | None:

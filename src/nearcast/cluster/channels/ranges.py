@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from sqlglot import exp
 
-from nearcast.cluster.channels.query_tree import sources, to_sql
+from nearcast.cluster.channels.query_tree import conjuncts, joins_subscriptions, sources, to_sql
 from nearcast.cluster.channels.source_copies import SourceCopies
 
 __all__ = ["RangeConditions", "RangeCopies", "bounds_of", "bounds_view", "bucket_of"]
@@ -68,9 +68,9 @@ class RangeConditions:
             return
         if any(source.find(exp.Placeholder) for source, _ in sources(select)):
             return
-        conditions = list(_conjuncts(where.this))
-        joined = [*conditions, *(c for join in joins if join.args.get("on") for c in _conjuncts(join.args["on"]))]
-        if any(map(_is_equality, joined)):
+        conditions = conjuncts(where.this)
+        joined = [*conditions, *(c for join in joins if join.args.get("on") for c in conjuncts(join.args["on"]))]
+        if any(map(joins_subscriptions, joined)):
             return
         for condition in conditions:
             found = self._parts(condition)
@@ -131,20 +131,3 @@ def _ordered(values: pa.Array | pa.ChunkedArray) -> NDArray[Any]:
     elif pa.types.is_timestamp(values.type):
         values = values.cast(pa.int64())
     return np.asarray(values.to_numpy(zero_copy_only=False) if isinstance(values, pa.Array) else values.to_numpy())
-
-
-def _is_equality(condition: exp.Expr) -> bool:
-    """Whether it joins subscriptions: an equality of a parameter and a column, or of grid cells."""
-    if not isinstance(condition, exp.EQ):
-        return False
-    sides = (condition.this, condition.expression)
-    return any(
-        a.find(exp.Placeholder) and not a.find(exp.Column) and b.find(exp.Column) for a, b in (sides, sides[::-1])
-    )
-
-
-def _conjuncts(node: exp.Expr) -> list[exp.Expr]:
-    node = node.unnest()
-    if isinstance(node, exp.And):
-        return [*_conjuncts(node.this), *_conjuncts(node.expression)]
-    return [node]

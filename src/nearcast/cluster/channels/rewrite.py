@@ -19,7 +19,7 @@ from typing import Any
 from sqlglot import exp
 
 from nearcast.cluster.channels.query_policy import PolicyError
-from nearcast.cluster.channels.query_tree import has_aggregate, own_nodes, sources, to_sql
+from nearcast.cluster.channels.query_tree import has_aggregate, has_grouping_sets, own_nodes, sources, to_sql
 from nearcast.cluster.channels.radius import RadiusConditions
 from nearcast.cluster.channels.ranges import RangeConditions
 from nearcast.cluster.channels.source_copies import SourceCopies
@@ -268,9 +268,7 @@ class Rewriter:
         group = select.args.get("group")
         if group is None:
             return
-        if any(group.args.get(name) for name in ("rollup", "cube", "grouping_sets", "totals")) or any(
-            isinstance(node, exp.GroupingSets | exp.Rollup | exp.Cube) for node in group.expressions
-        ):
+        if has_grouping_sets(group):
             raise UnsupportedError("ROLLUP, CUBE and GROUPING SETS")
         if group.args.get("all"):
             group.set("all", None)
