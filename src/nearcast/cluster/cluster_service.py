@@ -88,8 +88,8 @@ class ClusterService:
     def start(self) -> None:
         """Answer from now on."""
         handlers: dict[str, tuple[Any, Callable[..., Any]]] = {
-            "state": (None, partial(asyncio.to_thread, self._state)),
-            "quarantine": (QuarantineRequest, partial(asyncio.to_thread, self._quarantine)),
+            "state": (None, lambda request: asyncio.to_thread(self._state, request)),
+            "quarantine": (QuarantineRequest, lambda request: asyncio.to_thread(self._quarantine, request)),
             "query": (AdHocQuery, partial(self._in_turn, self._query)),
             "check-dataset": (DatasetSpec, partial(self._in_turn, self._check_dataset)),
             "check-columns": (ColumnsCheck, partial(self._in_turn, self._check_columns)),

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Collection
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from nearcast.cluster.analytics.workload_tables import workload_tables, write_tables
@@ -16,7 +17,7 @@ from nearcast.cluster.channels.channel_set import ChannelSet
 from nearcast.cluster.channels.faults import ChannelFault, FaultReports
 from nearcast.cluster.channels.matching import Matcher
 from nearcast.cluster.channels.planning_guard import PlanningGuard
-from nearcast.cluster.channels.result_tasks import TaskPublisher
+from nearcast.cluster.channels.result_tasks import publish_by_tasks
 from nearcast.cluster.channels.results import ResultLog
 from nearcast.cluster.channels.running_channel import RunningChannel, valid_values
 from nearcast.cluster.channels.scheduled_channel import ScheduledChannel
@@ -194,7 +195,7 @@ class Driver:
 
     def _ingest(self, table: StreamTable) -> DatasetIngest:
         results = self._result_log(f"dataset-{table.spec.name}-{table.spec.created}")
-        tasks = TaskPublisher(self._spark, self._warehouse.location, (self._deployment.cloud().url,))
+        tasks = partial(publish_by_tasks, self._spark, self._warehouse.location, (self._deployment.cloud().url,))
         return DatasetIngest(
             self._spark, table, self._views, self._matcher, results, self.progress, self._lease.require, tasks
         )
