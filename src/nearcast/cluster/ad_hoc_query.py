@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
 
+from nearcast.cluster.channels.query_errors import line_and_column
 from nearcast.cluster.channels.query_policy import NotUnderstoodError, PolicyError
 from nearcast.cluster.channels.query_tree import QueryTree, parse_query, to_sql
 from nearcast.cluster.channels.time_limit import TimeLimit, TimeLimitError
@@ -30,7 +31,10 @@ def ad_hoc_sql(text: str, datasets: Collection[str], view: Callable[[str], str])
     try:
         query = parse_query(text)
     except NotUnderstoodError as error:
-        raise InputError(str(error)) from None
+        reason = str(error)
+        if error.offset is not None:
+            reason += ". Line {}, column {}".format(*line_and_column(text.strip(), error.offset))
+        raise InputError(reason) from None
     except PolicyError as error:
         raise InputError(f"the query is refused: {error}") from None
     _check(query, datasets)

@@ -15,7 +15,7 @@ from nearcast.errors import InputError
 if TYPE_CHECKING:
     from nearcast.domain.channel import ChannelSpec
 
-__all__ = ["QueryError", "check_syntax", "located", "spark_refusal"]
+__all__ = ["QueryError", "check_syntax", "line_and_column", "located", "spark_refusal"]
 
 
 class QueryError(InputError):
@@ -27,12 +27,16 @@ class QueryError(InputError):
             super().__init__(f"channel {channel.name}: {reason}")
             return
         text = channel.query.strip()
-        line = text.count("\n", 0, offset) + 1
-        column = offset - (text.rfind("\n", 0, offset) + 1) + 1
+        line, column = line_and_column(text, offset)
         shown = (text.splitlines() or [""])[line - 1]
         super().__init__(
             f"channel {channel.name}: line {line}, column {column}: {reason}\n  {shown}\n  {' ' * (column - 1)}^"
         )
+
+
+def line_and_column(text: str, offset: int) -> tuple[int, int]:
+    """Where an offset is in a text, counted from 1."""
+    return text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset)
 
 
 @contextmanager
