@@ -182,5 +182,5 @@ def _write(spark: SparkSession, url: str, folder: Path, name: str, last: int, ta
     assert found is not None, "a short batch"
     written = write_ranges(spark, table, reader.ranges, *found)
     assert written.rows == last, written
-    table.keep_written(written, last)
+    table.keep(written)
     table.close()

@@ -36,6 +36,7 @@ def test_datasets_become_views_and_keep_their_names() -> None:
         ("SELECT java_method('java.lang.System', 'getenv') FROM reports", "the query is refused: "),
         ("SELECT * FROM parquet.`/etc`", "the query is refused: "),
         ("SELECT FROM WHERE (", "the query is not understood: "),
+        (" SELECT id\nFORM reports r", "Unexpected token. Line 2, column 6"),
         ("", "the query is refused: one SELECT is needed"),
     ],
 )

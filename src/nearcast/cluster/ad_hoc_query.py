@@ -7,11 +7,11 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
-from sqlglot.errors import SqlglotError
 
-from nearcast.cluster.channels.query_policy import PolicyError
+from nearcast.cluster.channels.query_errors import line_and_column
+from nearcast.cluster.channels.query_policy import NotUnderstoodError, PolicyError
 from nearcast.cluster.channels.query_tree import QueryTree, parse_query, to_sql
-from nearcast.cluster.channels.time_limit import TimeLimit
+from nearcast.cluster.channels.time_limit import TimeLimit, TimeLimitError
 from nearcast.cluster.spark_errors import error_line
 from nearcast.errors import InputError, NearcastError
 from nearcast.protocol.data_cluster import AdHocAnswer
@@ -30,11 +30,13 @@ def ad_hoc_sql(text: str, datasets: Collection[str], view: Callable[[str], str])
     """The query over views of the datasets. InputError for what is not allowed."""
     try:
         query = parse_query(text)
+    except NotUnderstoodError as error:
+        reason = str(error)
+        if error.offset is not None:
+            reason += ". Line {}, column {}".format(*line_and_column(text.strip(), error.offset))
+        raise InputError(reason) from None
     except PolicyError as error:
         raise InputError(f"the query is refused: {error}") from None
-    except SqlglotError as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"the query is not understood: {reason}") from None
     _check(query, datasets)
     tree = query.tree.copy()
     for table in list(tree.find_all(exp.Table)):
@@ -48,13 +50,13 @@ def ad_hoc_sql(text: str, datasets: Collection[str], view: Callable[[str], str])
 def run_ad_hoc(spark: SparkSession, sql: str, limit: int, seconds: float = _SECONDS) -> AdHocAnswer:
     """The first rows of the answer, as text."""
     began = time.monotonic()
-    with TimeLimit(spark, seconds) as allowed:
-        try:
+    try:
+        with TimeLimit(spark, seconds):
             found: Any = _shortened(spark.sql(sql), limit).limit(limit + 1).toArrow()
-        except Exception as error:  # Spark's errors have no common kind
-            if allowed.exceeded:
-                raise NearcastError(f"the query was stopped after {seconds:g} s") from None
-            raise InputError(f"the query fails: {error_line(error)}") from None
+    except TimeLimitError:
+        raise NearcastError(f"the query was stopped after {seconds:g} s") from None
+    except Exception as error:  # Spark's errors have no common kind
+        raise InputError(f"the query fails: {error_line(error)}") from None
     columns = [[_text(value) for value in column.to_pylist()[:limit]] for column in found.columns]
     rows = [list(row) for row in zip(*columns, strict=True)]
     return AdHocAnswer(list(found.column_names), rows, found.num_rows > limit, time.monotonic() - began)

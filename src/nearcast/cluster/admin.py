@@ -6,19 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from nearcast.cluster.catalog_validation import (
-    explained_channel,
-    validate_channel,
-    validate_columns,
-    validate_dataset,
-    with_new_dataset,
+from nearcast.cluster.catalog_validation import validate_channel, validate_columns, validate_dataset, with_new_dataset
+from nearcast.cluster.channel_trials import (
+    explain_channel,
+    present_subscriptions,
+    replay_messages,
+    replayed_results,
+    tried_rows,
 )
-from nearcast.cluster.channel_trials import present_subscriptions, replayed_results, tried_rows
-from nearcast.cluster.channels.query_syntax import check_syntax
-from nearcast.cluster.channels.replay import replay_messages
+from nearcast.cluster.channels.query_errors import check_syntax
 from nearcast.cluster.datasets.backfill import backfill
-from nearcast.cluster.datasets.record_files import read_table, record_file
-from nearcast.cluster.datasets.schema import arrow_schema, dataset_ddl, parse_ddl, required_fields
+from nearcast.cluster.datasets.record_files import record_file
 from nearcast.cluster.datasets.static_table import load_static
 from nearcast.cluster.datasets.warehouse import Warehouse
 from nearcast.cluster.nats_source.blocking_connection import connection_to
@@ -97,15 +95,13 @@ class Admin:
     def load_dataset(self, name: str, path: Path, spark: SparkSession | None = None) -> int:
         """Replace the content of a static dataset by a file; returns its rows."""
         spec = self.dataset(name)
-        if not spec.static:
-            raise InputError(f"dataset {name!r} is a stream from {spec.source}; feed it instead")
-        spark = spark or _validation_session()
-        table = read_table(path, arrow_schema(parse_ddl(dataset_ddl(spec), name)), required_fields(spec.schema))
         following = replace(spec, version=spec.version + 1)
-        load_static(Warehouse(self._deployment.data_cluster().warehouse), following, table)
+        if spark is None and spec.static:  # a stream is refused at once
+            _validation_session()  # without one, no schema can be parsed
+        rows = load_static(Warehouse(self._deployment.data_cluster().warehouse), following, path)
         self._connection.call(self._catalog.replace_dataset(following))
         self._note("dataset load", name)
-        return int(table.num_rows)
+        return rows
 
     def alter_dataset(self, name: str, columns: str) -> DatasetSpec:
         """Add columns (DDL) to a dataset; in records that came before, they are null."""
@@ -152,7 +148,7 @@ class Admin:
         """What Spark runs for all subscriptions of a channel."""
         channel, datasets = self.channel(name), self.datasets()
         told = self._ask_of_channel("explain-channel", channel, datasets) if spark is None else None
-        return told if told is not None else explained_channel(spark or _validation_session(), channel, datasets)
+        return told if told is not None else explain_channel(spark or _validation_session(), channel, datasets)
 
     def try_channel(
         self, name: str, files: Mapping[str, Path], values: Mapping[str, Any], spark: SparkSession | None = None

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nearcast.cluster.channels.query_validation import first_stream, validate_query
-from nearcast.cluster.channels.trial import explain_channel
 from nearcast.cluster.channels.verification import verify_statement
 from nearcast.cluster.datasets.records import check_readable
 from nearcast.cluster.datasets.schema import arrow_schema, parse_ddl
@@ -18,7 +17,7 @@ from nearcast.errors import InputError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["explained_channel", "validate_channel", "validate_columns", "validate_dataset", "with_new_dataset"]
+__all__ = ["validate_channel", "validate_columns", "validate_dataset", "with_new_dataset"]
 
 _MOST_COLUMNS = 1_000
 
@@ -77,8 +76,3 @@ def with_new_dataset(spec: ChannelSpec, datasets: Mapping[str, DatasetSpec]) -> 
 def validate_channel(spark: SparkSession, spec: ChannelSpec, datasets: Mapping[str, DatasetSpec]) -> None:
     """InputError when the query cannot be that of a channel."""
     verify_statement(spark, validate_query(spark, spec, datasets), datasets)
-
-
-def explained_channel(spark: SparkSession, spec: ChannelSpec, datasets: Mapping[str, DatasetSpec]) -> str:
-    """What Spark runs for all subscriptions of a channel."""
-    return explain_channel(spark, validate_query(spark, spec, datasets), datasets)

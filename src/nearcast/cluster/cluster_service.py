@@ -5,26 +5,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from nearcast.cluster.ad_hoc_query import ad_hoc_sql, run_ad_hoc
-from nearcast.cluster.catalog_validation import (
-    explained_channel,
-    validate_channel,
-    validate_columns,
-    validate_dataset,
-    with_new_dataset,
+from nearcast.cluster.catalog_validation import validate_channel, validate_columns, validate_dataset, with_new_dataset
+from nearcast.cluster.channel_trials import (
+    checked_datasets,
+    explain_channel,
+    present_subscriptions,
+    replay_messages,
+    replayed_results,
+    tried_rows,
 )
-from nearcast.cluster.channel_trials import checked_datasets, present_subscriptions, replayed_results, tried_rows
-from nearcast.cluster.channels.replay import replay_messages
-from nearcast.cluster.channels.time_limit import TimeLimit
+from nearcast.cluster.channels.time_limit import TimeLimit, TimeLimitError
 from nearcast.cluster.datasets.backfill import backfill
 from nearcast.cluster.datasets.dataset_tables import StreamTable
-from nearcast.cluster.datasets.record_files import read_table
-from nearcast.cluster.datasets.schema import arrow_schema, dataset_ddl, parse_ddl, required_fields
 from nearcast.cluster.datasets.static_table import load_static
 from nearcast.cluster.spark_errors import error_line
 from nearcast.domain.dataset import DatasetSpec, check_dataset
@@ -78,71 +77,69 @@ class ClusterService:
         progress: DriverProgress,
         subscribed: Callable[[], dict[str, int]],
         catalog: Catalog,
+        connection: BlockingConnection,
     ) -> None:
         self._spark, self._warehouse, self._views = spark, warehouse, views
         self._progress, self._subscribed, self._catalog = progress, subscribed, catalog
+        self._connection = connection
         self._server: Server | None = None
-        self._connection: BlockingConnection | None = None
         self._turn, self._waiting = asyncio.Semaphore(_AT_ONCE), 0
 
-    def start(self, connection: BlockingConnection) -> None:
+    def start(self) -> None:
         """Answer from now on."""
-        self._connection = connection
         handlers: dict[str, tuple[Any, Callable[..., Any]]] = {
-            "state": (None, self._state),
-            "quarantine": (QuarantineRequest, self._quarantine),
-            "query": (AdHocQuery, self._query),
-            "check-dataset": (DatasetSpec, self._check_dataset),
-            "check-columns": (ColumnsCheck, self._check_columns),
-            "check-channel": (ChannelCheck, self._check_channel),
-            "explain-channel": (ChannelCheck, self._explain),
-            "test-channel": (ChannelTrial, self._try),
+            "state": (None, lambda request: asyncio.to_thread(self._state, request)),
+            "quarantine": (QuarantineRequest, lambda request: asyncio.to_thread(self._quarantine, request)),
+            "query": (AdHocQuery, partial(self._in_turn, self._query)),
+            "check-dataset": (DatasetSpec, partial(self._in_turn, self._check_dataset)),
+            "check-columns": (ColumnsCheck, partial(self._in_turn, self._check_columns)),
+            "check-channel": (ChannelCheck, partial(self._in_turn, self._check_channel)),
+            "explain-channel": (ChannelCheck, partial(self._in_turn, self._explain)),
+            "test-channel": (ChannelTrial, partial(self._in_turn, self._limited, self._try)),
             "replay-channel": (ChannelReplay, self._replay),
-            "load-dataset": (DatasetLoad, self._load),
-            "backfill-dataset": (DatasetLoad, self._backfill),
+            "load-dataset": (DatasetLoad, partial(self._in_turn, self._load)),
+            "backfill-dataset": (DatasetLoad, partial(self._in_turn, self._backfill)),
         }
         endpoints = [
             Endpoint(f"cluster-{verb}", subjects.data_cluster(verb), request, handler)
             for verb, (request, handler) in handlers.items()
         ]
-        self._server = Server(connection.connection, endpoints)
-        connection.call(self._server.start())
+        self._server = Server(self._connection.connection, endpoints)
+        self._connection.call(self._server.start())
 
-    def stop(self, connection: BlockingConnection) -> None:
+    def stop(self) -> None:
         """Answer no more."""
         if self._server is not None:
-            connection.call(self._server.stop())
+            self._connection.call(self._server.stop())
 
-    async def _state(self, request: None) -> DataClusterState:
-        return await asyncio.to_thread(self._read_state)
+    def _query(self, request: AdHocQuery) -> AdHocAnswer:
+        sql = ad_hoc_sql(request.query, self._views.tables.keys(), self._views.whole)
+        return run_ad_hoc(self._spark, sql, request.limit)
 
-    async def _quarantine(self, request: QuarantineRequest) -> list[QuarantinedRecord]:
-        return await asyncio.to_thread(self._read_quarantine, request)
-
-    async def _query(self, request: AdHocQuery) -> AdHocAnswer:
-        return await self._in_turn(self._run, request)
-
-    async def _check_dataset(self, spec: DatasetSpec) -> str:
-        await self._in_turn(validate_dataset, self._spark, spec)
+    def _check_dataset(self, spec: DatasetSpec) -> str:
+        validate_dataset(self._spark, spec)
         return ""
 
-    async def _check_columns(self, request: ColumnsCheck) -> str:
-        return (await self._in_turn(validate_columns, request.dataset, request.columns)).schema
+    def _check_columns(self, request: ColumnsCheck) -> str:
+        return validate_columns(request.dataset, request.columns).schema
 
-    async def _check_channel(self, request: ChannelCheck) -> str:
+    def _check_channel(self, request: ChannelCheck) -> str:
         """The dataset whose records are new to the channel."""
-        return await self._in_turn(self._validated, request)
+        datasets = checked_datasets(request.datasets)
+        channel = with_new_dataset(request.channel, datasets)
+        validate_channel(self._spark, channel, datasets)
+        return channel.new
 
-    async def _explain(self, request: ChannelCheck) -> str:
-        return await self._in_turn(self._explained, request)
+    def _explain(self, request: ChannelCheck) -> str:
+        return explain_channel(self._spark, request.channel, checked_datasets(request.datasets))
 
-    async def _try(self, request: ChannelTrial) -> list[dict[str, Any]]:
-        return await self._in_turn(self._limited, tried_rows, self._spark, request, _ANSWER_BYTES)
+    def _try(self, request: ChannelTrial) -> list[dict[str, Any]]:
+        return tried_rows(self._spark, request, _ANSWER_BYTES)
 
     async def _replay(self, request: ChannelReplay) -> ReplayAnswer:
         rows = await present_subscriptions(self._catalog, request.channel.name) if request.values is None else {}
         found = await self._in_turn(self._limited, replayed_results, self._spark, self._warehouse, request, rows)
-        if request.publish and self._connection is not None:
+        if request.publish:
             await asyncio.to_thread(self._connection.publish, replay_messages(found))
         shown, size = [], 0
         for payload in found["payload"].slice(0, request.limit).to_pylist():
@@ -152,11 +149,11 @@ class ClusterService:
             shown.append(payload)
         return ReplayAnswer(shown, found.num_rows)
 
-    async def _load(self, request: DatasetLoad) -> int:
-        return await self._in_turn(self._load_static, request)
+    def _load(self, request: DatasetLoad) -> int:
+        return load_static(self._warehouse, check_dataset(request.dataset), request.file)
 
-    async def _backfill(self, request: DatasetLoad) -> int:
-        return await self._in_turn(backfill, self._warehouse, check_dataset(request.dataset), request.file)
+    def _backfill(self, request: DatasetLoad) -> int:
+        return backfill(self._warehouse, check_dataset(request.dataset), request.file)
 
     async def _in_turn(self, work: Callable[..., T], *arguments: object) -> T:
         """Spark's work beside that of channels, one piece after the other, in a thread.
@@ -179,46 +176,24 @@ class ClusterService:
         finally:
             self._waiting -= 1
 
-    def _validated(self, request: ChannelCheck) -> str:
-        datasets = checked_datasets(request.datasets)
-        channel = with_new_dataset(request.channel, datasets)
-        validate_channel(self._spark, channel, datasets)
-        return channel.new
-
-    def _explained(self, request: ChannelCheck) -> str:
-        return explained_channel(self._spark, request.channel, checked_datasets(request.datasets))
-
     def _limited(self, work: Callable[..., T], *arguments: object) -> T:
         """Work whose Spark jobs are stopped after a time."""
-        with TimeLimit(self._spark, _TRIAL_SECONDS) as allowed:
-            try:
+        try:
+            with TimeLimit(self._spark, _TRIAL_SECONDS):
                 return work(*arguments)
-            except NearcastError:
-                raise
-            except Exception as error:  # Spark's errors have no common kind
-                if allowed.exceeded:
-                    raise NearcastError(f"stopped after {_TRIAL_SECONDS:g} s") from None
-                raise InputError(f"the channel fails: {error_line(error)}") from None
-
-    def _load_static(self, request: DatasetLoad) -> int:
-        spec = check_dataset(request.dataset)
-        if not spec.static:
-            raise InputError(f"dataset {spec.name!r} is a stream from {spec.source}; feed it instead")
-        schema = arrow_schema(parse_ddl(dataset_ddl(spec), spec.name))
-        table = read_table(request.file, schema, required_fields(spec.schema))
-        load_static(self._warehouse, spec, table)
-        return int(table.num_rows)
+        except NearcastError:
+            raise
+        except TimeLimitError:
+            raise NearcastError(f"stopped after {_TRIAL_SECONDS:g} s") from None
+        except Exception as error:  # Spark's errors have no common kind
+            raise InputError(f"the channel fails: {error_line(error)}") from None
 
     def _finished(self, running: asyncio.Future[T]) -> None:
         self._turn.release()
         if not running.cancelled():
             running.exception()  # who asked may be gone
 
-    def _run(self, request: AdHocQuery) -> AdHocAnswer:
-        sql = ad_hoc_sql(request.query, self._views.tables.keys(), self._views.whole)
-        return run_ad_hoc(self._spark, sql, request.limit)
-
-    def _read_state(self) -> DataClusterState:
+    def _state(self, request: None) -> DataClusterState:
         producers = [
             ProducerState(name, one.rows, one.refused, one.results, one.batches, one.lag, one.seconds, one.problem)
             for name, one in self._progress.snapshot().items()
@@ -230,7 +205,7 @@ class ClusterService:
         ]
         return DataClusterState(producers, datasets, self._subscribed())
 
-    def _read_quarantine(self, request: QuarantineRequest) -> list[QuarantinedRecord]:
+    def _quarantine(self, request: QuarantineRequest) -> list[QuarantinedRecord]:
         table = self._views.tables.get(request.dataset)
         if not isinstance(table, StreamTable):
             known = [name for name, one in self._views.tables.items() if isinstance(one, StreamTable)]

@@ -23,14 +23,13 @@ if TYPE_CHECKING:
     from nearcast.cluster.datasets.views import DatasetViews
     from nearcast.cluster.driver_progress import DriverProgress
     from nearcast.cluster.nats_source.driver_read import DriverReader
-    from nearcast.cluster.nats_source.range_read import SequenceRange
 
 __all__ = ["DatasetIngest"]
 
 
 @dataclass(eq=False)
 class DatasetIngest:
-    """Spark calls it for each micro-batch of a dataset.
+    """Spark calls it for each micro-batch of a dataset. A short one is read and matched here, a long one by executors.
 
     A batch that was interrupted is repeated from the start: results stored before are published as they are, files are
     overwritten, and a batch that was complete is skipped.
@@ -54,81 +53,55 @@ class DatasetIngest:
         self._first, self._reader, self._timer = True, reader, StageTimer()
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        self._timer.lap("spark")
-        found = self._reader.long_batch(batch_id, self._table.notified) if self._reader else None
-        if found is not None:
-            self._long_batch(*found)
+        timer, table, reader = self._timer, self._table, self._reader
+        assert reader is not None
+        timer.lap("spark")
+        began = time.monotonic()
+        rows: pa.Table | None = None
+        if (long := reader.long_batch(batch_id, table.notified)) is not None:
+            batch = write_ranges(self._spark, table, reader.ranges, *long)
         else:
-            self._short_batch(frame, batch_id)
-
-    def _long_batch(self, parts: Sequence[SequenceRange], last: int) -> None:
-        """Executors read, validate and write the records; channels are matched with the files."""
-        timer, table = self._timer, self._table
-        assert self._reader is not None
-        written = write_ranges(self._spark, table, self._reader.ranges, parts, last)
+            rows = reader.read(batch_id, table.notified)
+            rows = frame.toArrow() if rows is None else rows
+            batch = table.validate(rows)
         timer.lap("read")
-        stored = self.results.stored(last) if self._first else None
+        if batch.last <= table.notified:
+            return  # answered already; Spark was stopped before it noted the end of the batch
+        stored = self.results.stored(batch.last) if self._first else None
         self._first = False
         if stored is None:
-            matches = self._match_written(table.new_frame(written))
+            if long is not None:
+                matches = self._match_written(table.new_frame(batch))
+            else:
+                matches = self._matcher.match_new(self.channels, table, batch.valid, self._views)
             timer.lap("match")
-            found = group_results(matches, last, written.arrived_us, table.notified + 1)
-            stored = self.results.store(last, found)
+            found = group_results(matches, batch.last, batch.arrived_us, table.notified + 1)
+            stored = self.results.store(batch.last, found)
         timer.lap("write")
         self._require_lease()
-        published = self.results.publish(stored, self._publish_by_tasks)
+        published = self.results.publish(stored, None if long is None else self._publish_by_tasks)
         timer.lap("publish")
-        table.keep_written(written, last)
+        name = table.spec.name
+        if message_spans.active is not None and rows is not None:
+            message_spans.active.answered(name, _ids(rows), result_ids(stored.table), time.monotonic() - began)
+        table.keep(batch)
         timer.lap("keep")
         self._progress.add(
-            table.spec.name,
-            rows=written.rows,
-            refused=written.refused,
-            removed=written.removed,
+            name,
+            rows=batch.rows,
+            refused=batch.refused_rows,
+            removed=batch.removed,
             results=published,
             stages=timer.take(),
         )
 
     def _match_written(self, frame: DataFrame) -> pa.Table:
+        """Match channels with the files that executors wrote."""
         name = self._table.spec.name
         others = {dataset for channel in self.channels for dataset in channel.validated.datasets} - {name}
         view_of = {dataset: self._views.whole(dataset) for dataset in others}
         view_of[name] = self._views.part(name, "batch", frame)
         return self._matcher.match(self.channels, view_of, NewRecords(name, self._table.schema, frame.toArrow))
-
-    def _short_batch(self, frame: DataFrame, batch_id: int) -> None:
-        timer = self._timer
-        began = time.monotonic()
-        rows = self._reader.read(batch_id, self._table.notified) if self._reader else None
-        rows = frame.toArrow() if rows is None else rows
-        batch = self._table.validate(rows)
-        timer.lap("read")
-        if batch.last <= self._table.notified:
-            return  # answered already; Spark was stopped before it noted the end of the batch
-        stored = self.results.stored(batch.last) if self._first else None
-        self._first = False
-        if stored is None:
-            matches = self._matcher.match_new(self.channels, self._table, batch.valid, self._views)
-            timer.lap("match")
-            found = group_results(matches, batch.last, batch.arrived_us, self._table.notified + 1)
-            stored = self.results.store(batch.last, found)
-        timer.lap("write")
-        self._require_lease()
-        published = self.results.publish(stored)
-        timer.lap("publish")
-        if message_spans.active is not None:
-            name = self._table.spec.name
-            message_spans.active.answered(name, _ids(rows), result_ids(stored.table), time.monotonic() - began)
-        self._table.keep(batch)
-        timer.lap("keep")
-        self._progress.add(
-            self._table.spec.name,
-            rows=batch.valid.num_rows,
-            refused=batch.refused.num_rows,
-            removed=batch.removed,
-            results=published,
-            stages=timer.take(),
-        )
 
 
 def _ids(rows: pa.Table) -> list[bytes]:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from nearcast.cluster.datasets.views import DatasetViews
     from nearcast.cluster.datasets.warehouse import Warehouse
+    from nearcast.cluster.driver_lease import DriverLease
     from nearcast.cluster.driver_progress import DriverProgress
     from nearcast.domain.deployment import Deployment
 
@@ -39,9 +40,7 @@ _GAP_ROWS = 10_000
 
 
 class DatasetQueries:
-    """ingest: makes the DatasetIngest of a stream table. failed: is told the name and the reason of a failure.
-
-    term: of the driver's lease."""
+    """ingest: makes the DatasetIngest of a stream table. failed: is told the name and the reason of a failure."""
 
     def __init__(
         self,
@@ -52,11 +51,11 @@ class DatasetQueries:
         progress: DriverProgress,
         ingest: Callable[[StreamTable], DatasetIngest],
         failed: Callable[[str, str], None],
-        term: Callable[[], int],
+        lease: DriverLease,
     ) -> None:
         self._spark, self._deployment, self._spec = spark, deployment, deployment.data_cluster()
         self._warehouse, self._views, self._progress = warehouse, views, progress
-        self._make_ingest, self._failed, self._term = ingest, failed, term
+        self._make_ingest, self._failed, self._lease = ingest, failed, lease
         self._checkpoints = self._spec.checkpoints or warehouse.uri(warehouse.folder("checkpoints"))
         self.specs: dict[str, DatasetSpec] = {}
         self.ingests: dict[str, DatasetIngest] = {}
@@ -132,7 +131,7 @@ class DatasetQueries:
                 before.close()
             return
         tables[spec.name] = stream = StreamTable(
-            self._spark, spec, self._warehouse, self._term(), lambda problem: self._failed(spec.name, problem)
+            self._spark, spec, self._warehouse, self._lease.term, lambda problem: self._failed(spec.name, problem)
         )
         self.ingests[spec.name] = self._make_ingest(stream)
         self._pending.append(spec)

@@ -9,15 +9,15 @@ import threading
 import time
 from collections.abc import AsyncIterator, Collection
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from nearcast.cluster.analytics.workload_tables import workload_tables, write_tables
 from nearcast.cluster.channels.channel_set import ChannelSet
-from nearcast.cluster.channels.fault_reports import FaultReports
-from nearcast.cluster.channels.faults import ChannelFault
+from nearcast.cluster.channels.faults import ChannelFault, FaultReports
 from nearcast.cluster.channels.matching import Matcher
 from nearcast.cluster.channels.planning_guard import PlanningGuard
-from nearcast.cluster.channels.result_tasks import TaskPublisher
+from nearcast.cluster.channels.result_tasks import publish_by_tasks
 from nearcast.cluster.channels.results import ResultLog
 from nearcast.cluster.channels.running_channel import RunningChannel, valid_values
 from nearcast.cluster.channels.scheduled_channel import ScheduledChannel
@@ -71,12 +71,12 @@ class Driver:
         self._faults = FaultReports(self._connection, self._catalog, self.progress)
         self._views = DatasetViews(spark)
         self._datasets = DatasetQueries(
-            spark, deployment, self._warehouse, self._views, self.progress, self._ingest, self._failed, self._lease_term
+            spark, deployment, self._warehouse, self._views, self.progress, self._ingest, self._failed, self._lease
         )
         guard = PlanningGuard(self._warehouse)
         self._channels = ChannelSet(spark, self.progress, self._schedule, self._matcher.remove, guard)
         self._service = ClusterService(
-            spark, self._warehouse, self._views, self.progress, self.subscribed, self._catalog
+            spark, self._warehouse, self._views, self.progress, self.subscribed, self._catalog, self._connection
         )
         self._unconfirmed = 0  # the revision of the subscriptions that are loaded, while their sites do not know of it
         self._maintained = self._analysed = time.monotonic()
@@ -85,11 +85,11 @@ class Driver:
     def __enter__(self) -> Driver:
         self._lease.take()
         self.step()
-        self._service.start(self._connection)
+        self._service.start()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self._service.stop(self._connection)
+        self._service.stop()
         self._channels.stop()
         self._datasets.stop()
         if self._maintenance is not None:
@@ -176,9 +176,6 @@ class Driver:
         self._followers = {name: self._catalog.follow(name) for name in (DATASETS, CHANNELS, SUBSCRIPTIONS)}
         self._outdated = True  # datasets or channels have changed since the last update of the channels
 
-    def _lease_term(self) -> int:
-        return self._lease.term
-
     def _changes(self, bucket: str) -> list[tuple[str, bytes | None]]:
         return self._connection.ask(self._followers[bucket].changes, _CATALOG_SECONDS)
 
@@ -198,7 +195,7 @@ class Driver:
 
     def _ingest(self, table: StreamTable) -> DatasetIngest:
         results = self._result_log(f"dataset-{table.spec.name}-{table.spec.created}")
-        tasks = TaskPublisher(self._spark, self._warehouse.location, (self._deployment.cloud().url,))
+        tasks = partial(publish_by_tasks, self._spark, self._warehouse.location, (self._deployment.cloud().url,))
         return DatasetIngest(
             self._spark, table, self._views, self._matcher, results, self.progress, self._lease.require, tasks
         )

@@ -16,17 +16,15 @@ if TYPE_CHECKING:
 
 __all__ = ["DriverMetrics"]
 
-_COUNTS = {
-    "rows": ("rows", "Records read"),
-    "refused": ("refused_rows", "Records that did not fit the schema and went to the quarantine"),
-    "removed": ("removed_rows", "Records whose time to be kept was over"),
-    "results": ("results", "Results published"),
-    "batches": ("batches", "Micro-batches and executions"),
-}
-_GAUGES = {
-    "lag": ("lag_messages", "Messages of the stream that are not read yet"),
-    "seconds": ("last_batch_seconds", "Time of the last batch, without Spark's before it"),
-}
+_FAMILIES = (
+    (CounterMetricFamily, "rows", "rows", "Records read"),
+    (CounterMetricFamily, "refused", "refused_rows", "Records that did not fit the schema and went to the quarantine"),
+    (CounterMetricFamily, "removed", "removed_rows", "Records whose time to be kept was over"),
+    (CounterMetricFamily, "results", "results", "Results published"),
+    (CounterMetricFamily, "batches", "batches", "Micro-batches and executions"),
+    (GaugeMetricFamily, "lag", "lag_messages", "Messages of the stream that are not read yet"),
+    (GaugeMetricFamily, "seconds", "last_batch_seconds", "Time of the last batch, without Spark's before it"),
+)
 
 
 class DriverMetrics(Collector):
@@ -38,16 +36,11 @@ class DriverMetrics(Collector):
     def collect(self) -> Iterable[Metric]:
         """The counters as they are now."""
         counts, labels = self._progress.snapshot(), ["producer"]
-        for field, (name, text) in _COUNTS.items():
-            counter = CounterMetricFamily(f"nearcast_cluster_{name}", text, labels=labels)
+        for family, field, name, text in _FAMILIES:
+            metric = family(f"nearcast_cluster_{name}", text, labels=labels)
             for producer, count in counts.items():
-                counter.add_metric([producer], getattr(count, field))
-            yield counter
-        for field, (name, text) in _GAUGES.items():
-            gauge = GaugeMetricFamily(f"nearcast_cluster_{name}", text, labels=labels)
-            for producer, count in counts.items():
-                gauge.add_metric([producer], getattr(count, field))
-            yield gauge
+                metric.add_metric([producer], getattr(count, field))
+            yield metric
         failed = GaugeMetricFamily("nearcast_cluster_failed", "Whether a producer has stopped", labels=labels)
         stages = CounterMetricFamily(
             "nearcast_cluster_stage_seconds", "Time of the stages of all batches", labels=["producer", "stage"]

@@ -36,8 +36,7 @@ from nearcast.cluster.channels.query_errors import QueryError
 from nearcast.cluster.channels.query_tree import parse_query
 from nearcast.cluster.channels.query_validation import validate_query
 from nearcast.cluster.channels.running_channel import RunningChannel
-from nearcast.cluster.channels.statement import levels_in, result_sql, subscription_table
-from nearcast.cluster.channels.validated_channel import ValidatedChannel
+from nearcast.cluster.channels.statement import ValidatedChannel, levels_in, result_sql, subscription_table
 from nearcast.cluster.datasets.schema import dataset_ddl, parse_ddl
 from nearcast.cluster.datasets.views import DatasetViews
 from nearcast.domain.channel import ChannelSpec, Parameter, check_values
@@ -95,7 +94,7 @@ class World:
         table, keys = subscription_table(channel, wanted.values()), list(wanted)
         self.spark.createDataFrame(table).createOrReplaceTempView("subs")
         views = {name: name for name in self.datasets} | {"reports": reports}
-        text = result_sql(channel, views.__getitem__, "subs", levels_in(channel, table))
+        text = result_sql(channel, views, "subs", levels_in(channel, table))
         rows = self.spark.sql(text).toArrow().to_pylist()
         found: dict[str, list[str]] = {key: [] for key in wanted}
         for row in sorted(rows, key=lambda row: row["position"] or 0):

@@ -14,9 +14,9 @@ from tests.cluster.channels.oracle_data import draw_schema
 from tests.cluster.channels.oracle_queries import draw_query
 from tests.cluster.channels.query_oracle import World, channel_of, compare
 
+from nearcast.cluster.channel_trials import explain_channel, try_channel
 from nearcast.cluster.channels.query_errors import QueryError
 from nearcast.cluster.channels.query_validation import validate_query
-from nearcast.cluster.channels.trial import explain_channel, try_channel
 from nearcast.cluster.channels.verification import verify_statement
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -166,4 +166,4 @@ def test_a_channel_is_tried_out_and_explained(world: World) -> None:
         if row["kind"] == "fire"
     ]
     assert rows == sorted(expected, key=lambda row: row["id"], reverse=True)
-    assert "Join" in explain_channel(world.spark, channel, world.datasets)
+    assert "Join" in explain_channel(world.spark, channel_of(query), world.datasets)

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearcast.cluster.channels.channel_shape import ChannelShape, SubscriptionBase, SubscriptionNames, shape_of
-from nearcast.cluster.channels.statement_template import Statement
-from nearcast.cluster.channels.validated_channel import ValidatedChannel
+from nearcast.cluster.channels.statement import Statement, ValidatedChannel, levels_in
 from nearcast.domain.channel import ChannelSpec, Parameter
 
 STATEMENT = Statement("SELECT 1", "nc__", "nc__k0", "", (("nc__cells0", "lat", "lon", "x"),))
@@ -106,7 +105,7 @@ def test_numbers_are_named_whether_they_lie_close_or_far_apart(tables: list[set[
 def test_levels_on_the_grid_are_those_of_the_rows() -> None:
     shape = ChannelShape(validated("a"))
     shape.change("a", {"k": {"x": 10}, "l": {"x": 65}, "m": {"x": 128}, "n": {"x": 129}}, ())
-    assert shape.levels(shape.state.delta) == {"x": frozenset({0, 1, 2})}
+    assert levels_in(shape.validated, shape.state.delta) == {"x": frozenset({0, 1, 2})}
 
 
 def test_continuous_channels_of_one_statement_have_one_shape_and_scheduled_ones_their_own() -> None:

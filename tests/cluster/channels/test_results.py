@@ -6,6 +6,7 @@ import json
 import random
 from collections import Counter
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,7 +17,7 @@ from tests.cluster.conftest import Store
 
 from nearcast.cluster.channels import results
 from nearcast.cluster.channels.channel_shape import MATCHES
-from nearcast.cluster.channels.result_tasks import TaskPublisher
+from nearcast.cluster.channels.result_tasks import publish_by_tasks
 from nearcast.cluster.channels.results import ResultLog, group_results, messages_by_channel
 from nearcast.cluster.datasets.warehouse import Warehouse
 from nearcast.cluster.nats_source.blocking_connection import BlockingConnection
@@ -145,7 +146,7 @@ def test_executors_publish_very_many_results(
         store.make_stream(subjects.channel_stream(name), subjects.channel_results(name, "*"))
     connection = BlockingConnection([store.url])
     log = ResultLog(Warehouse(str(tmp_path)), connection, "dataset-z-1", "$JS.API")
-    tasks = TaskPublisher(spark, str(tmp_path), (store.url,))
+    tasks = partial(publish_by_tasks, spark, str(tmp_path), (store.url,))
     monkeypatch.setattr(results, "_BY_TASKS", 50)
     monkeypatch.setattr(results, "_LARGEST", 30)  # some results have parts
     rows = [{"channel": names[n % 2], "key": f"k{n % 60}", "row": f'{{"n":{n}}}'} for n in range(300)]

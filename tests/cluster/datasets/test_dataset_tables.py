@@ -25,6 +25,7 @@ from nearcast.cluster.datasets.warehouse import Warehouse
 from nearcast.cluster.datasets.watermarks import Watermarks
 from nearcast.domain.dataset import DatasetSpec
 from nearcast.errors import InputError
+from nearcast.protocol.data_cluster import RecordFile
 
 pytestmark = pytest.mark.xdist_group("spark")
 DAY = 86_400_000_000
@@ -79,7 +80,7 @@ def test_a_query_that_began_before_merging_finds_its_files(spark: SparkSession, 
 def test_a_static_dataset_without_its_file_fails_its_readers_only(spark: SparkSession, tmp_path: Path) -> None:
     warehouse = Warehouse(str(tmp_path))
     spec = DatasetSpec("shelters", "name STRING", version=1)
-    load_static(warehouse, spec, pa.table({"name": ["s1"]}))
+    load_static(warehouse, spec, RecordFile("shelters", "shelters.csv", b"name\ns1\n"))
     assert [row.name for row in StaticTable(spark, spec, warehouse).frame().collect()] == ["s1"]
     (file,) = (tmp_path / "datasets/shelters/static").glob("*.parquet")
     file.unlink()
@@ -144,6 +145,24 @@ def test_a_large_keyed_dataset_is_a_cached_base_and_a_delta(
     monkeypatch.setattr(dataset_tables, "_VACUUM_SECONDS", 0.0)
     table.tidy(datetime.fromtimestamp(NOW / 1e6, UTC))
     assert latest(StreamTable(spark, PLACES, warehouse)) == expected
+
+
+def test_a_snapshot_of_the_keys_has_all_that_is_in_the_table(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warehouse = Warehouse(str(tmp_path))
+    table = StreamTable(spark, PLACES, warehouse)
+    put(table, 1, [("a", 1, NOW)])
+    monkeypatch.setattr(keyed_table, "_LARGEST_DELTA", 0)
+    write = table._writer.put
+
+    def written_at_once(batch: ValidatedBatch) -> None:
+        write(batch)
+        table.flush()
+
+    monkeypatch.setattr(table._writer, "put", written_at_once)
+    put(table, 2, [("b", 2, NOW)])
+    assert latest(StreamTable(spark, PLACES, warehouse)) == {"a": 1, "b": 2}
 
 
 def test_other_programs_read_a_table_while_it_is_written(spark: SparkSession, tmp_path: Path) -> None:

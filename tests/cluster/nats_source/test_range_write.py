@@ -63,10 +63,10 @@ def test_executors_write_the_table_that_the_driver_would_write(
             parts, last = found
             assert (len(parts), last) == (2, 9000)
             written = write_ranges(spark, table, reader.ranges, parts, last)
-            assert (written.rows, written.refused) == (5940, 3060)
+            assert (written.rows, written.refused_rows) == (5940, 3060)
             assert table.new_frame(written).count() == 5940
             assert written.arrived_us == arrived_us > 0, "ids of results are the same on both lanes"
-            table.keep_written(written, last)
+            table.keep(written)
         table.close()
         assert (table.position, table.notified) == (9000, 9000)
         states.append((content(tmp_path / lane / "datasets/places"), table.watermarks))

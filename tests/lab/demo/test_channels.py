@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from nearcast.cluster.channel_trials import try_channel
 from nearcast.cluster.channels.query_validation import validate_query
-from nearcast.cluster.channels.trial import try_channel
 from nearcast.cluster.channels.verification import verify_statement
 from nearcast.lab.demo.city import City
 from nearcast.lab.demo.data_cluster import CHANNELS, DATASETS, RADIUS_M

@@ -11,15 +11,12 @@ from collections.abc import Iterable
 
 from sqlglot import exp
 
-from nearcast.cluster.channels.query_tree import has_aggregate, own_nodes, source_alias, sources
+from nearcast.cluster.channels.query_policy import PolicyError
+from nearcast.cluster.channels.query_tree import has_aggregate, has_grouping_sets, own_nodes, source_alias, sources
 
-__all__ = ["BatchDependenceError", "check_batches"]
+__all__ = ["check_batches"]
 
 _SEQUENCE = "_sequence"
-
-
-class BatchDependenceError(ValueError):
-    """Why a query depends on batches."""
 
 
 def check_batches(tree: exp.Expr, new: str) -> None:
@@ -40,14 +37,14 @@ def _check_select(select: exp.Select, new: str) -> bool:
     """Check a SELECT that reads new records; returns whether its output has their `_sequence`, under that name."""
     holders = [(source, join) for source, join in sources(select) if _reads(source, new)]
     if not holders:
-        raise BatchDependenceError(
+        raise PolicyError(
             f"each SELECT of a UNION ALL in a continuous channel must read {new} in its FROM; "
             "else its rows would come again with every batch"
             if select.parent is not None and isinstance(select.parent, exp.SetOperation)
             else f"{new} is read in a condition only: the answer would depend on which records are in one batch"
         )
     if len(holders) > 1 or sum(1 for _ in select.find_all(exp.Table) if _.name.lower() == new) > 1:
-        raise BatchDependenceError(f"a continuous channel can read {new} once: only new records are seen")
+        raise PolicyError(f"a continuous channel can read {new} once: only new records are seen")
     (source, join) = holders[0]
     _check_join(select, source, join, new)
     keeps = _source_keeps_sequence(source, new)
@@ -70,7 +67,7 @@ def _check_select(select: exp.Select, new: str) -> bool:
         grouped: list[exp.Expr] = list(group.expressions) if group else []
         if group and group.args.get("all"):
             grouped = [node for node in projections if not has_aggregate(node)]
-        if not any(map(is_sequence, grouped)) or (group and _several_groupings(group)):
+        if not any(map(is_sequence, grouped)) or (group and has_grouping_sets(group)):
             raise _error("an aggregate", new)
     if select.args.get("distinct") and not any(map(is_sequence, projections)) and not _star(projections, alias):
         raise _error("DISTINCT", new)
@@ -97,11 +94,11 @@ def _check_join(select: exp.Select, source: exp.Expr, join: exp.Join | None, new
 def _source_keeps_sequence(source: exp.Expr, new: str) -> bool:
     if isinstance(source, exp.Table):
         if source.args.get("joins"):
-            raise BatchDependenceError(f"write the joins of {new} without parentheses in a continuous channel")
+            raise PolicyError(f"write the joins of {new} without parentheses in a continuous channel")
         return True
     inner = source.this
     if isinstance(source, exp.Subquery) and isinstance(inner, exp.Table):
-        raise BatchDependenceError(f"write the joins of {new} without parentheses in a continuous channel")
+        raise PolicyError(f"write the joins of {new} without parentheses in a continuous channel")
     if isinstance(inner, exp.SetOperation):
         check_batches(inner, new)
         return False
@@ -125,12 +122,6 @@ def _may_have_sequence(source: exp.Expr) -> bool:
     return isinstance(source, exp.Table) or _SEQUENCE in source.sql().lower() or bool(source.find(exp.Star))
 
 
-def _several_groupings(group: exp.Group) -> bool:
-    return any(group.args.get(name) for name in ("rollup", "cube", "grouping_sets")) or any(
-        isinstance(node, exp.GroupingSets | exp.Rollup | exp.Cube) for node in group.expressions
-    )
-
-
 def _star(projections: Iterable[exp.Expr], alias: str) -> bool:
     for node in projections:
         if isinstance(node, exp.Star) and not node.args.get("except_"):
@@ -140,8 +131,8 @@ def _star(projections: Iterable[exp.Expr], alias: str) -> bool:
     return False
 
 
-def _error(what: str, new: str) -> BatchDependenceError:
-    return BatchDependenceError(
+def _error(what: str, new: str) -> PolicyError:
+    return PolicyError(
         f"{what} in a continuous channel would depend on which records of {new} are in one batch; give the channel a "
         f"period, or group by the record ({new}._sequence)"
     )

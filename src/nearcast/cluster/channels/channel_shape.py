@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -18,12 +18,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from nearcast.cluster.channels.statement import in_buckets, levels_in, number_column, range_buckets, subscription_table
+from nearcast.cluster.channels.statement import in_buckets, number_column, subscription_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from nearcast.cluster.channels.validated_channel import ValidatedChannel
+    from nearcast.cluster.channels.statement import ValidatedChannel
 
 __all__ = ["MATCHES", "ChannelShape", "ShapeState", "SubscriptionBase", "SubscriptionNames", "shape_of"]
 
@@ -157,17 +157,9 @@ class ChannelShape:
         """Tables for `SubscriptionNames`."""
         return [self.named(state.base.rows), self.named(state.delta)]
 
-    def levels(self, *rows: pa.Table) -> dict[str, frozenset[int]]:
-        """The levels on the grid that rows use."""
-        return levels_in(self.validated, *rows)
-
     def spark_rows(self, rows: pa.Table, buckets: Mapping[str, pa.Table] = MappingProxyType({})) -> pa.Table:
         """Rows as the statement reads them; in one bucket, if no others are given."""
         return in_buckets(self.validated, rows.drop_columns(_NAMES), buckets)
-
-    def buckets(self, rows: pa.Table) -> dict[str, pa.Table]:
-        """The buckets for rows, by parameter."""
-        return range_buckets(self.validated, rows)
 
     def _rows(self, channel: str, rows: Mapping[str, Mapping[str, Any]]) -> pa.Table:
         numbers = [next(_subscription_numbers) for _ in rows]
@@ -195,7 +187,13 @@ class SubscriptionNames:
         more._tables = [*self._tables, *more._tables]
         return more
 
-    def matches(self, found: pa.Table, removed: frozenset[int]) -> pa.Table:
+    @classmethod
+    def of_channel(cls, channel: str, keys: Collection[str]) -> SubscriptionNames:
+        """The subscriptions of one channel, numbered by their places."""
+        columns = [range(len(keys)), [channel] * len(keys), list(keys)]
+        return cls([pa.table(columns, schema=pa.schema([("number", pa.int64()), *list(MATCHES)[:2]]))])
+
+    def matches(self, found: pa.Table, removed: frozenset[int] = frozenset()) -> pa.Table:
         """Rows (channel, key, row as JSON, position) from rows with numbers, without those of removed subscriptions."""
         numbers = np.asarray(found["number"].to_numpy())
         if removed:

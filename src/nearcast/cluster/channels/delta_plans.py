@@ -17,7 +17,7 @@ from nearcast.cluster.channels.channel_shape import ChannelShape
 from nearcast.cluster.channels.kept_plan import DeltaInput, DeltaPlan, KeptPlan
 from nearcast.cluster.channels.plan_output import PlanOutput, PlanRdd
 from nearcast.cluster.channels.reusable_plan import is_reusable
-from nearcast.cluster.channels.statement import NUMBERED
+from nearcast.cluster.channels.statement import NUMBERED, levels_in, result_sql
 from nearcast.cluster.spark_errors import error_line
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class DeltaPlans:
     def current(self, plan: KeptPlan, deltas: Deltas) -> DeltaPlan:
         """The plan of the deltas with their present rows; made again for a shape or a level that it does not know."""
         delta = plan.delta
-        if delta is None or not all(delta.covers(shape, shape.levels(rows)) for shape, rows in deltas.items()):
+        if delta is None or not all(delta.covers(shape, rows) for shape, rows in deltas.items()):
             delta = self._make(plan, deltas)
         for shape, delta_input in delta.inputs.items():
             delta_input.put(deltas.get(shape))
@@ -80,8 +80,8 @@ class DeltaPlans:
                     self._inputs[shape] = DeltaInput(evaluation, shape, deltas[shape], next(self._numbers))
                 delta_input = self._inputs[shape]
                 of = [plan.bases[shape][0].rows, delta_input.rows, *([] if rows is None else [rows])]
-                levels = made.levels[shape] = shape.levels(*of)
-                queries[shape] = evaluation.sql(shape, views, delta_input.view, levels)
+                levels = made.levels[shape] = levels_in(shape.validated, *of)
+                queries[shape] = result_sql(shape.validated, views, delta_input.view, levels)
             frame, reusable = plan_union(evaluation, queries)
         parts = [
             *(plan.output.parts if plan.output else ()),
@@ -98,7 +98,7 @@ class DeltaPlans:
     def _replanned_sql(self, number: int, shape: ChannelShape, rows: pa.Table, views: Mapping[str, str]) -> str:
         frame = self._evaluation.spark.createDataFrame(shape.spark_rows(rows))
         view = self._evaluation.view(f"replanned delta {number}", frame)
-        return self._evaluation.sql(shape, views, view, shape.levels(rows))
+        return result_sql(shape.validated, views, view, levels_in(shape.validated, rows))
 
 
 def plan_union(

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from sqlglot import exp
 
 from nearcast.cluster.channels import grid
-from nearcast.cluster.channels.query_tree import has_aggregate, own_nodes
+from nearcast.cluster.channels.query_tree import conjuncts, has_aggregate, joins_subscriptions, own_nodes
 
 __all__ = ["split_disjunction"]
 
@@ -29,12 +29,12 @@ def split_disjunction(tree: exp.Expr) -> exp.Expr | None:
         return None
     if any(isinstance(node, exp.Window) for node in own_nodes(tree)):
         return None
-    conditions = list(_conjuncts(where.this))
+    conditions = conjuncts(where.this)
     if any(map(_joins, conditions)):
         return None
     for condition in conditions:
         parts = list(_disjuncts(condition))
-        if 1 < len(parts) <= _MOST_PARTS and all(any(map(_joins, _conjuncts(part))) for part in parts):
+        if 1 < len(parts) <= _MOST_PARTS and all(any(map(_joins, conjuncts(part))) for part in parts):
             rest = [other for other in conditions if other is not condition]
             return _union(tree, rest, parts)
     return None
@@ -53,30 +53,10 @@ def _union(select: exp.Select, rest: list[exp.Expr], parts: list[exp.Expr]) -> e
 
 def _joins(condition: exp.Expr) -> bool:
     """Whether subscriptions are joined by an equality: of a parameter and a column, or of grid cells."""
-    if isinstance(condition, exp.EQ):
-        sides = (condition.this, condition.expression)
-        return any(_of_parameters(a) and _of_columns(b) for a, b in (sides, sides[::-1]))
     if isinstance(condition, exp.LT | exp.LTE | exp.GT | exp.GTE):
         calls = condition.find_all(exp.Anonymous)
         return any(call.name.lower() == grid.FUNCTION and call.find(exp.Placeholder) is not None for call in calls)
-    return False
-
-
-def _of_parameters(node: exp.Expr) -> bool:
-    return node.find(exp.Placeholder) is not None and node.find(exp.Column, exp.Query) is None
-
-
-def _of_columns(node: exp.Expr) -> bool:
-    return node.find(exp.Column) is not None and node.find(exp.Placeholder, exp.Query) is None
-
-
-def _conjuncts(node: exp.Expr) -> Iterator[exp.Expr]:
-    node = node.unnest()
-    if isinstance(node, exp.And):
-        yield from _conjuncts(node.this)
-        yield from _conjuncts(node.expression)
-    else:
-        yield node
+    return joins_subscriptions(condition)
 
 
 def _disjuncts(node: exp.Expr) -> Iterator[exp.Expr]:

@@ -14,6 +14,7 @@ from nearcast.cluster.channels.evaluation import EvaluationError
 from nearcast.cluster.channels.fault_isolation import EvaluationFailure, isolate
 from nearcast.cluster.channels.faults import ChannelFault
 from nearcast.cluster.channels.statement import levels_in, result_sql, subscription_table
+from nearcast.cluster.channels.time_limit import TimeLimitError
 from nearcast.cluster.spark_errors import error_line
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class FailingChannels:
             if broken:  # not the channel's fault: it is evaluated again with the next batch
                 fault = f"dataset {broken} cannot be read: {reason}"
                 self._faults.add(ChannelFault(channel.name, fault, off=False))
-            elif isinstance(error, EvaluationError):
+            elif isinstance(error, EvaluationError | TimeLimitError):
                 self._switch_off(channel, reason)
             else:
                 return self._isolate(channel, rows, view_of, new)
@@ -77,11 +78,8 @@ class FailingChannels:
         """The results of some subscriptions of a channel, by a plan of their own."""
         table, validated = subscription_table(channel.validated, rows.values()), channel.validated
         view = self._evaluation.view(f"alone {channel.number}", self._spark.createDataFrame(table))
-        found = self._evaluation.run([result_sql(validated, view_of.__getitem__, view, levels_in(validated, table))])
-        numbers, keys = pa.array(range(len(rows)), pa.int64()), pa.array(list(rows), pa.string())
-        channels = pa.array([channel.name] * len(rows), pa.string())
-        named = pa.table([numbers, channels, keys], names=["number", "channel", "key"])
-        return SubscriptionNames([named]).matches(found, frozenset())
+        found = self._evaluation.run([result_sql(validated, view_of, view, levels_in(validated, table))])
+        return SubscriptionNames.of_channel(channel.name, rows).matches(found)
 
     def _isolate(
         self,

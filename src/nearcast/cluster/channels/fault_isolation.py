@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 __all__ = ["EvaluationFailure", "Isolation", "isolate"]
 
@@ -49,6 +49,10 @@ def isolate(
     may_go_on: Callable[[], bool],
 ) -> Isolation[T]:
     """Evaluate these subscriptions (by key) against these records (by position) without those that are at fault."""
+
+    def fails(some_keys: Sequence[str], some_rows: Sequence[int]) -> bool:
+        return isinstance(evaluate(some_keys, some_rows), EvaluationFailure)
+
     found: Isolation[T] = Isolation()
     keys, rows = list(keys), list(rows)
     in_company = 0
@@ -60,8 +64,8 @@ def isolate(
         if not may_go_on():
             found.given_up = outcome.reason
             return found
-        key = _first_failing(keys, partial(_fails, evaluate, rows))
-        row = _first_failing(rows, partial(_fails_with, evaluate, key))
+        key = _first_failing(keys, lambda some: fails(some, rows))
+        row = _first_failing(rows, partial(fails, [key]))
         alone = evaluate([key], [row])
         if not isinstance(alone, EvaluationFailure):
             in_company += 1
@@ -71,9 +75,9 @@ def isolate(
             continue  # or it failed for a moment only
         other_rows = [other for other in _sample(rows) if other != row]
         other_keys = [other for other in _sample(keys) if other != key]
-        key_fails = sum(isinstance(evaluate([key], [other]), EvaluationFailure) for other in other_rows)
-        row_fails = sum(isinstance(evaluate([other], [row]), EvaluationFailure) for other in other_keys)
-        if not isinstance(evaluate([key], [row]), EvaluationFailure):
+        key_fails = sum(fails([key], [other]) for other in other_rows)
+        row_fails = sum(fails([other], [row]) for other in other_keys)
+        if not fails([key], [row]):
             continue  # it does not fail any more
         if not other_rows and not other_keys:
             found.undecided[key] = alone.reason
@@ -85,14 +89,6 @@ def isolate(
             found.subscriptions[key] = alone.reason
             keys.remove(key)
     return found
-
-
-def _fails(evaluate: Callable[..., Any], rows: Sequence[int], keys: Sequence[str]) -> bool:
-    return isinstance(evaluate(keys, rows), EvaluationFailure)
-
-
-def _fails_with(evaluate: Callable[..., Any], key: str, rows: Sequence[int]) -> bool:
-    return isinstance(evaluate([key], rows), EvaluationFailure)
 
 
 def _first_failing(items: list[T], fails: Callable[[list[T]], bool]) -> T:

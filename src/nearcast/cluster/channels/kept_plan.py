@@ -11,7 +11,7 @@ import pyarrow as pa
 from nearcast.cluster.channels.channel_shape import ChannelShape, ShapeState, SubscriptionBase, SubscriptionNames
 from nearcast.cluster.channels.plan_output import PlanOutput
 from nearcast.cluster.channels.reusable_plan import PlanInput
-from nearcast.cluster.channels.statement import subscription_ddl
+from nearcast.cluster.channels.statement import levels_in, subscription_ddl
 from nearcast.cluster.datasets.schema import parse_ddl
 
 if TYPE_CHECKING:
@@ -28,8 +28,7 @@ class DeltaInput:
     """The delta of one shape in Spark. view: its name there. rows: what it has now."""
 
     def __init__(self, evaluation: Evaluation, shape: ChannelShape, rows: pa.Table, number: int) -> None:
-        statement, parameters = shape.validated.statement, shape.validated.spec.parameters
-        schema = parse_ddl(subscription_ddl(statement, parameters), "subscriptions")
+        schema = parse_ddl(subscription_ddl(shape.validated), "subscriptions")
         self._shape, self.rows = shape, rows
         self._input = PlanInput(evaluation.spark, schema, shape.spark_rows(rows))
         self.view = evaluation.view(f"delta {number}", self._input.single.hint("shuffle_hash"))
@@ -55,8 +54,8 @@ class DeltaPlan:
     names: SubscriptionNames = field(default_factory=lambda: SubscriptionNames(()))
     named: Sequence[pa.Table] = ()
 
-    def covers(self, shape: ChannelShape, levels: Mapping[str, frozenset[int]]) -> bool:
-        known = self.levels.get(shape)
+    def covers(self, shape: ChannelShape, rows: pa.Table) -> bool:
+        known, levels = self.levels.get(shape), levels_in(shape.validated, rows)
         return known is not None and all(found <= known[name] for name, found in levels.items())
 
 
@@ -78,10 +77,6 @@ class KeptPlan:
     names: SubscriptionNames
     many: bool
     delta: DeltaPlan | None = None
-
-    @property
-    def shapes(self) -> list[ChannelShape]:
-        return list(self.bases)
 
     def valid(self, states: States, versions: Mapping[ChannelShape, object]) -> bool:
         return all(

@@ -17,7 +17,7 @@ from nearcast.cluster.channels.delta_plans import DeltaPlans, plan_union
 from nearcast.cluster.channels.kept_plan import KeptPlan, States
 from nearcast.cluster.channels.plan_output import PlanOutput, PlanRdd
 from nearcast.cluster.channels.reusable_plan import PlanInput
-from nearcast.cluster.channels.statement import NUMBERED
+from nearcast.cluster.channels.statement import NUMBERED, levels_in, result_sql
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -143,9 +143,8 @@ class KeptPlans:
                 if base.frame is None:  # all its rows are in the delta
                     kept[shape] = base, version
                     continue
-                levels = shape.levels(base.rows)
-                query = evaluation.sql(shape, views, f"{base.view}_broadcast", levels, base.bounds)
-                queries[shape] = query
+                levels, view = levels_in(shape.validated, base.rows), f"{base.view}_broadcast"
+                queries[shape] = result_sql(shape.validated, views, view, levels, base.bounds)
             union, reusable = plan_union(evaluation, queries)
             kept |= {shape: bases[shape] for shape in reusable}
         names = SubscriptionNames(shape.named(base.rows) for shape, (base, _) in kept.items())

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from sqlglot import exp
 
-from nearcast.cluster.channels.query_tree import source_alias, sources
+from nearcast.cluster.channels.query_tree import conjuncts, source_alias, sources
 
 __all__ = ["key_lookups"]
 
@@ -65,7 +65,6 @@ def _equalities(join: exp.Join) -> list[tuple[exp.Column, exp.Column]]:
     condition = join.args.get("on")
     if condition is None:
         return []
-    parts = condition.flatten() if isinstance(condition, exp.And) else [condition]
-    pairs = [(part.unnest().this, part.unnest().expression) for part in parts if isinstance(part.unnest(), exp.EQ)]
+    pairs = [(part.this, part.expression) for part in conjuncts(condition) if isinstance(part, exp.EQ)]
     pairs = [pair for pair in pairs if all(isinstance(side, exp.Column) for side in pair)]
     return pairs + [(right, left) for left, right in pairs]

@@ -12,18 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from nearcast.cluster.channels.time_limit import TimeLimitError
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-__all__ = ["PlanOutput", "PlanRdd", "PlanTimeoutError"]
+__all__ = ["PlanOutput", "PlanRdd"]
 
 # Rows in an Arrow batch, where few or many are expected. One batch is the answer of a call: Py4J reads 10 kB of it in
 # a millisecond; more batches come through a socket, which needs a connection.
 _FEW, _MANY = 400, 10_000
-
-
-class PlanTimeoutError(Exception):
-    """An evaluation took too long and was cancelled."""
 
 
 class PlanRdd:
@@ -61,7 +59,7 @@ class PlanOutput:
         self._rdd = union.coalesce(1) if self._one_task else union
 
     def rows(self, limit: float) -> pa.Table:
-        """Compute them, when it is prepared. PlanTimeoutError after a limit of seconds."""
+        """Compute them, when it is prepared. TimeLimitError after a limit of seconds."""
         from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
         job = self._rdd.collectAsync()
@@ -71,7 +69,7 @@ class PlanOutput:
             if str(error.java_exception.getClass().getSimpleName()) != "TimeoutException":
                 raise
             job.cancel(True)
-            raise PlanTimeoutError from error
+            raise TimeLimitError(limit) from error
         batches = [pa.ipc.read_record_batch(pa.py_buffer(some), self._schema) for some in self._bytes(found)]
         return pa.Table.from_batches(batches, self._schema)
 

@@ -3,48 +3,62 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
+from nearcast.cluster.channels.query_policy import PolicyError
+from nearcast.cluster.channels.query_tree import parse_query
 from nearcast.cluster.spark_errors import error_line
 from nearcast.errors import InputError
 
 if TYPE_CHECKING:
-    from sqlglot import exp
+    from nearcast.domain.channel import ChannelSpec
 
-__all__ = ["QueryError", "node_offset", "raise_located"]
+__all__ = ["QueryError", "check_syntax", "line_and_column", "located", "spark_refusal"]
 
 
 class QueryError(InputError):
     """A query that cannot be that of a channel. offset: of the error in the text, if known."""
 
-    def __init__(self, channel: str, text: str, offset: int | None, reason: str) -> None:
+    def __init__(self, channel: ChannelSpec, reason: str, offset: int | None = None) -> None:
         self.offset = offset
         if offset is None:
-            super().__init__(f"channel {channel}: {reason}")
+            super().__init__(f"channel {channel.name}: {reason}")
             return
-        line = text.count("\n", 0, offset) + 1
-        column = offset - (text.rfind("\n", 0, offset) + 1) + 1
+        text = channel.query.strip()
+        line, column = line_and_column(text, offset)
         shown = (text.splitlines() or [""])[line - 1]
         super().__init__(
-            f"channel {channel}: line {line}, column {column}: {reason}\n  {shown}\n  {' ' * (column - 1)}^"
+            f"channel {channel.name}: line {line}, column {column}: {reason}\n  {shown}\n  {' ' * (column - 1)}^"
         )
 
 
-def node_offset(node: exp.Expr | None) -> int | None:
-    """Where a node is in the text, if sqlglot noted it."""
-    if node is None:
-        return None
-    starts = [inner.meta["start"] for inner in node.walk() if "start" in inner.meta]
-    return min(starts, default=None)
+def line_and_column(text: str, offset: int) -> tuple[int, int]:
+    """Where an offset is in a text, counted from 1."""
+    return text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset)
 
 
-def raise_located(channel: str, text: str, error: Any) -> NoReturn:
-    """Raise what Spark says of a query as a QueryError that shows the place."""
+@contextmanager
+def located(channel: ChannelSpec) -> Iterator[None]:
+    """Raise what is wrong with a channel's query as a QueryError that shows the place."""
+    try:
+        yield
+    except PolicyError as error:
+        raise QueryError(channel, str(error), error.offset) from None
+
+
+def check_syntax(channel: ChannelSpec) -> None:
+    """QueryError for what cannot be parsed or is not allowed: at once, before Spark is started to judge the rest."""
+    with located(channel):
+        parse_query(channel.query)
+
+
+def spark_refusal(text: str, error: Any) -> PolicyError:
+    """What Spark says of a query, and where."""
     message = re.sub(r"; line \d+ pos \d+\s*;?$", "", error_line(error)).rstrip(";. ")
     offset = _place(str(error), error)
-    if offset is not None:
-        offset = min(max(offset, 0), max(len(text) - 1, 0))
-    raise QueryError(channel, text, offset, message) from None
+    return PolicyError(message, offset=None if offset is None else min(max(offset, 0), max(len(text) - 1, 0)))
 
 
 def _place(text: str, error: Any) -> int | None:

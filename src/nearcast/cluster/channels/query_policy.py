@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-__all__ = ["PolicyError", "check_length", "check_policy"]
+__all__ = ["NotUnderstoodError", "PolicyError", "check_length", "check_policy"]
 
 _MOST_CHARACTERS = 20_000
 _MOST_NODES = 3_000
@@ -97,11 +97,16 @@ _NO_STATEMENTS = (
 
 
 class PolicyError(ValueError):
-    """A part of a query that is not allowed. node: that part."""
+    """Why a query is refused. offset: of the part that is not allowed (node) in the text, if it is known."""
 
-    def __init__(self, reason: str, node: exp.Expr | None = None) -> None:
+    def __init__(self, reason: str, node: exp.Expr | None = None, offset: int | None = None) -> None:
         super().__init__(reason)
-        self.node = node
+        starts = (part.meta["start"] for part in node.walk() if "start" in part.meta) if node is not None else ()
+        self.offset = min(starts, default=offset)
+
+
+class NotUnderstoodError(PolicyError):
+    """A query that sqlglot cannot parse."""
 
 
 def check_length(text: str) -> None:

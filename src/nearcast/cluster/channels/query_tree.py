@@ -9,16 +9,20 @@ from typing import Any
 
 from sqlglot import TokenType, exp
 from sqlglot.dialects import Spark
-from sqlglot.errors import SqlglotError
+from sqlglot.errors import ParseError, SqlglotError
 from sqlglot.optimizer.scope import walk_in_scope
 
-from nearcast.cluster.channels.bounded_parser import parse_statements
-from nearcast.cluster.channels.query_policy import PolicyError, check_length, check_policy
+from nearcast.cluster.channels.query_policy import NotUnderstoodError, PolicyError, check_length, check_policy
 from nearcast.cluster.channels.text_patterns import check_patterns
 from nearcast.cluster.channels.value_bounds import check_bounds
+from nearcast.cluster.spark_errors import error_line
 
-__all__ = ["QueryTree", "has_aggregate", "own_nodes", "parse_query", "source_alias", "sources", "to_sql"]
+__all__ = [
+    "QueryTree", "conjuncts", "has_aggregate", "has_grouping_sets", "joins_subscriptions", "own_nodes", "parse_query",
+    "source_alias", "sources", "to_sql",
+]  # fmt: skip
 
+_STEPS_OF_A_TOKEN, _STEPS_AT_LEAST = 20, 5_000  # usual queries take 1 to 1.3 of a token
 # Texts that Spark takes for a moment when it parses them.
 _MOMENTS = {"now", "today", "tomorrow", "yesterday", "epoch"}
 # Functions that are evaluated when a plan is made: such a plan cannot be reused.
@@ -49,19 +53,42 @@ class QueryTree:
     timeless: bool
 
 
+class _BoundedParser(Spark.Parser):  # type: ignore[misc]  # it has no type
+    """sqlglot's parser with a limit on its steps. PolicyError when it reads tokens again and again.
+
+    It goes back to try another reading, and does so within what it tries: of `int(int(int(1)))` each further level
+    takes two or three times as long. Twenty of them, some hundred characters, would not end, in the driver.
+    """
+
+    steps_left = 0
+
+    def _advance(self, times: int = 1) -> None:
+        self.steps_left -= 1
+        if self.steps_left < 0:
+            raise PolicyError("the query is too complex to be read; nest its expressions less deeply")
+        super()._advance(times)
+
+
 def parse_query(text: str) -> QueryTree:
-    """Parse and check a query. SqlglotError when it cannot be parsed, PolicyError when a part of it is not allowed."""
+    """Parse and check a query. NotUnderstoodError when it cannot be parsed, PolicyError when a part is not allowed."""
+    text = text.strip().rstrip(";").rstrip()
     try:
-        return _parse(text.strip().rstrip(";").rstrip())
+        return _parse(text)
     except RecursionError:  # Spark's parser would end its own stack over it
         raise PolicyError("the query is nested too deeply") from None
+    except SqlglotError as error:
+        found = error.errors[0] if isinstance(error, ParseError) and error.errors else {}
+        reason = found.get("description") or error_line(error)
+        raise NotUnderstoodError(f"the query is not understood: {reason}", offset=_offset(text, found)) from None
 
 
 def _parse(text: str) -> QueryTree:
     check_length(text)
     dialect = Spark()
     tokens = dialect.tokenize(text)
-    statements = parse_statements(dialect, tokens, text)
+    parser = _BoundedParser(dialect=dialect)
+    parser.steps_left = _STEPS_AT_LEAST + _STEPS_OF_A_TOKEN * len(tokens)
+    statements = [tree for tree in parser.parse(tokens, text) if tree is not None]
     if len(statements) != 1:
         raise PolicyError("one SELECT is needed")
     tree: Any = statements[0]
@@ -123,6 +150,44 @@ def sources(select: exp.Select) -> list[tuple[exp.Expr, exp.Join | None]]:
 def source_alias(source: exp.Expr) -> str:
     """The name by which a relation is known in its SELECT, in lower case."""
     return str(source.alias_or_name).lower()
+
+
+def conjuncts(node: exp.Expr) -> list[exp.Expr]:
+    """The conditions that AND joins."""
+    node = node.unnest()
+    return [*conjuncts(node.this), *conjuncts(node.expression)] if isinstance(node, exp.And) else [node]
+
+
+def joins_subscriptions(condition: exp.Expr) -> bool:
+    """Whether it is an equality of parameters and columns, or of grid cells: by it, subscriptions are joined."""
+    if not isinstance(condition, exp.EQ):
+        return False
+    sides = (condition.this, condition.expression)
+    return any(_of_parameters(a) and _of_columns(b) for a, b in (sides, sides[::-1]))
+
+
+def _of_parameters(node: exp.Expr) -> bool:
+    return node.find(exp.Placeholder) is not None and node.find(exp.Column, exp.Query) is None
+
+
+def _of_columns(node: exp.Expr) -> bool:
+    return node.find(exp.Column) is not None and node.find(exp.Placeholder, exp.Query) is None
+
+
+def has_grouping_sets(group: exp.Group) -> bool:
+    """Whether a GROUP BY groups in more than one way."""
+    return any(group.args.get(name) for name in ("rollup", "cube", "grouping_sets", "totals")) or any(
+        isinstance(node, exp.GroupingSets | exp.Rollup | exp.Cube) for node in group.expressions
+    )
+
+
+def _offset(text: str, found: dict[str, Any]) -> int | None:
+    """Of the token that sqlglot stumbled over; it notes the line, and the column where that token ends."""
+    line, column, token = found.get("line"), found.get("col"), found.get("highlight")
+    if not isinstance(line, int) or not isinstance(column, int) or not isinstance(token, str):
+        return None
+    begun = sum(len(one) for one in text.splitlines(keepends=True)[: line - 1])
+    return min(max(begun + column - len(token), 0), max(len(text) - 1, 0))
 
 
 def _moment(text: str) -> bool:

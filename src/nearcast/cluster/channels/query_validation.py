@@ -8,21 +8,25 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sqlglot import exp
-from sqlglot.errors import ParseError, SqlglotError
 
 from nearcast.cluster.channels import grid
-from nearcast.cluster.channels.batch_dependence import BatchDependenceError, check_batches
+from nearcast.cluster.channels.batch_dependence import check_batches
 from nearcast.cluster.channels.disjunctions import split_disjunction
 from nearcast.cluster.channels.key_lookups import key_lookups
-from nearcast.cluster.channels.query_errors import QueryError, node_offset, raise_located
-from nearcast.cluster.channels.query_policy import PolicyError
+from nearcast.cluster.channels.query_errors import located, spark_refusal
+from nearcast.cluster.channels.query_policy import NotUnderstoodError, PolicyError
 from nearcast.cluster.channels.query_tree import QueryTree, parse_query, to_sql
 from nearcast.cluster.channels.rewrite import Rewriter, UnsupportedError
-from nearcast.cluster.channels.statement import result_sql, subscription_ddl
-from nearcast.cluster.channels.statement_template import Statement, free_prefix
+from nearcast.cluster.channels.statement import (
+    Statement,
+    ValidatedChannel,
+    empty_view,
+    free_prefix,
+    result_sql,
+    subscription_ddl,
+)
 from nearcast.cluster.channels.text_patterns import like_parameters
-from nearcast.cluster.channels.validated_channel import ValidatedChannel
-from nearcast.cluster.datasets.schema import dataset_ddl, parse_ddl
+from nearcast.cluster.datasets.schema import dataset_ddl
 from nearcast.cluster.spark_errors import error_line
 from nearcast.domain.channel import ChannelSpec, check_channel
 from nearcast.domain.dataset import DatasetSpec
@@ -43,7 +47,7 @@ def first_stream(query: str, datasets: Mapping[str, DatasetSpec]) -> str:
     """The first stream dataset that a query reads; empty when there is none, or when it cannot be parsed."""
     try:
         named = parse_query(query).datasets
-    except (PolicyError, SqlglotError):
+    except PolicyError:
         return ""
     return next((name for name in named if name in datasets and not datasets[name].static), "")
 
@@ -51,29 +55,27 @@ def first_stream(query: str, datasets: Mapping[str, DatasetSpec]) -> str:
 def validate_query(spark: SparkSession, channel: ChannelSpec, datasets: Mapping[str, DatasetSpec]) -> ValidatedChannel:
     """Validate a channel; QueryError or InputError says what is wrong and where."""
     check_channel(channel)
-    session = spark.newSession()
-    query = _parsed(session, channel)
+    with located(channel):
+        return _validated(spark.newSession(), channel, datasets)
+
+
+def _validated(session: SparkSession, channel: ChannelSpec, datasets: Mapping[str, DatasetSpec]) -> ValidatedChannel:
+    query = _parsed(session, channel.query)
     _check_parameters(channel, query)
-    _check_datasets(channel, query, datasets)
+    _check_datasets(query, datasets)
     session.sql(grid.DISTANCE)
     for name in query.datasets:
-        _empty_view(session, name, dataset_ddl(datasets[name]))
+        empty_view(session, name, dataset_ddl(datasets[name]))
     types = {parameter.name: parameter.type for parameter in channel.parameters}
-    analysed = _analysed(session, channel, query, types)
-    _check_casts(channel, query, analysed, types)
+    analysed = _analysed(session, query, types)
+    _check_casts(query, analysed, types)
     _check_new(channel, query, datasets)
-    _check_faithful(session, channel, query, types, analysed)
-    tree, columns = _named_columns(channel, query, analysed.columns)
+    _check_faithful(session, query, types, analysed)
+    tree, columns = _named_columns(query, analysed.columns)
     prefix = free_prefix(" ".join([query.text, *(datasets[name].schema for name in query.datasets)]))
     known = {name: [field.lower() for field in session.table(name).columns] for name in query.datasets}
     rewriter = Rewriter(prefix, known, types, partial(_output_columns, session, types))
-    try:
-        statement = _split(rewriter, tree) or rewriter.statement(tree)
-    except UnsupportedError as error:
-        raise QueryError(
-            channel.name, query.text, None, f"cannot be answered for all subscriptions at once: {error}"
-        ) from None
-    _empty_view(session, f"{prefix}subscriptions", subscription_ddl(statement, channel.parameters))
+    statement = _split(rewriter, tree) or rewriter.statement(tree)
     likes, lookups = like_parameters(query.tree), _lookups(session, channel, query, datasets)
     validated = ValidatedChannel(channel, statement, query.datasets, columns, query.timeless, likes, lookups)
     _check_plan(session, validated)
@@ -103,22 +105,19 @@ def _split(rewriter: Rewriter, tree: exp.Expr) -> Statement | None:
         return None
 
 
-def _parsed(session: SparkSession, channel: ChannelSpec) -> QueryTree:
+def _parsed(session: SparkSession, query: str) -> QueryTree:
     """The tree. What is not SQL is explained by Spark's parser, which evaluates nothing."""
     from pyspark.errors import ParseException
 
-    text = channel.query.strip().rstrip(";").rstrip()
     try:
-        return parse_query(text)
-    except PolicyError as error:
-        raise QueryError(channel.name, text, node_offset(error.node), str(error)) from None
-    except SqlglotError as error:
+        return parse_query(query)
+    except NotUnderstoodError:
+        text = query.strip().rstrip(";").rstrip()
         try:
             session._jsparkSession.sessionState().sqlParser().parsePlan(text)
-        except ParseException as spark_error:
-            raise_located(channel.name, text, spark_error)
-        reason = error.errors[0]["description"] if isinstance(error, ParseError) and error.errors else str(error)
-        raise QueryError(channel.name, text, None, f"the query is not understood: {reason}") from None
+        except ParseException as error:
+            raise spark_refusal(text, error) from None
+        raise
 
 
 def _check_parameters(channel: ChannelSpec, query: QueryTree) -> None:
@@ -126,22 +125,19 @@ def _check_parameters(channel: ChannelSpec, query: QueryTree) -> None:
     for name, offset in query.parameters.items():
         if name not in declared:
             have = ", ".join(declared) or "none"
-            raise QueryError(channel.name, query.text, offset, f"parameter :{name} is not declared; declared: {have}")
+            raise PolicyError(f"parameter :{name} is not declared; declared: {have}", offset=offset)
     for name in declared:
         if name not in query.parameters:
-            raise QueryError(
-                channel.name, query.text, None, f"parameter {name!r} is declared, but the query has no :{name}"
-            )
+            raise PolicyError(f"parameter {name!r} is declared, but the query has no :{name}")
 
 
-def _check_datasets(channel: ChannelSpec, query: QueryTree, datasets: Mapping[str, DatasetSpec]) -> None:
+def _check_datasets(query: QueryTree, datasets: Mapping[str, DatasetSpec]) -> None:
     for table in query.tree.find_all(exp.Table):
         if table.name.lower() not in datasets:
             have = ", ".join(sorted(datasets)) or "none"
-            reason = f"there is no dataset {table.name.lower()!r}; there are: {have}"
-            raise QueryError(channel.name, query.text, node_offset(table.this), reason)
+            raise PolicyError(f"there is no dataset {table.name.lower()!r}; there are: {have}", table.this)
     if not query.datasets:
-        raise QueryError(channel.name, query.text, None, "the query reads no dataset")
+        raise PolicyError("the query reads no dataset")
 
 
 def sample_arguments(types: Mapping[str, str]) -> dict[str, Any]:
@@ -155,7 +151,7 @@ def _sample_text(name: str) -> str:
     return f"sample of {name}"
 
 
-def _analysed(session: SparkSession, channel: ChannelSpec, query: QueryTree, types: Mapping[str, str]) -> DataFrame:
+def _analysed(session: SparkSession, query: QueryTree, types: Mapping[str, str]) -> DataFrame:
     """Let Spark resolve names and types."""
     from pyspark.errors import PySparkException
 
@@ -163,10 +159,10 @@ def _analysed(session: SparkSession, channel: ChannelSpec, query: QueryTree, typ
         frame = session.sql(query.text, args=sample_arguments(types))
         columns = frame.columns
     except PySparkException as error:
-        raise_located(channel.name, query.text, error)
+        raise spark_refusal(query.text, error) from None
     for n, column in enumerate(columns):
         if column.lower() in [other.lower() for other in columns[:n]]:
-            raise QueryError(channel.name, query.text, None, f"two columns are named {column!r}; rename one with AS")
+            raise PolicyError(f"two columns are named {column!r}; rename one with AS")
     return frame
 
 
@@ -180,9 +176,7 @@ def _output_columns(session: SparkSession, types: Mapping[str, str], tree: exp.E
         return None
 
 
-def _check_faithful(
-    session: SparkSession, channel: ChannelSpec, query: QueryTree, types: Mapping[str, str], analysed: DataFrame
-) -> None:
+def _check_faithful(session: SparkSession, query: QueryTree, types: Mapping[str, str], analysed: DataFrame) -> None:
     """Spark must read the tree's text as it reads the user's: the two have the same plan."""
     from pyspark.errors import PySparkException
 
@@ -197,9 +191,9 @@ def _check_faithful(
             else:  # the optimizer puts the time into the plan
                 same = same or plans[0].analyzed().sameResult(plans[1].analyzed())
     except PySparkException as error:
-        raise QueryError(channel.name, query.text, None, f"{error_line(error)} (read as: {again})") from None
+        raise PolicyError(f"{error_line(error)} (read as: {again})") from None
     if not same:
-        raise QueryError(channel.name, query.text, None, f"the query is not understood; it would be read as: {again}")
+        raise PolicyError(f"the query is not understood; it would be read as: {again}")
 
 
 def _without_cross(tree: exp.Expr) -> exp.Expr:
@@ -211,40 +205,33 @@ def _without_cross(tree: exp.Expr) -> exp.Expr:
     return tree
 
 
-def _check_casts(channel: ChannelSpec, query: QueryTree, analysed: DataFrame, types: Mapping[str, str]) -> None:
+def _check_casts(query: QueryTree, analysed: DataFrame, types: Mapping[str, str]) -> None:
     """Spark would cast a text that is compared with a number, and fail at run time for a text that is no number."""
     plan = analysed._jdf.queryExecution().analyzed().toString()
     for name, kind in types.items():
         found = re.search(rf"cast\({_sample_text(name)} as (\w+)\)", plan)
         if kind == "string" and found and found[1] != "string":
-            offset = query.parameters[name]
-            raise QueryError(channel.name, query.text, offset, f":{name} is string but is used as {found[1]}")
+            raise PolicyError(f":{name} is string but is used as {found[1]}", offset=query.parameters[name])
 
 
 def _check_new(channel: ChannelSpec, query: QueryTree, datasets: Mapping[str, DatasetSpec]) -> None:
     if channel.new and (channel.new not in query.datasets or datasets[channel.new].static):
         streams = ", ".join(name for name in query.datasets if not datasets[name].static) or "none"
-        reason = f"new is {channel.new!r}; allowed are the stream datasets it reads: {streams}"
-        raise QueryError(channel.name, query.text, None, reason)
+        raise PolicyError(f"new is {channel.new!r}; allowed are the stream datasets it reads: {streams}")
     if not channel.continuous:
         return
     if not channel.new:
-        raise QueryError(channel.name, query.text, None, "a continuous channel must read a stream dataset in its FROM")
-    try:
-        check_batches(query.tree, channel.new)
-    except BatchDependenceError as error:
-        raise QueryError(channel.name, query.text, None, str(error)) from None
+        raise PolicyError("a continuous channel must read a stream dataset in its FROM")
+    check_batches(query.tree, channel.new)
 
 
-def _named_columns(
-    channel: ChannelSpec, query: QueryTree, names: list[str]
-) -> tuple[exp.Expr, tuple[tuple[str, str], ...]]:
+def _named_columns(query: QueryTree, names: list[str]) -> tuple[exp.Expr, tuple[tuple[str, str], ...]]:
     """The tree with a name for each column, and the label and name of each. A label is the text of the expression."""
     tree = query.tree.copy()
     if not isinstance(tree, exp.Select) or any(node.is_star for node in tree.expressions):
         for name in names:
             if not re.fullmatch(r"\w+", name) and "`" in name:
-                raise QueryError(channel.name, query.text, None, f"column {name} needs a name without `, with AS")
+                raise PolicyError(f"column {name} needs a name without `, with AS")
         return tree, tuple((name, name) for name in names)
     prefix = free_prefix(query.text)
     columns: list[tuple[str, str]] = []
@@ -266,20 +253,19 @@ def _check_plan(session: SparkSession, channel: ValidatedChannel) -> None:
     """Analyse the final statement, and refuse one that compares all rows of two datasets."""
     from pyspark.errors import PySparkException
 
-    spec, prefix = channel.spec, channel.statement.prefix
+    prefix = channel.statement.prefix
     levels = dict.fromkeys(channel.statement.radius_parameters, (0, 4))
-    text = result_sql(channel, lambda name: name, f"{prefix}subscriptions", levels)
+    empty_view(session, f"{prefix}subscriptions", subscription_ddl(channel))
+    text = result_sql(channel, {}, f"{prefix}subscriptions", levels)
     try:
         plan = session.sql(text)._jdf.queryExecution().executedPlan()
     except PySparkException as error:
-        reason = f"cannot be answered for all subscriptions at once: {error_line(error)}"
-        raise QueryError(spec.name, spec.query, None, reason) from None
+        raise UnsupportedError(error_line(error)) from None
     if not _compares_subscriptions_only(plan, f"{prefix}key#"):
-        raise QueryError(
-            spec.name, spec.query, None,
+        raise PolicyError(
             "would compare every record of a dataset with every record of another (a cross join). "
-            "Join them by an equality, or by distance(a.lat, a.lon, b.lat, b.lon) <= a number or parameter, with AND",
-        )  # fmt: skip
+            "Join them by an equality, or by distance(a.lat, a.lon, b.lat, b.lon) <= a number or parameter, with AND"
+        )
 
 
 def _compares_subscriptions_only(plan: Any, key: str) -> bool:
@@ -291,9 +277,3 @@ def _compares_subscriptions_only(plan: Any, key: str) -> bool:
         if not subscribed or not (alone or plan.condition().isDefined()):
             return False
     return all(_compares_subscriptions_only(child, key) for child in children)
-
-
-def _empty_view(session: SparkSession, name: str, ddl: str) -> None:
-    """An empty view that the optimizer does not know to be empty, so that it plans as if there were rows."""
-    schema = parse_ddl(ddl, name)
-    session.createDataFrame(session.sparkContext.emptyRDD(), schema).createOrReplaceTempView(name)

@@ -9,7 +9,7 @@ from typing import Any
 from sqlglot import exp
 
 from nearcast.cluster.channels import grid
-from nearcast.cluster.channels.query_tree import to_sql
+from nearcast.cluster.channels.query_tree import conjuncts, to_sql
 from nearcast.cluster.channels.source_copies import SourceCopies
 
 __all__ = ["RadiusConditions"]
@@ -112,20 +112,10 @@ def _conditions(select: exp.Select) -> Iterator[tuple[exp.Expr, Any]]:
     """Conditions that AND joins, with the only relation that may be copied for each, if not any."""
     where = select.args.get("where")
     if where is not None:
-        yield from ((part, None) for part in _conjuncts(where.this))
+        yield from ((part, None) for part in conjuncts(where.this))
     for join in select.args.get("joins") or []:
         on = join.args.get("on")
         if on is None or join.side in ("RIGHT", "FULL"):
             continue
         only = join.this if join.side == "LEFT" or join.kind in ("SEMI", "ANTI") else None
-        yield from ((part, only) for part in _conjuncts(on))
-
-
-def _conjuncts(node: exp.Expr) -> Iterator[exp.Expr]:
-    if isinstance(node, exp.And):
-        yield from _conjuncts(node.this)
-        yield from _conjuncts(node.expression)
-    elif isinstance(node, exp.Paren):
-        yield from _conjuncts(node.this)
-    else:
-        yield node
+        yield from ((part, only) for part in conjuncts(on))

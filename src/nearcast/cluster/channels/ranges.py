@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,16 +19,36 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from sqlglot import exp
 
-from nearcast.cluster.channels.query_tree import sources, to_sql
+from nearcast.cluster.channels.query_tree import conjuncts, joins_subscriptions, sources, to_sql
 from nearcast.cluster.channels.source_copies import SourceCopies
-from nearcast.cluster.channels.statement_template import RangeCopies
 
-__all__ = ["RangeConditions", "bounds_of", "bucket_of"]
+__all__ = ["RangeConditions", "RangeCopies", "bounds_of", "bounds_view", "bucket_of"]
 
 _TYPES = ("int", "bigint", "double", "date", "timestamp")
 # Fewer subscriptions are one bucket.
 _FEWEST = 256
 _MOST_BUCKETS = 512
+
+
+@dataclass(frozen=True)
+class RangeCopies:
+    """The buckets into which rows are copied for a range condition. value: of the row. below: whether the parameter is
+    below the value in what satisfies the condition, or above it."""
+
+    marker: str
+    value: str
+    parameter: str
+    below: bool
+
+    def sql(self, prefix: str, bounds: str) -> str:
+        """The rest of a FROM. bounds: how the names of the views of buckets begin; without it there is one bucket."""
+        if not bounds:
+            return f"LATERAL VIEW explode(array(0)) {prefix}range AS {prefix}bucket"
+        # Not strict, either way: a cast to the common type may make two different values equal.
+        low, high = f"{prefix}low", f"{prefix}high"
+        reached = f"{low} <= {self.value}" if self.below else f"{high} >= {self.value}"
+        end = f"{low if self.below else high} IS NULL"
+        return f"JOIN {bounds_view(bounds, self.parameter)} AS {prefix}range ON {end} OR {reached}"
 
 
 class RangeConditions:
@@ -47,9 +68,9 @@ class RangeConditions:
             return
         if any(source.find(exp.Placeholder) for source, _ in sources(select)):
             return
-        conditions = list(_conjuncts(where.this))
-        joined = [*conditions, *(c for join in joins if join.args.get("on") for c in _conjuncts(join.args["on"]))]
-        if any(map(_is_equality, joined)):
+        conditions = conjuncts(where.this)
+        joined = [*conditions, *(c for join in joins if join.args.get("on") for c in conjuncts(join.args["on"]))]
+        if any(map(joins_subscriptions, joined)):
             return
         for condition in conditions:
             found = self._parts(condition)
@@ -82,6 +103,11 @@ class RangeConditions:
         return None
 
 
+def bounds_view(bounds: str, name: str) -> str:
+    """The view of a parameter's buckets."""
+    return f"{bounds}_{name}"
+
+
 def bounds_of(values: pa.ChunkedArray) -> pa.Array:
     """Sorted values that cut all of them into about as many buckets as a bucket has values."""
     count = len(values)
@@ -105,20 +131,3 @@ def _ordered(values: pa.Array | pa.ChunkedArray) -> NDArray[Any]:
     elif pa.types.is_timestamp(values.type):
         values = values.cast(pa.int64())
     return np.asarray(values.to_numpy(zero_copy_only=False) if isinstance(values, pa.Array) else values.to_numpy())
-
-
-def _is_equality(condition: exp.Expr) -> bool:
-    """Whether it joins subscriptions: an equality of a parameter and a column, or of grid cells."""
-    if not isinstance(condition, exp.EQ):
-        return False
-    sides = (condition.this, condition.expression)
-    return any(
-        a.find(exp.Placeholder) and not a.find(exp.Column) and b.find(exp.Column) for a, b in (sides, sides[::-1])
-    )
-
-
-def _conjuncts(node: exp.Expr) -> list[exp.Expr]:
-    node = node.unnest()
-    if isinstance(node, exp.And):
-        return [*_conjuncts(node.this), *_conjuncts(node.expression)]
-    return [node]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -19,36 +19,27 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-__all__ = ["TaskPublisher"]
+__all__ = ["publish_by_tasks"]
 
 
-class TaskPublisher:
-    """location: of the warehouse. servers: where executors publish."""
+def publish_by_tasks(
+    spark: SparkSession, location: str, servers: tuple[str, ...], path: str, results: pa.Table
+) -> None:
+    """Publish the results that are stored in a file. A stream may drop some, or be away: the caller compares.
 
-    def __init__(self, spark: SparkSession, location: str, servers: tuple[str, ...]) -> None:
-        self._spark, self._location, self._servers = spark, location, servers
-
-    def __call__(self, path: str, results: pa.Table) -> None:
-        """Publish the results that are stored in a file. A stream may drop some, or be away: the caller compares."""
-        context = self._spark.sparkContext
-        starts = np.flatnonzero(results["part"].to_numpy() == 0)  # the parts of one result are one task's
-        pieces = min(context.defaultParallelism, len(starts))
-        edges = [*(int(starts[len(starts) * n // pieces]) for n in range(pieces)), results.num_rows]
-        publish = _PartPublisher(self._location, path, self._servers)
-        context.parallelize(list(pairwise(edges)), pieces).map(publish).collect()
+    location: of the warehouse. servers: where executors publish.
+    """
+    starts = np.flatnonzero(results["part"].to_numpy() == 0)  # the parts of one result are one task's
+    pieces = min(spark.sparkContext.defaultParallelism, len(starts))
+    edges = [*(int(starts[len(starts) * n // pieces]) for n in range(pieces)), results.num_rows]
+    task = partial(_publish_rows, location, servers, path)
+    spark.sparkContext.parallelize(list(pairwise(edges)), pieces).map(task).collect()
 
 
-@dataclass(frozen=True)
-class _PartPublisher:
-    """Publishes the rows first ≤ row < end of a file. Travels to Spark's workers."""
-
-    location: str
-    path: str
-    servers: tuple[str, ...]
-
-    def __call__(self, rows: tuple[int, int]) -> None:
-        first, end = rows
-        table = Warehouse(self.location).read(self.path).slice(first, end - first)
-        for messages in messages_by_channel(table).values():
-            with contextlib.suppress(StreamError, ConnectionLostError):
-                connection_to(self.servers).publish_in_order(messages, ACKNOWLEDGED_WITHIN)
+def _publish_rows(location: str, servers: tuple[str, ...], path: str, rows: tuple[int, int]) -> None:
+    """Publish the rows first ≤ row < end of a file: the work of a task."""
+    first, end = rows
+    table = Warehouse(location).read(path).slice(first, end - first)
+    for messages in messages_by_channel(table).values():
+        with contextlib.suppress(StreamError, ConnectionLostError):
+            connection_to(servers).publish_in_order(messages, ACKNOWLEDGED_WITHIN)

@@ -26,7 +26,6 @@ __all__ = [
     "ResultLog",
     "group_results",
     "messages_by_channel",
-    "result_id",
     "result_ids",
 ]
 
@@ -223,21 +222,18 @@ def messages_by_channel(results: pa.Table) -> dict[str, list[OutgoingMessage]]:
     columns = [results[name] for name in ("channel", "key", "execution", "at", "part", "payload")]
     columns[3] = columns[3].cast(pa.int64())
     for channel, key, execution, at, part, payload in zip(*(column.to_pylist() for column in columns), strict=True):
-        subject, number = subjects.channel_results(channel, key), result_id(channel, key, at, execution, part)
+        subject, number = subjects.channel_results(channel, key), _result_id(channel, key, at, execution, part)
         found.setdefault(channel, []).append((subject, number, payload.encode()))
     return found
 
 
 def result_ids(results: pa.Table) -> list[tuple[str, bytes]]:
     """Channel and id of the first results; a trace has no more links."""
-    some = results.slice(0, message_spans.MOST_LINKS)
-    columns = [some[name] for name in ("channel", "key", "at", "execution", "part")]
-    columns[2] = columns[2].cast(pa.int64())
-    rows = zip(*(column.to_pylist() for column in columns), strict=True)
-    return [(row[0], result_id(*row).encode()) for row in rows]
+    messages = messages_by_channel(results.slice(0, message_spans.MOST_LINKS))
+    return [(channel, number.encode()) for channel, some in messages.items() for _, number, _ in some]
 
 
-def result_id(channel: str, key: str, at_us: int, execution: int, part: int) -> str:
+def _result_id(channel: str, key: str, at_us: int, execution: int, part: int) -> str:
     """The id of a result, or of a part of it: a stamp, which has no clock in it."""
     return f"{channel}:{key}:{at_us}:{execution}" + (f";{part}" if part else "")
 

@@ -18,17 +18,21 @@ from typing import Any
 
 from sqlglot import exp
 
-from nearcast.cluster.channels.query_tree import has_aggregate, own_nodes, sources, to_sql
+from nearcast.cluster.channels.query_policy import PolicyError
+from nearcast.cluster.channels.query_tree import has_aggregate, has_grouping_sets, own_nodes, sources, to_sql
 from nearcast.cluster.channels.radius import RadiusConditions
 from nearcast.cluster.channels.ranges import RangeConditions
 from nearcast.cluster.channels.source_copies import SourceCopies
-from nearcast.cluster.channels.statement_template import Statement, parameter_column
+from nearcast.cluster.channels.statement import Statement, parameter_column
 
 __all__ = ["Rewriter", "UnsupportedError"]
 
 
-class UnsupportedError(ValueError):
+class UnsupportedError(PolicyError):
     """A construct that cannot be written for all subscriptions at once."""
+
+    def __init__(self, construct: str) -> None:
+        super().__init__(f"cannot be answered for all subscriptions at once: {construct}")
 
 
 class Rewriter:
@@ -264,9 +268,7 @@ class Rewriter:
         group = select.args.get("group")
         if group is None:
             return
-        if any(group.args.get(name) for name in ("rollup", "cube", "grouping_sets", "totals")) or any(
-            isinstance(node, exp.GroupingSets | exp.Rollup | exp.Cube) for node in group.expressions
-        ):
+        if has_grouping_sets(group):
             raise UnsupportedError("ROLLUP, CUBE and GROUPING SETS")
         if group.args.get("all"):
             group.set("all", None)

@@ -7,8 +7,8 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from nearcast.cluster.channels.statement import ValidatedChannel
 from nearcast.cluster.channels.text_patterns import check_like_values
-from nearcast.cluster.channels.validated_channel import ValidatedChannel
 from nearcast.domain.channel import check_values
 from nearcast.errors import InputError
 

@@ -1,9 +1,14 @@
-"""The statement of a channel, whose rows are (number of the subscription, row as JSON, position), and its subscription
-table."""
+"""The statement of a channel for all its subscriptions, and the table of these.
+
+Its rows are (number of the subscription, row as JSON, position).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import itertools
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -11,16 +16,17 @@ import numpy as np
 import pyarrow as pa
 
 from nearcast.cluster.channels import grid
-from nearcast.cluster.channels.ranges import bounds_of, bucket_of
-from nearcast.cluster.channels.statement_template import parameter_column
+from nearcast.cluster.channels.ranges import RangeCopies, bounds_of, bucket_of
+from nearcast.cluster.datasets.schema import parse_ddl
 
 if TYPE_CHECKING:
-    from nearcast.cluster.channels.statement_template import Statement
-    from nearcast.cluster.channels.validated_channel import ValidatedChannel
-    from nearcast.domain.channel import Parameter
+    from pyspark.sql import DataFrame, SparkSession
+
+    from nearcast.domain.channel import ChannelSpec
 
 __all__ = [
-    "NUMBERED", "in_buckets", "levels_in", "number_column", "range_buckets", "result_sql", "subscription_ddl",
+    "NUMBERED", "Statement", "ValidatedChannel", "empty_view", "free_prefix", "in_buckets", "levels_in",
+    "number_column", "parameter_column", "range_buckets", "result_frame", "result_sql", "subscription_ddl",
     "subscription_table",
 ]  # fmt: skip
 
@@ -36,35 +42,112 @@ _JSON_OPTIONS = (
 )
 
 
+def free_prefix(text: str) -> str:
+    """A prefix for names that does not occur in a text."""
+    lowered = text.lower()
+    return next(p for n in itertools.count() if (p := f"nc{n or ''}__") not in lowered)
+
+
+def parameter_column(prefix: str, name: str) -> str:
+    """The column of the subscription table for a parameter; `#level_x`, `#height_x`: of `:x` on the grid; `#bucket_x`:
+    of `:x` among the bounds."""
+    return f"{prefix}{name[1:]}" if name.startswith("#") else f"{prefix}value_{name}"
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A query for all subscriptions. template: its text, in which views, cells and buckets are marked.
+
+    key, position: columns of the subscription's key and of the row's place in its result (if it has one).
+    cells: marker, coordinates and bound of each radius condition.
+    """
+
+    template: str
+    prefix: str
+    key: str
+    position: str
+    cells: tuple[tuple[str, str, str, str | float], ...] = ()
+    copies: tuple[RangeCopies, ...] = ()
+
+    @property
+    def radius_parameters(self) -> tuple[str, ...]:
+        return tuple(bound for _, _, _, bound in self.cells if isinstance(bound, str))
+
+    @property
+    def range_parameters(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(copy.parameter for copy in self.copies))
+
+    def text(
+        self, views: Mapping[str, str], subscriptions: str, levels: Mapping[str, Collection[int]], bounds: str
+    ) -> str:
+        """The text over views, as `result_sql`."""
+        marked = {copy.marker: copy.sql(self.prefix, bounds) for copy in self.copies}
+        for marker, lat, lon, bound in self.cells:
+            used = levels.get(bound, ()) if isinstance(bound, str) else (grid.level_of(bound),)
+            marked[marker] = grid.cells_around(lat, lon, used, self.prefix)
+        text = re.sub(rf"(?:CROSS JOIN )?`?({self.prefix}(?:cells|copies)\d+)`?", lambda m: marked[m[1]], self.template)
+        text = re.sub(rf"`?{self.prefix}view_(\w+)`?", lambda m: views.get(m[1], m[1]), text)
+        return text.replace(f"{self.prefix}subscriptions", subscriptions)
+
+
+@dataclass(frozen=True)
+class ValidatedChannel:
+    """A channel that can run. datasets: it reads. columns: the label of each column of its results, and its name in the
+    statement. timeless: its plan may be evaluated again. like_parameters: those in patterns of LIKE. lookups: keyed
+    datasets that it joins by key, each with the column of the new records that has the key."""
+
+    spec: ChannelSpec
+    statement: Statement
+    datasets: tuple[str, ...]
+    columns: tuple[tuple[str, str], ...]
+    timeless: bool
+    like_parameters: Mapping[str, bool] = field(default_factory=dict)
+    lookups: Mapping[str, str] = field(default_factory=dict)
+
+
 def result_sql(
     channel: ValidatedChannel,
-    view_of: Callable[[str], str],
+    views: Mapping[str, str],
     subscriptions: str,
     levels: Mapping[str, Collection[int]],
     bounds: str = "",
 ) -> str:
-    """The statement over given views. levels: on the grid, in use for the parameters that are a radius. bounds: how the
-    names of the views of the subscriptions' buckets begin, if they have any."""
+    """The statement over views of datasets, by their names where no others are given. levels: on the grid, in use for
+    the parameters that are a radius. bounds: how the names of the views of the subscriptions' buckets begin; without
+    it they are all in one bucket."""
     statement = channel.statement
     fields = ", ".join(f"{_text(label)}, `{column}`" for label, column in channel.columns)
     position = f"CAST(`{statement.position}` AS INT)" if statement.position else "CAST(NULL AS INT)"
     return (
         f"SELECT `{statement.key}` AS number, "
         f"to_json(named_struct({fields}), {_JSON_OPTIONS}) AS row, {position} AS position "
-        f"FROM ({statement.text(view_of, subscriptions, levels, bounds)})"
+        f"FROM ({statement.text(views, subscriptions, levels, bounds)})"
     )
 
 
-def subscription_ddl(statement: Statement, parameters: Sequence[Parameter]) -> str:
+def result_frame(session: SparkSession, channel: ValidatedChannel, rows: Iterable[Mapping[str, Any]]) -> DataFrame:
+    """The statement for some subscriptions, in a session of its own, where views have the names of the datasets."""
+    table, view = subscription_table(channel, rows), f"{channel.statement.prefix}subscriptions"
+    session.createDataFrame(table).createOrReplaceTempView(view)
+    return session.sql(result_sql(channel, {}, view, levels_in(channel, table)))
+
+
+def empty_view(session: SparkSession, name: str, ddl: str) -> None:
+    """An empty view that the optimizer does not know to be empty, so that it plans as if there were rows."""
+    schema = parse_ddl(ddl, name)
+    session.createDataFrame(session.sparkContext.emptyRDD(), schema).createOrReplaceTempView(name)
+
+
+def subscription_ddl(channel: ValidatedChannel) -> str:
     """The columns of the subscription table: its number, values, for numbers their level and height on the grid, and
     the buckets of ranges."""
-    prefix = statement.prefix
+    prefix = channel.statement.prefix
     columns = [f"{prefix}key BIGINT"]
-    for p in parameters:
+    for p in channel.spec.parameters:
         columns.append(f"{parameter_column(prefix, p.name)} {p.type}")
         if p.type in _NUMBERS:
             columns.append(f"{prefix}level_{p.name} BIGINT, {prefix}height_{p.name} DOUBLE")
-    columns += [f"{_bucket_column(prefix, name)} INT" for name in statement.range_parameters]
+    columns += [f"{_bucket_column(prefix, name)} INT" for name in channel.statement.range_parameters]
     return ", ".join(columns)
 
 

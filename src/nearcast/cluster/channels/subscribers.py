@@ -46,16 +46,16 @@ class Subscribers:
                 _log.warning("ignored subscription entry %r: not <channel>.<key>.<site>", name)
                 continue
             channel, key, site = parts
-            found: dict[str, Any] = {}
+            values: dict[str, Any] | None = None
             if value is not None:
                 try:
-                    found = decode(value, dict[str, Any])
+                    values = decode(value, dict[str, Any])
                 except MalformedError as error:
                     drop("subscription", name, error)
                     continue
                 self._renewed[site] = now  # who subscribes is alive
             self._renewed.setdefault(site, now)
-            if self._apply(channel, key, site, found if value is not None else None):
+            if self._apply(channel, key, site, values):
                 changed.setdefault(channel, set()).add(key)
         for channel, keys in self._expire(now).items():
             changed.setdefault(channel, set()).update(keys)

@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from nearcast.cluster.channels import grid
 from nearcast.cluster.channels.query_errors import QueryError
-from nearcast.cluster.channels.statement import levels_in, result_sql, subscription_table
-from nearcast.cluster.channels.time_limit import TimeLimit
-from nearcast.cluster.channels.validated_channel import ValidatedChannel
+from nearcast.cluster.channels.statement import ValidatedChannel, result_frame
+from nearcast.cluster.channels.time_limit import TimeLimit, TimeLimitError
 from nearcast.cluster.datasets.schema import dataset_ddl, parse_ddl
 from nearcast.cluster.spark_errors import is_interruption
 from nearcast.domain.channel import check_values
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from nearcast.domain.dataset import DatasetSpec
 
@@ -30,6 +29,10 @@ _ROWS, _SUBSCRIPTIONS = 24, 4
 _SECONDS = 90.0
 _MOST_COMPARED, _LONGEST_ROW = 2_000, 20_000
 _WORDS = ("a", "b", "fire", "a%")
+# Words of a query whose answer depends on which of several equal rows come first.
+_TIES = (
+    "limit", "offset", "first", "last", "any_value", "collect", "array_agg", "_by", "mode", "row_number", "listagg",
+)  # fmt: skip
 _START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -45,21 +48,17 @@ def verify_statement(spark: SparkSession, channel: ValidatedChannel, datasets: M
     types = {p.name: p.type for p in channel.spec.parameters}
     drawn = [{name: _parameter(kind, rng) for name, kind in types.items()} for _ in range(_SUBSCRIPTIONS)]
     wanted = [check_values(channel.spec, row) for row in drawn]
-    view = f"{channel.statement.prefix}subscriptions"
-    subscriptions = subscription_table(channel, wanted)
-    session.createDataFrame(subscriptions).createOrReplaceTempView(view)
-    text = result_sql(channel, lambda name: name, view, levels_in(channel, subscriptions))
-    with TimeLimit(spark, _SECONDS) as allowed:
-        try:
-            found = _answers(session, text, len(wanted))
+    try:
+        with TimeLimit(spark, _SECONDS):
+            found = _answers(result_frame(session, channel, wanted), len(wanted))
             expected = [_plain(session, channel, types, row) for row in wanted]
-        except Exception as error:
-            if allowed.exceeded:
-                reason = f"takes more than {_SECONDS:g} s for {_ROWS} records of each dataset; write it in another way"
-                raise QueryError(channel.spec.name, channel.spec.query, None, reason) from None
-            if is_interruption(error):
-                raise
-            return  # such as a division by zero
+    except TimeLimitError:
+        reason = f"takes more than {_SECONDS:g} s for {_ROWS} records of each dataset; write it in another way"
+        raise QueryError(channel.spec, reason) from None
+    except Exception as error:
+        if is_interruption(error):
+            raise
+        return  # such as a division by zero
     if sum(answer.total() for answer in found) >= _MOST_COMPARED:
         return  # there may be more
     for row, right, answer in zip(wanted, expected, found, strict=True):
@@ -68,18 +67,18 @@ def verify_statement(spark: SparkSession, channel: ValidatedChannel, datasets: M
             same = right.total() == answer.total()
         if not same:
             raise QueryError(
-                channel.spec.name, channel.spec.query, None,
+                channel.spec,
                 f"its rewrite for all subscriptions would answer differently, for example for {row}; "
                 "please report this query, and write it in another way",
-            )  # fmt: skip
+            )
 
 
-def _answers(session: SparkSession, text: str, count: int) -> list[Counter[str]]:
+def _answers(frame: DataFrame, count: int) -> list[Counter[str]]:
     """The rows of each subscription. Only so many: a query may make millions of rows from a few."""
     from pyspark.sql.functions import col
 
     found: list[Counter[str]] = [Counter() for _ in range(count)]
-    rows = session.sql(text).select("number", _shortened(col("row")).alias("row")).limit(_MOST_COMPARED)
+    rows = frame.select("number", _shortened(col("row")).alias("row")).limit(_MOST_COMPARED)
     for row in rows.toArrow().to_pylist():
         found[row["number"]][_canonical(row["row"])] += 1
     return found
@@ -121,20 +120,7 @@ def _canonical(text: str) -> str:
 
 def _ties(query: str) -> bool:
     lowered = query.lower()
-    words = (
-        "limit",
-        "offset",
-        "first",
-        "last",
-        "any_value",
-        "collect",
-        "array_agg",
-        "_by",
-        "mode",
-        "row_number",
-        "listagg",
-    )
-    return any(word in lowered for word in words)
+    return any(word in lowered for word in _TIES)
 
 
 def _value(kind: Any, name: str, n: int, rng: random.Random) -> Any:

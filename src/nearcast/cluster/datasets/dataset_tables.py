@@ -14,8 +14,8 @@ from nearcast.cluster.datasets.delta_table import RecordTable
 from nearcast.cluster.datasets.keyed_table import KeyedTable
 from nearcast.cluster.datasets.records import check_readable
 from nearcast.cluster.datasets.schema import arrow_schema, conform, dataset_ddl, parse_ddl
-from nearcast.cluster.datasets.table_writer import Manifest, PendingBatch, TableWriter
-from nearcast.cluster.datasets.validation import QUARANTINE, RecordValidator, ValidatedBatch, record_times
+from nearcast.cluster.datasets.table_writer import TableWriter
+from nearcast.cluster.datasets.validation import QUARANTINE, RecordValidator, ValidatedBatch
 from nearcast.cluster.datasets.watermarks import Watermarks
 
 if TYPE_CHECKING:
@@ -77,25 +77,19 @@ class StreamTable:
 
     def keep(self, batch: ValidatedBatch) -> None:
         """Note that a batch was answered; its records are in the table about a second later."""
-        self._put(PendingBatch(batch.valid, batch.times, batch.refused, batch.last, batch.watermarks))
+        self._put(batch)
+        with self._lock:
+            self.notified, self.watermarks = batch.last, batch.watermarks
+            self._save()
 
     def write_target(self, last: int) -> tuple[str, str, str, str]:
         """Where executors write a batch that ends with a sequence: the warehouse, two folders, how file names begin."""
         name = f"{self._term:08d}-{last:020d}"
         return self._warehouse.location, self.records.folder, self.quarantine.folder, name
 
-    def new_frame(self, written: Manifest) -> DataFrame:
+    def new_frame(self, written: ValidatedBatch) -> DataFrame:
         """The records of a batch that executors wrote."""
         return self.read([f"{self.records.folder}/{file.path}" for file in written.files])
-
-    def keep_written(self, written: Manifest, last: int) -> None:
-        """As `keep`, for a batch that executors wrote."""
-        if self._keyed is not None:
-            for file in written.files:
-                self._keyed.update(conform(self._warehouse.read(f"{self.records.folder}/{file.path}"), self.arrow))
-        empty = self.arrow.empty_table()
-        times, files = record_times(empty, self.spec), (written.files, written.refused_files)
-        self._put(PendingBatch(empty, times, QUARANTINE.empty_table(), last, written.watermarks, *files))
 
     def answered(self, last: int) -> None:
         """Spark has noted batches up to this sequence as complete: the stored position may be lost."""
@@ -111,10 +105,7 @@ class StreamTable:
 
     def fill(self, batch: ValidatedBatch) -> None:
         """Put records of a gap into the table."""
-        pending = PendingBatch(batch.valid, batch.times, batch.refused, batch.last, batch.watermarks)
-        if self._keyed is not None:
-            self._keyed.update(batch.valid)
-        self._writer.put(pending)
+        self._put(batch)
         self._writer.flush()
 
     def flush(self) -> None:
@@ -162,15 +153,15 @@ class StreamTable:
             return self._spark.createDataFrame(self.arrow.empty_table(), self.schema)
         return self._spark.read.schema(self.schema).parquet(*map(self._warehouse.uri, paths))
 
-    def _put(self, pending: PendingBatch) -> None:
-        self._writer.put(pending)
+    def _put(self, batch: ValidatedBatch) -> None:
+        """To the state of the keys first: its snapshot says that it has all that is in the table."""
         if self._keyed is not None:
-            self._keyed.update(pending.valid)
-        with self._lock:
-            self.notified, self.watermarks = pending.last, pending.watermarks
-            self._save()
+            self._keyed.update(batch.valid)
+            for file in batch.files:
+                self._keyed.update(conform(self._warehouse.read(f"{self.records.folder}/{file.path}"), self.arrow))
+        self._writer.put(batch)
 
-    def _committed(self, batch: PendingBatch) -> None:
+    def _committed(self, batch: ValidatedBatch) -> None:
         with self._lock:
             self._kept = {"position": batch.last, "watermarks": dict(batch.watermarks.latest)}
             self.position = batch.last

@@ -8,6 +8,7 @@ in already is skipped, and a driver with an older term is refused.
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
+from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
@@ -29,7 +30,7 @@ from nearcast.errors import NearcastError
 if TYPE_CHECKING:
     from nearcast.cluster.datasets.warehouse import Warehouse
 
-__all__ = ["DAY", "FencedError", "RecordTable", "TableFile", "vacuum", "write_files"]
+__all__ = ["DAY", "FencedError", "RecordTable", "TableFile", "replace_table", "vacuum", "write_files"]
 
 DAY = "_day"
 """The column by which tables are partitioned: the day of a record's time."""
@@ -93,10 +94,21 @@ def _seconds(moment: pa.Scalar) -> float:
     return float(moment.cast(pa.timestamp("ms")).cast(pa.int64()).as_py()) / 1000
 
 
-def vacuum(uri: str, older_than: timedelta = LONGEST_READ) -> None:
+def vacuum(uri: str) -> None:
     """Delete files that are in a table no more, and were not for longer than any reader takes."""
-    hours = -(-int(older_than.total_seconds()) // 3600)
+    hours = math.ceil(LONGEST_READ / timedelta(hours=1))
     DeltaTable(uri).vacuum(hours, dry_run=False, enforce_retention_duration=False)
+
+
+def replace_table(warehouse: Warehouse, folder: str, content: pa.Table, **noted: int) -> None:
+    """Replace all that a Delta table holds. noted: application transactions."""
+    uri, transactions = warehouse.table_uri(folder), [Transaction(name, value) for name, value in noted.items()]
+    properties = CommitProperties(app_transactions=transactions)
+    try:
+        write_deltalake(uri, content, mode="overwrite", schema_mode="overwrite", commit_properties=properties)
+        vacuum(uri)
+    except (DeltaError, OSError) as error:
+        raise StorageError(f"{folder} cannot be written: {disk_reason(error)}") from error
 
 
 class RecordTable:
@@ -188,24 +200,22 @@ class RecordTable:
         """See what others have committed."""
         self._table.update_incremental()
 
-    def compact(self) -> int:
-        """Compact the small files of each day; returns how many became fewer."""
+    def compact(self) -> None:
+        """Compact the small files of each day."""
         table = DeltaTable(self._warehouse.table_uri(self.folder))
         days = Counter(
             str(part) for part in pa.table(table.get_add_actions(flatten=True))[f"partition.{DAY}"].to_pylist()
         )
-        done = 0
         for day in [day for day, count in days.items() if count >= _COMPACT]:
-            done += int(table.optimize.compact([(DAY, "=", day)])["numFilesRemoved"])
-        return done
+            table.optimize.compact([(DAY, "=", day)])
 
     def delete_days(self, before: str) -> None:
         """Delete the days before one."""
         DeltaTable(self._warehouse.table_uri(self.folder)).delete(f"{DAY} < '{before}'")
 
-    def vacuum(self, older_than: timedelta = LONGEST_READ) -> None:
+    def vacuum(self) -> None:
         """Delete files that are in the table no more, and were not for longer than any reader takes."""
-        vacuum(self._warehouse.table_uri(self.folder), older_than)
+        vacuum(self._warehouse.table_uri(self.folder))
 
     def _add_columns(self) -> None:
         known = {field.name for field in self._table.schema().fields}

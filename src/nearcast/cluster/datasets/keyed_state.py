@@ -56,9 +56,7 @@ class KeyedState:
         """Make the delta part of the base. Costs as much as the base is large."""
         if not self.delta.num_rows:
             return
-        kept = np.ones(self.base.num_rows, dtype=bool)
-        kept[self._replaced] = False
-        self.base = pa.concat_tables([self.base.filter(pa.array(kept)), self.delta]).combine_chunks()
+        self.base = self.rows().combine_chunks()
         self._index = _KeyIndex(self.base[self._spec.key])
         self.delta, self._replaced = self._schema.empty_table(), np.zeros(0, dtype=np.int64)
 

@@ -11,13 +11,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from nearcast.cluster.datasets.delta_table import vacuum
+from nearcast.cluster.datasets.delta_table import replace_table, vacuum
 from nearcast.cluster.datasets.keyed_state import KeyedState
 from nearcast.cluster.datasets.schema import conform
-from nearcast.cluster.datasets.warehouse import StorageError, disk_reason
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -66,7 +65,7 @@ class KeyedTable:
             state = copy.copy(state)
             self._since_fold, last = [], self._records.position
         state.fold()
-        self._snapshot(state.base, last)
+        replace_table(self._warehouse, self._folder, state.base, records=last, version=self._spec.version)
         self._replace(state)
 
     def expire(self, before_us: int) -> None:
@@ -145,16 +144,3 @@ class KeyedTable:
 
     def _read(self, path: str) -> pa.Table:
         return conform(self._warehouse.read(path), self._records.schema)
-
-    def _snapshot(self, base: pa.Table, last: int) -> None:
-        noted = [Transaction("records", last), Transaction("version", self._spec.version)]
-        try:
-            write_deltalake(
-                self._warehouse.table_uri(self._folder),
-                base,
-                mode="overwrite",
-                schema_mode="overwrite",
-                commit_properties=CommitProperties(app_transactions=noted),
-            )
-        except (DeltaError, OSError) as error:
-            raise StorageError(f"{self._folder} cannot be written: {disk_reason(error)}") from error

@@ -25,6 +25,8 @@ _MOST_DOUBTFUL = 0.02
 _WARY_READS = 20
 _LONGEST_REASON = 200  # it may show a number of a million digits
 
+_Rows = tuple[pa.StructArray, pa.Array]
+
 
 @dataclass
 class RecordReader:
@@ -33,21 +35,17 @@ class RecordReader:
     schema: pa.Schema
     _wary: int = 0
 
-    def read(self, payloads: Sequence[bytes]) -> tuple[pa.StructArray, pa.Array]:
+    def read(self, payloads: Sequence[bytes]) -> _Rows:
         """For each payload a struct (null if it does not fit the schema) and an error (null if it does)."""
         if not payloads:
             return self._empty(0), pa.nulls(0, pa.string())
-        structs: list[pa.Array] = []
-        reasons: list[pa.Array] = []
-        self._read_all(list(payloads), structs, reasons)
-        return pa.concat_arrays(structs), pa.concat_arrays(reasons)
+        return self._read_all(list(payloads))
 
-    def _read_all(self, payloads: list[bytes], structs: list[pa.Array], reasons: list[pa.Array]) -> None:
+    def _read_all(self, payloads: list[bytes]) -> _Rows:
         """All at once; if that fails, those that look invalid apart from the others."""
         if not self._wary:
             try:
-                self._read_valid(payloads, structs, reasons)
-                return
+                return self._read_valid(payloads)
             except (pa.ArrowInvalid, UnicodeDecodeError):
                 self._wary = _WARY_READS
         self._wary -= 1
@@ -56,43 +54,34 @@ class RecordReader:
             self._wary = _WARY_READS
         doubtful = sum(reason is None for reason in suspects.values())
         if not suspects or doubtful > max(_MOST_DOUBTFUL * len(payloads), 1):
-            self._halve(payloads, structs, reasons)
-            return
+            return self._halve(payloads)
         others = [n for n in range(len(payloads)) if n not in suspects]
-        found: tuple[list[pa.Array], list[pa.Array]] = [], []
-        if others:
-            self._halve([payloads[n] for n in others], *found)
+        parts = [self._halve([payloads[n] for n in others])] if others else []
         for n, reason in suspects.items():
-            if reason is None:
-                self._halve([payloads[n]], *found)
-            else:
-                found[0].append(self._empty(1))
-                found[1].append(pa.array([reason]))
+            parts.append(self._halve([payloads[n]]) if reason is None else self._refused(reason))
         order = pc.sort_indices(pa.array([*others, *suspects]))
-        structs.append(pa.concat_arrays(found[0]).take(order))
-        reasons.append(pa.concat_arrays(found[1]).take(order))
+        structs, reasons = _joined(parts)
+        return structs.take(order), reasons.take(order)
 
-    def _halve(self, payloads: list[bytes], structs: list[pa.Array], reasons: list[pa.Array]) -> None:
+    def _halve(self, payloads: list[bytes]) -> _Rows:
         """All at once; if that fails, halve until the payload that does not fit is alone."""
         try:
-            self._read_valid(payloads, structs, reasons)
+            return self._read_valid(payloads)
         except (pa.ArrowInvalid, UnicodeDecodeError) as error:
             if len(payloads) == 1:
-                reason = find_suspects(self.schema, payloads).get(0) or _plain(str(error))
-                structs.append(self._empty(1))
-                reasons.append(pa.array([reason], pa.string()))
-                return
-            middle = len(payloads) // 2
-            self._halve(payloads[:middle], structs, reasons)
-            self._halve(payloads[middle:], structs, reasons)
+                return self._refused(find_suspects(self.schema, payloads).get(0) or _plain(str(error)))
+        middle = len(payloads) // 2
+        return _joined([self._halve(payloads[:middle]), self._halve(payloads[middle:])])
 
-    def _read_valid(self, payloads: list[bytes], structs: list[pa.Array], reasons: list[pa.Array]) -> None:
+    def _refused(self, reason: str) -> _Rows:
+        return self._empty(1), pa.array([reason], pa.string())
+
+    def _read_valid(self, payloads: list[bytes]) -> _Rows:
         table = self._parse(payloads)
         missing = self._missing(table)
         columns = [column.combine_chunks() if column.num_chunks != 1 else column.chunk(0) for column in table.columns]
         fields = [field.with_nullable(True) for field in self.schema]
-        structs.append(pa.StructArray.from_arrays(columns, fields=fields, mask=pc.is_valid(missing)))
-        reasons.append(missing)
+        return pa.StructArray.from_arrays(columns, fields=fields, mask=pc.is_valid(missing)), missing
 
     def _parse(self, payloads: list[bytes]) -> pa.Table:
         # Each line must be one object: a payload that starts an object and has no line break can only be one line.
@@ -122,6 +111,11 @@ class RecordReader:
 
     def _empty(self, rows: int) -> pa.StructArray:
         return pa.nulls(rows, pa.struct([field.with_nullable(True) for field in self.schema]))
+
+
+def _joined(parts: list[_Rows]) -> _Rows:
+    structs, reasons = zip(*parts, strict=True)
+    return pa.concat_arrays(structs), pa.concat_arrays(reasons)
 
 
 def check_readable(schema: pa.Schema, at: str) -> None:

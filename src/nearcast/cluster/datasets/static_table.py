@@ -5,19 +5,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from nearcast.cluster.datasets.delta_table import vacuum
-from nearcast.cluster.datasets.schema import arrow_schema, conform, dataset_ddl, parse_ddl
-from nearcast.cluster.datasets.warehouse import StorageError, disk_reason
+from nearcast.cluster.datasets.delta_table import replace_table
+from nearcast.cluster.datasets.record_files import read_table
+from nearcast.cluster.datasets.schema import arrow_schema, conform, dataset_ddl, parse_ddl, required_fields
+from nearcast.cluster.datasets.warehouse import disk_reason
+from nearcast.errors import InputError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
     from nearcast.cluster.datasets.warehouse import Warehouse
     from nearcast.domain.dataset import DatasetSpec
+    from nearcast.protocol.data_cluster import RecordFile
 
 __all__ = ["StaticTable", "load_static"]
 
@@ -60,20 +65,14 @@ class StaticTable:
         self._frame = spark.range(1).where(f.raise_error(sentence).isNull()).select(*columns)
 
 
-def load_static(warehouse: Warehouse, spec: DatasetSpec, table: pa.Table) -> None:
-    """Replace the content of a static dataset."""
-    folder = _folder(warehouse, spec.name)
-    try:
-        write_deltalake(
-            warehouse.table_uri(folder),
-            table,
-            mode="overwrite",
-            schema_mode="overwrite",
-            commit_properties=CommitProperties(app_transactions=[Transaction("version", spec.version)]),
-        )
-        vacuum(warehouse.table_uri(folder))
-    except (DeltaError, OSError) as error:
-        raise StorageError(f"{folder} cannot be written: {disk_reason(error)}") from error
+def load_static(warehouse: Warehouse, spec: DatasetSpec, source: Path | RecordFile) -> int:
+    """Replace the content of a static dataset by that of a file, here or in a request; returns its rows."""
+    if not spec.static:
+        raise InputError(f"dataset {spec.name!r} is a stream from {spec.source}; feed it instead")
+    schema = arrow_schema(parse_ddl(dataset_ddl(spec), f"dataset {spec.name}"))
+    table = read_table(source, schema, required_fields(spec.schema))
+    replace_table(warehouse, _folder(warehouse, spec.name), table, version=spec.version)
+    return int(table.num_rows)
 
 
 def _frame(spark: SparkSession, schema: StructType, warehouse: Warehouse, folder: str) -> DataFrame:

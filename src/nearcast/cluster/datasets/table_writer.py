@@ -7,55 +7,23 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nearcast.cluster.datasets.delta_table import RecordTable, TableFile, write_files
-from nearcast.cluster.datasets.watermarks import Watermarks
+from nearcast.cluster.datasets.delta_table import RecordTable, write_files
+from nearcast.cluster.datasets.validation import ValidatedBatch
 from nearcast.cluster.spark_errors import error_line
 from nearcast.errors import NearcastError
 
-__all__ = ["Manifest", "PendingBatch", "TableWriter"]
+__all__ = ["TableWriter"]
 
 _log = logging.getLogger(__name__)
 _SECONDS = 1.0
 # A batch waits while more records than this are not written: memory is bounded when the disk is slow or full.
 _MOST_PENDING = 500_000
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """What executors have written: files of records and of refused ones, how many, how far each source has come, and
-    when the last message came to the stream."""
-
-    files: Sequence[TableFile] = ()
-    refused_files: Sequence[TableFile] = ()
-    rows: int = 0
-    refused: int = 0
-    removed: int = 0
-    watermarks: Watermarks = field(default_factory=Watermarks)
-    arrived_us: int = 0
-
-
-@dataclass(frozen=True)
-class PendingBatch:
-    """A validated batch that is not in the table yet: records in memory, or in files that executors wrote."""
-
-    valid: pa.Table
-    times: pa.Array
-    refused: pa.Table
-    last: int
-    watermarks: Watermarks
-    files: Sequence[TableFile] = ()
-    refused_files: Sequence[TableFile] = ()
-
-    @property
-    def rows(self) -> int:
-        return int(self.valid.num_rows + self.refused.num_rows)
 
 
 class TableWriter:
@@ -66,18 +34,18 @@ class TableWriter:
         records: RecordTable,
         quarantine: RecordTable,
         term: int,
-        committed: Callable[[PendingBatch], None],
+        committed: Callable[[ValidatedBatch], None],
         problem: Callable[[str], None],
     ) -> None:
         self._records, self._quarantine, self._term = records, quarantine, term
         self._committed, self._problem = committed, problem
-        self._pending: list[PendingBatch] = []
+        self._pending: list[ValidatedBatch] = []
         self._changed = threading.Condition()
         self._flushing = threading.Lock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def put(self, batch: PendingBatch) -> None:
+    def put(self, batch: ValidatedBatch) -> None:
         """Write a batch soon."""
         with self._changed:
             self._changed.wait_for(lambda: self._rows() < _MOST_PENDING or self._stop.is_set())
@@ -131,4 +99,4 @@ class TableWriter:
             self._problem(error_line(error))
 
     def _rows(self) -> int:
-        return sum(batch.rows for batch in self._pending)
+        return sum(batch.valid.num_rows + batch.refused.num_rows for batch in self._pending)

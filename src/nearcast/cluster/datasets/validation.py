@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from nearcast.cluster.datasets.watermarks import Watermarks, sources_of
 from nearcast.domain.dataset import DatasetSpec
+
+if TYPE_CHECKING:
+    from nearcast.cluster.datasets.delta_table import TableFile
 
 __all__ = ["QUARANTINE", "RecordValidator", "ValidatedBatch", "record_times"]
 
@@ -30,7 +34,7 @@ class ValidatedBatch:
     """A micro-batch: valid and refused records. times: of the valid ones. last: the last sequence; 0 when it is empty.
 
     removed: messages that were removed before they were read. watermarks: after this batch. arrived_us: when the last
-    of its messages came to the stream; 0 when there is none.
+    of its messages came to the stream; 0 when there is none. files, refused_files: the records that executors wrote.
     """
 
     valid: pa.Table
@@ -40,6 +44,17 @@ class ValidatedBatch:
     removed: int
     watermarks: Watermarks
     arrived_us: int = 0
+    files: Sequence[TableFile] = ()
+    refused_files: Sequence[TableFile] = ()
+
+    @property
+    def rows(self) -> int:
+        """How many records are valid."""
+        return int(self.valid.num_rows) + sum(file.rows for file in self.files)
+
+    @property
+    def refused_rows(self) -> int:
+        return int(self.refused.num_rows) + sum(file.rows for file in self.refused_files)
 
 
 @dataclass(frozen=True)

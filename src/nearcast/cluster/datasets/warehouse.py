@@ -110,7 +110,9 @@ class Warehouse:
         path = f"{folder}/batch-{last:020d}.parquet"
         if metadata is not None:
             table = table.replace_schema_metadata({"nearcast": json.dumps(metadata)})
-        self.write_file(path, table)
+        sink = pa.BufferOutputStream()
+        pq.write_table(table, sink, compression="zstd" if table.num_rows > 1000 else "none")
+        self.write_bytes(path, sink.getvalue())
         return path
 
     def read(self, span_or_path: FileSpan | str) -> pa.Table:
@@ -123,12 +125,6 @@ class Warehouse:
         """The metadata that `write` stored with a batch."""
         stored = table.schema.metadata or {}
         return dict(json.loads(stored.get(b"nearcast", b"{}")))
-
-    def write_file(self, path: str, table: pa.Table) -> None:
-        """Write a table as a Parquet file, atomically."""
-        sink = pa.BufferOutputStream()
-        pq.write_table(table, sink, compression="zstd" if table.num_rows > 1000 else "none")
-        self.write_bytes(path, sink.getvalue())
 
     def write_bytes(self, path: str, content: Any) -> None:
         """Write a file, atomically."""

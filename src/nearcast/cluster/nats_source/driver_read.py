@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import cast
 
 import pyarrow as pa
 import pyarrow.fs as pafs
-from pyspark.sql.datasource import InputPartition
 
 from nearcast.cluster.datasets.schema import parse_ddl
 from nearcast.cluster.nats_source.range_read import RangeReader, SequenceRange
-from nearcast.cluster.nats_source.source import NatsSource, NatsStreamReader
+from nearcast.cluster.nats_source.source import NatsSource
 
 __all__ = ["DriverReader"]
 
@@ -43,7 +41,7 @@ class DriverReader:
         end = self._end(batch)
         if end is None or not after < end <= after + _MOST:
             return None
-        parts: Sequence[InputPartition] = [SequenceRange(self._stream, after + 1, end)]
+        parts: Sequence[SequenceRange] = [SequenceRange(self._stream, after + 1, end)]
         if self._filtered:  # removed messages are only visible in the stream's bounds
             parts = self._reader.partitions({self._stream: after}, {self._stream: end})
         rows = [rows for part in parts for rows in self._reader.read(part)]
@@ -54,13 +52,12 @@ class DriverReader:
         end = self._end(batch)
         if end is None or end <= after + _MOST:
             return None
-        parts = self._reader.partitions({self._stream: after}, {self._stream: end})
-        return cast("Sequence[SequenceRange]", parts), end
+        return self._reader.partitions({self._stream: after}, {self._stream: end}), end
 
     @property
     def ranges(self) -> RangeReader:
         """Reads ranges, wherever it is sent."""
-        return cast("NatsStreamReader", self._reader).ranges
+        return self._reader.ranges
 
     def read_range(self, first: int, last: int) -> pa.Table | None:
         """The messages first ≤ sequence ≤ last."""

@@ -1,4 +1,4 @@
-"""Long micro-batches: executors read, validate and write them; the driver gets a manifest of the files.
+"""Long micro-batches: executors read, validate and write them; the driver gets the names of the files.
 
 Nothing of the records passes through the driver or the JVM: a task reads its range of the stream as Arrow rows and
 writes Parquet files where the table is. They are in the table when the driver commits them.
@@ -6,17 +6,17 @@ writes Parquet files where the table is. They are in the table when the driver c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial, reduce
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nearcast.cluster.datasets.delta_table import write_files
-from nearcast.cluster.datasets.table_writer import Manifest
-from nearcast.cluster.datasets.validation import RecordValidator
+from nearcast.cluster.datasets.delta_table import TableFile, write_files
+from nearcast.cluster.datasets.validation import QUARANTINE, RecordValidator, ValidatedBatch, record_times
 from nearcast.cluster.datasets.warehouse import Warehouse
 from nearcast.cluster.datasets.watermarks import Watermarks
 from nearcast.cluster.nats_source.range_read import RangeReader, SequenceRange
@@ -28,53 +28,49 @@ if TYPE_CHECKING:
 
 __all__ = ["write_ranges"]
 
-
-@dataclass(frozen=True)
-class _RangeWriter:
-    """The work of a task. root: of the warehouse. name: begins the names of its files. Travels to Spark's workers."""
-
-    reader: RangeReader
-    validator: RecordValidator
-    watermarks: Watermarks
-    root: str
-    records: str
-    quarantine: str
-    name: str
-
-    def __call__(self, part: SequenceRange) -> Manifest:
-        rows = list(self.reader.read(part))
-        if not rows:
-            return Manifest(watermarks=self.watermarks)
-        batch = self.validator.split(pa.Table.from_batches(rows), self.watermarks)
-        fs, name = Warehouse(self.root).fs, f"{self.name}-{part.first:020d}"
-        now = pa.scalar(datetime.now(UTC), pa.timestamp("us", "UTC"))
-        return Manifest(
-            write_files(fs, self.records, name, batch.valid, batch.times),
-            write_files(fs, self.quarantine, name, batch.refused, pc.fill_null(batch.refused["time"], now)),
-            batch.valid.num_rows,
-            batch.refused.num_rows,
-            batch.removed,
-            batch.watermarks,
-            batch.arrived_us,
-        )
+# Files of records and of refused ones, messages that were removed, how far each source has come, and when the last
+# message came to the stream.
+_Written = tuple[Sequence[TableFile], Sequence[TableFile], int, Mapping[str, int], int]
 
 
 def write_ranges(
     spark: SparkSession, table: StreamTable, reader: RangeReader, parts: Sequence[SequenceRange], last: int
-) -> Manifest:
-    """Write a batch that ends with a sequence, each range by a task. `table.keep_written` puts it into the table."""
-    root, records, quarantine, name = table.write_target(last)
-    writer = _RangeWriter(reader, table.validator, table.watermarks, root, records, quarantine, name)
-    found: list[Manifest] = spark.sparkContext.parallelize(parts, len(parts)).map(writer).collect()
-    watermarks = table.watermarks
-    for manifest in found:
-        watermarks = watermarks.joined(manifest.watermarks.latest)
-    return Manifest(
-        [file for manifest in found for file in manifest.files],
-        [file for manifest in found for file in manifest.refused_files],
-        sum(manifest.rows for manifest in found),
-        sum(manifest.refused for manifest in found),
-        sum(manifest.removed for manifest in found),
-        watermarks,
-        max((manifest.arrived_us for manifest in found), default=0),
+) -> ValidatedBatch:
+    """Write a batch that ends with a sequence, each range by a task. `table.keep` puts it into the table."""
+    task = partial(_write_range, reader, table.validator, table.watermarks, *table.write_target(last))
+    found: list[_Written] = spark.sparkContext.parallelize(parts, len(parts)).map(task).collect()
+    files, refused_files, removed, latest, arrived_us = zip(*found, strict=True)
+    empty = table.arrow.empty_table()
+    return ValidatedBatch(
+        empty,
+        QUARANTINE.empty_table(),
+        record_times(empty, table.spec),
+        last,
+        sum(removed),
+        reduce(Watermarks.joined, latest, table.watermarks),
+        max(arrived_us),
+        list(chain(*files)),
+        list(chain(*refused_files)),
     )
+
+
+def _write_range(
+    reader: RangeReader,
+    validator: RecordValidator,
+    watermarks: Watermarks,
+    root: str,
+    records: str,
+    quarantine: str,
+    name: str,
+    part: SequenceRange,
+) -> _Written:
+    """The work of a task. root: of the warehouse. name: begins the names of its files."""
+    rows = list(reader.read(part))
+    if not rows:
+        return [], [], 0, {}, 0
+    batch = validator.split(pa.Table.from_batches(rows), watermarks)
+    fs, name = Warehouse(root).fs, f"{name}-{part.first:020d}"
+    now = pa.scalar(datetime.now(UTC), pa.timestamp("us", "UTC"))
+    files = write_files(fs, records, name, batch.valid, batch.times)
+    refused_files = write_files(fs, quarantine, name, batch.refused, pc.fill_null(batch.refused["time"], now))
+    return files, refused_files, batch.removed, batch.watermarks.latest, batch.arrived_us

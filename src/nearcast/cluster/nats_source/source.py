@@ -71,7 +71,7 @@ class NatsSource(DataSource):
         options = ReadOptions.of(self.options)
         return FilteredNatsReader(options, schema) if options.push_filters else NatsReader(options, schema)
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+    def streamReader(self, schema: StructType) -> NatsStreamReader:  # noqa: N802
         return NatsStreamReader(ReadOptions.of(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> NatsWriter:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nearcast.cluster.channels.query_errors import QueryError
-from nearcast.cluster.channels.query_syntax import check_syntax
+from nearcast.cluster.channels.query_errors import QueryError, check_syntax
 from nearcast.domain.channel import ChannelSpec
 
 GOOD = "SELECT r.id FROM reports r WHERE r.kind = :kind;"
