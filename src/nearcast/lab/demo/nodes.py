@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from nearcast.lab.chaos.targets import processes_of
-from nearcast.lab.wan import Area, call_at, wide_area
+from nearcast.lab.wan import Area, call_at, namespaces, wide_area
 from nearcast.site.ports import free_ports
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ class EmulatedNodes:
 
     def processes(self, node: str, started: int) -> list[int]:
         """Those of the site's namespace."""
-        return processes_of(self._area, node)
+        return namespaces.processes([self._area.namespace(node)])
 
 
 class LoopbackNodes:
