@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from nearcast.lab.chaos.checker.evidence import Event
 
@@ -50,6 +51,10 @@ class Verdict:
     def kept(self) -> bool:
         """Whether every promise was kept."""
         return not self.broken
+
+    def fields(self) -> dict[str, Any]:
+        """All of it, as JSON has it."""
+        return {"kept": self.kept, **vars(self)}
 
     def add(self, promise: Promise, example: str) -> None:
         """A promise was broken once."""
