@@ -43,7 +43,7 @@ __all__ = [
     "false_clock_jobs",
     "toml_fields",
     "topology",
-    "van_ways",
+    "ways",
 ]
 
 CLOUD = "cloud"
@@ -110,21 +110,17 @@ def topology() -> Topology:
     """Sites, the devices beside each edge site, and a van that begins in the north."""
     links = {pair: LinkSettings(BETWEEN_SITES) for pair in itertools.combinations(EDGE, 2)}
     links |= {(site, CLOUD): LinkSettings(TO_CLOUD) for site in EDGE}
-    nodes = {devices_node(site): _ways(site) for site in EDGE} | {VAN: _ways("north")}
-    for node, ways in nodes.items():
-        links |= {(node, site): LinkSettings(way) for site, way in ways.items()}
+    nodes = {devices_node(site): ways(site) for site in EDGE} | {VAN: ways("north")}
+    for node, to_sites in nodes.items():
+        links |= {(node, site): LinkSettings(way) for site, way in to_sites.items()}
     links |= {pair: LinkSettings(UNUSED) for pair in itertools.combinations(nodes, 2)}
     return from_links(links)
 
 
-def _ways(near: str) -> dict[str, float]:
-    ways = dict.fromkeys(EDGE, ACCESS + BETWEEN_SITES)
-    return ways | {near: ACCESS, CLOUD: ACCESS + TO_CLOUD}
-
-
-def van_ways(site: str) -> dict[str, float]:
-    """The van's delays to all sites while it is near one."""
-    return _ways(site)
+def ways(near: str) -> dict[str, float]:
+    """The delays to all sites while near one."""
+    others = dict.fromkeys(EDGE, ACCESS + BETWEEN_SITES)
+    return others | {near: ACCESS, CLOUD: ACCESS + TO_CLOUD}
 
 
 def configuration_text(address: Callable[[str], str], *, cluster: bool = False) -> str:

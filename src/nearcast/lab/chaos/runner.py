@@ -122,7 +122,7 @@ class _ChaosRun:
             await asyncio.gather(*(service.stop() for service in self.services.values()))
 
     async def _start(self, name: str, node: str, begin: Callable[[int], Any], limit: float = _READY_LIMIT) -> None:
-        service = self.services[name] = NodeService(name, node, "Ready", begin)
+        service = self.services[name] = NodeService(name, node, begin)
         service.start()
         await service.is_up(limit)
 
@@ -277,7 +277,7 @@ class _ChaosRun:
         while True:
             await asyncio.sleep(float(rng.uniform(15.0, 25.0)))
             near = str(rng.choice(city.SITES[:-1]))
-            for site, way in city.van_ways(near).items():
+            for site, way in city.ways(near).items():
                 self._area.set(city.VAN, site, delay_ms=way)
 
     async def _progress(self, tick: Callable[[float], None]) -> None:

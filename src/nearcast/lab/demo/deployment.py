@@ -150,7 +150,7 @@ class CityDeployment:
         return self.auth.credentials_file(name, "main")
 
     async def _start(self, name: str, node: str, begin: Callable[[int], Any]) -> None:
-        service = self._services[name] = NodeService(name, node, "Ready", begin)
+        service = self._services[name] = NodeService(name, node, begin)
         service.start()
         await service.is_up(_START_LIMIT)
 
