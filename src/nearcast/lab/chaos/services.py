@@ -30,9 +30,10 @@ class NodeService:
         self._allowed.set()
         self._task: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
-        """Start it, and again whenever it ends."""
+    async def start(self, limit: float) -> None:
+        """Start it, and again whenever it ends; wait until it is up."""
         self._task = asyncio.create_task(self._keep(), name=f"keep {self.name}")
+        await self.is_up(limit)
 
     async def is_up(self, limit: float) -> None:
         """Wait until it is up; raises NearcastError when that takes too long."""

@@ -11,14 +11,19 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
+from nearcast.domain.cluster import ClusterSpec
+from nearcast.domain.deployment import AuthSpec
+from nearcast.domain.site import SiteSpec, StoreSpec
 from nearcast.domain.topic import TopicSpec
 from nearcast.errors import InputError
-from nearcast.lab.chaos.deployment import toml_fields
 from nearcast.lab.scenarios.policies import consistent_hash
 from nearcast.lab.scenarios.scenario import CLOUD, Participant, Scenario, SubscribedSpan
+from nearcast.lab.scenarios.startup import toml_text
 from nearcast.lab.workloads.emergency_scene import TYPES, EmergencyParameters, Scene, generate_scene
 from nearcast.lab.workloads.follow import site_grid
 
@@ -205,24 +210,19 @@ class City:
 
     def configuration(self, address: Callable[[str], tuple[str, int]], *, cluster: bool) -> str:
         """`nearcast.toml`; the folders it names are relative to it."""
-        lines = toml_fields(processors=["nearcast.lab.demo.processors"], report_seconds=REPORT_SECONDS)
+        sites = []
         for site in (*ZONES, CLOUD):
-            host, port = address(site)
-            kind = "cloud" if site == CLOUD else "edge"
-            lines += [
-                "[[site]]",
-                *toml_fields(name=site, kind=kind, host=host, port=port, position=self.position(site)),
-            ]
-            lines += ["[site.store]", *toml_fields(directory=f"stores/{site}")]
-        for topic in self.topics():
-            lines += ["[[topic]]", *toml_fields(name=topic.name, managed_by=topic.managed_by, replicas=topic.replicas)]
-            lines += toml_fields(quorum=topic.quorum)
-            if topic.bound_ms is not None:
-                lines += toml_fields(bound_ms=topic.bound_ms)
-        lines += ["[auth]", *toml_fields(folder="auth")]
-        if cluster:
-            lines += ["[cluster]", *toml_fields(warehouse="warehouse", analyse_every=0)]
-        return "\n".join(lines) + "\n"
+            kind: Literal["cloud", "edge"] = "cloud" if site == CLOUD else "edge"
+            store = StoreSpec(Path("stores", site))
+            sites.append(SiteSpec(site, kind, self.position(site), *address(site), store=store))
+        return toml_text(
+            processors=["nearcast.lab.demo.processors"],
+            report_seconds=REPORT_SECONDS,
+            site=sites,
+            topic=self.topics(),
+            auth=AuthSpec(Path("auth")),
+            cluster=ClusterSpec("warehouse", analyse_every=0) if cluster else None,
+        )
 
 
 def ways(zone: str) -> dict[str, float]:
