@@ -55,7 +55,6 @@ def topic_lines(judged: JudgedRun) -> list[TopicLine]:
 
 def draw(runs: Sequence[JudgedRun], path: Path) -> None:
     """Write a PNG."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     scenario = runs[0].run.scenario
@@ -65,7 +64,6 @@ def draw(runs: Sequence[JudgedRun], path: Path) -> None:
     style = {t: (COLOURS[n % 8], DASHES[n // 8 % 4]) for n, t in enumerate(named)}
     rows = min(len(named), MOST_ROWS)
     figure = Figure(figsize=(11, 0.9 + (2.2 + 0.13 * rows) * len(runs)), layout="constrained")
-    FigureCanvasAgg(figure)
     heights = [height for _ in runs for height in (2.2, 0.13 * rows + 0.1)]
     axes = figure.subplots(2 * len(runs), 1, sharex=True, height_ratios=heights, squeeze=False)[:, 0]
     values = np.concatenate([line.p90_ms for each in lines for line in each] or [np.zeros(1)])
