@@ -21,6 +21,7 @@ import msgspec
 
 from nearcast.lab.chaos.deployment import CHANNEL, CHANNEL_TOPIC, DATASET, KINDS, PublisherJob, SubscriberJob
 from nearcast.lab.chaos.ledger import LedgerFile
+from nearcast.lab.scenarios.processes import READY
 from nearcast.nats.tasks import cancel_and_wait
 
 if TYPE_CHECKING:
@@ -28,9 +29,9 @@ if TYPE_CHECKING:
     from nearcast.message import Message
     from nearcast.nats.connection import Connection
 
-__all__ = ["READY", "STOPPED", "ClientsJob"]
+__all__ = ["STOPPED", "ClientsJob"]
 
-READY, STOPPED = "ready", "stopped"
+STOPPED = "stopped"
 _CONNECT_LIMIT = 20.0
 _RECEIPT_LIMIT = 10.0
 _PUBLISH_LIMIT = 15.0  # s; publishing does not wait for stores, so this is far too long

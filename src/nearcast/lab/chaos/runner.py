@@ -18,7 +18,7 @@ from nearcast.errors import NearcastError
 from nearcast.lab.chaos import deployment as city
 from nearcast.lab.chaos.checker.evidence import read_ledger
 from nearcast.lab.chaos.checker.judge import check, owed
-from nearcast.lab.chaos.clients import READY, STOPPED, ClientsJob
+from nearcast.lab.chaos.clients import STOPPED, ClientsJob
 from nearcast.lab.chaos.disk import small_disk
 from nearcast.lab.chaos.faults import FaultInjector
 from nearcast.lab.chaos.ledger import LedgerFile
@@ -156,18 +156,13 @@ class _ChaosRun:
         starting = [self._start_node(job) for job in self._jobs.values()]
         node, address = city.devices_node(city.MQTT_SITE), self._area.address(city.MQTT_SITE)
         devices = DevicesJob(node, ["m1", "m2"], city.MQTT_SITE, address, city.MQTT_PORT, 5.0, str(self._ledger))
-        starting.append(self._start_process("nearcast.lab.chaos.mqtt_devices", f"mqtt-{node}", node, devices))
+        module = "nearcast.lab.chaos.mqtt_devices"
+        starting.append(self._processes.job(node, f"mqtt-{node}", module, devices, _READY_LIMIT))
         self._clients = dict(zip([*jobs, "mqtt"], await asyncio.gather(*starting), strict=True))
 
     async def _start_node(self, job: ClientsJob) -> NodeProcess:
         name = job.node if not job.clock_offset else f"clock{job.clock_offset:+.0f}"
-        return await self._start_process("nearcast.lab.chaos.clients", name, job.node, job)
-
-    async def _start_process(self, module: str, name: str, node: str, job: msgspec.Struct) -> NodeProcess:
-        process = await self._processes.python(node, name, "-m", module)
-        await process.tell(msgspec.json.encode(job))
-        await process.said(READY, _READY_LIMIT)
-        return process
+        return await self._processes.job(job.node, name, "nearcast.lab.chaos.clients", job, _READY_LIMIT)
 
     @contextlib.asynccontextmanager
     async def false_clock(self, offset: float) -> AsyncIterator[None]:

@@ -9,11 +9,14 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 
+import msgspec
+
 from nearcast.errors import NearcastError
 
-__all__ = ["BACKGROUND", "MEASURED", "NEARCAST", "NodeProcess", "NodeProcesses", "node_processes"]
+__all__ = ["BACKGROUND", "MEASURED", "NEARCAST", "READY", "NodeProcess", "NodeProcesses", "node_processes"]
 
 NEARCAST = ("-c", "from nearcast.cli import main; main()")  # arguments of Python, before those of the command
+READY = "ready"
 _END_LIMIT = 10.0
 MEASURED = -20  # latency is measured, not what else runs on this machine
 BACKGROUND = 19
@@ -135,6 +138,13 @@ class NodeProcesses:
         started = NodeProcess(name, process, log)
         self._running.append(started)
         return started
+
+    async def job(self, node: str, name: str, module: str, job: msgspec.Struct, limit: float) -> NodeProcess:
+        """Run a module that reads a job, as JSON on one line, and says when it is ready; wait for that."""
+        process = await self.python(node, name, "-m", module)
+        await process.tell(msgspec.json.encode(job))
+        await process.said(READY, limit)
+        return process
 
     async def end(self) -> None:
         """End all of them at once."""

@@ -16,9 +16,9 @@ import numpy as np
 
 from nearcast.domain.site import SiteSpec, StoreSpec
 from nearcast.domain.topic import TopicSpec
-from nearcast.lab.scenarios.clients import READY, ClientJob, ClientResults, NodeJob
+from nearcast.lab.scenarios.clients import ClientJob, ClientResults, NodeJob
 from nearcast.lab.scenarios.conductor import Conductor
-from nearcast.lab.scenarios.policies import Oracle, coordinator_settings, starting_places
+from nearcast.lab.scenarios.policies import COORDINATOR_SETTINGS, Oracle, starting_places
 from nearcast.lab.scenarios.processes import NEARCAST, node_processes
 from nearcast.lab.scenarios.scenario import CLOUD, FOREVER
 from nearcast.lab.scenarios.startup import toml_text, wait_for_coordinator, wait_for_gateways
@@ -37,6 +37,7 @@ __all__ = ["DRAIN", "WARM_UP", "ScenarioRun", "run_scenario"]
 
 WARM_UP = 15.0  # s; three report periods: what happens in them is played, but not judged
 DRAIN = 5.0  # s; after the last publication, for messages that are late
+_CLIENTS = "nearcast.lab.scenarios.clients"
 _PORT = 4222
 _START_LIMIT = 60.0
 
@@ -65,7 +66,7 @@ async def run_scenario(
 
     For a fault that kills the coordinator there is a second one, in the cloud as well.
     """
-    places, settings = starting_places(policy, scenario), coordinator_settings(policy)
+    places, settings = starting_places(policy, scenario), COORDINATOR_SETTINGS.get(policy)
     oracle = Oracle(scenario, places) if policy == "oracle" else None
     with tempfile.TemporaryDirectory(prefix="nearcast-") as temporary:
         folder = Path(temporary)
@@ -81,7 +82,8 @@ async def run_scenario(
                 for name in (["coordinator", *standbys] if settings is not None else [])
             ]
             jobs = node_jobs(scenario, places, urls, folder, warm_up)
-            clients = await asyncio.gather(*(_start_clients(node, job, processes) for node, job in jobs.items()))
+            starting = [processes.job(node, node, _CLIENTS, job, _START_LIMIT) for node, job in jobs.items()]
+            clients = await asyncio.gather(*starting)
             start = time.time() + warm_up
             await asyncio.gather(*(process.tell(str(start).encode()) for process in clients))
             conductor = Conductor(scenario, area, None if settings is None else urls[CLOUD], oracle)
@@ -185,10 +187,3 @@ def node_jobs(
 
 def _finite(at: float) -> float | None:
     return None if abs(at) == FOREVER else at
-
-
-async def _start_clients(node: str, job: NodeJob, processes: NodeProcesses) -> NodeProcess:
-    process = await processes.python(node, node, "-m", "nearcast.lab.scenarios.clients")
-    await process.tell(msgspec.json.encode(job))
-    await process.said(READY.decode().strip(), _START_LIMIT)
-    return process
