@@ -26,6 +26,7 @@ from nearcast.lab.scenarios.processes import BACKGROUND, NEARCAST, NodeProcess, 
 from nearcast.lab.scenarios.startup import keep_logs, toml_text, wait_for_coordinator, wait_for_gateways
 from nearcast.nats.connection import Connection, open_connection
 from nearcast.nats.identity.credentials import VARIABLE, given_credentials
+from nearcast.nats.tasks import cancel_and_wait
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -95,9 +96,7 @@ class CityDeployment:
     async def stop(self) -> None:
         """Nothing is started again; who owns the processes ends them."""
         await asyncio.gather(*(service.stop() for service in self._services.values()))
-        if self.data_cluster is not None:
-            self.data_cluster.cancel()
-            await asyncio.wait([self.data_cluster])
+        await cancel_and_wait(self.data_cluster)
         if self._listener is not None:
             self._listener.close()
 
