@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nearcast.lab.scenarios.game import AvatarParameters, game
+from nearcast.lab.scenarios.game import game
 from nearcast.lab.scenarios.plot import draw
 from nearcast.lab.scenarios.policies import starting_places
 from nearcast.lab.scenarios.report import judge, summary_table, write_tables
@@ -16,7 +16,7 @@ from nearcast.lab.scenarios.runner import run_scenario
 from nearcast.lab.scenarios.scenario import FaultKind, ScheduledFault
 from nearcast.lab.scenarios.swarms import SwarmParameters, swarms
 from nearcast.lab.wan import missing_right
-from nearcast.lab.workloads.game import generate_cities
+from nearcast.lab.workloads.game import GameParameters, generate_cities
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -104,7 +104,7 @@ async def test_a_swarm_between_two_zones_does_not_make_its_topic_flap(tmp_path: 
 
 
 async def test_avatars_change_their_group_and_nothing_is_lost_or_repeated(tmp_path: Path) -> None:
-    parameters = AvatarParameters(seconds=15.0, avatars=9, groups=3, cities=3, shortest_s=6.0, longest_s=12.0, seed=2)
+    parameters = GameParameters(duration_s=15.0, avatars=9, groups=3, cities=3, shortest_s=6.0, longest_s=12.0, seed=2)
     scenario = game(generate_cities(), parameters, "round trips are made up")
     assert len(scenario.changes) >= 9
     judged = judge(await run_scenario(scenario, "nearcast", tmp_path / "logs", warm_up=8.0))

@@ -34,7 +34,7 @@ def chaos(
 
     Example: nearcast lab chaos --seed 7 --quick
     """
-    from nearcast.lab.chaos.report import commit, verdict_fields, verdict_lines, verdict_table
+    from nearcast.lab.chaos.report import commit, verdict_lines, verdict_table
     from nearcast.lab.chaos.runner import run_chaos
     from nearcast.lab.chaos.schedule import PHASES, QUICK_PHASES, ChaosPlan, make_schedule
     from nearcast.lab.wan import missing_right
@@ -56,7 +56,7 @@ def chaos(
         folder = out if out is not None else Path(temporary)
         with progress("chaos") as advance:
             verdict = asyncio.run(run_chaos(plan, folder / "ledger", folder / "logs", advance))
-        fields = verdict_fields(verdict, {"seed": seed, "commit": version, "seconds": plan.seconds})
+        fields = {"seed": seed, "commit": version, "seconds": plan.seconds, **verdict.fields()}
         if out is not None:
             (out / "chaos.json").write_text(json.dumps(fields, indent=1) + "\n")
     if as_json:

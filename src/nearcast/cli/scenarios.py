@@ -72,10 +72,9 @@ def game(
 
     Example: nearcast lab run game --seconds 60
     """
-    from nearcast.lab.scenarios.game import AvatarParameters
     from nearcast.lab.scenarios.game import game as make_game
     from nearcast.lab.workloads.formats import read_cities
-    from nearcast.lab.workloads.game import generate_cities
+    from nearcast.lab.workloads.game import GameParameters, generate_cities
 
     if servers is None or pings is None:
         if servers != pings:
@@ -83,7 +82,7 @@ def game(
         known, origin = generate_cities(), "round trips are made up (--servers and --pings read real ones)"
     else:
         known, origin = read_cities(servers, pings, country), f"round trips of {pings.name}"
-    parameters = AvatarParameters(seconds=seconds, avatars=avatars, seed=seed)
+    parameters = GameParameters(duration_s=seconds, avatars=avatars, seed=seed)
     _run(make_game(known, parameters, origin), policies, out, as_json)
 
 

@@ -16,7 +16,7 @@ from nearcast.lab.chaos.checker import judge
 from nearcast.lab.chaos.checker.evidence import matches, read_ledger
 from nearcast.lab.chaos.checker.flows import longest_pause
 from nearcast.lab.chaos.checker.judge import check, owed
-from nearcast.lab.chaos.checker.verdict import Verdict
+from nearcast.lab.chaos.checker.verdict import Promise, Verdict
 
 STEADY, FAULT, HEALED, NEXT = 100.0, 130.0, 160.0, 200.0
 STORES = ("north", "east", "cloud")
@@ -119,24 +119,24 @@ def test_a_loss_says_where_and_when(run, judged, at, when) -> None:
     run.remove("delivered", n)
     run.remove("processed", n)
     verdict = judged(run)
-    assert verdict.broken == {judge.NOT_PROCESSED: 1}
+    assert verdict.broken == {Promise.NOT_PROCESSED: 1}
     (loss,) = verdict.losses
     assert (loss["publisher"], loss["n"]) == ("p", n)
     assert loss["when"] == (when or "before all faults")
     lost = verdict.faults[0]["lost"]
-    assert lost == ([{"where": judge.NOT_PROCESSED, "when": when, "count": 1}] if when else [])
+    assert lost == ([{"where": Promise.NOT_PROCESSED, "when": when, "count": 1}] if when else [])
 
 
 def test_lost_between_processing_and_delivery(run, judged) -> None:
     run.remove("delivered", 50, 51)
     verdict = judged(run)
-    assert verdict.broken == {judge.NOT_DELIVERED: 2}
+    assert verdict.broken == {Promise.NOT_DELIVERED: 2}
     assert {loss["subscriber"] for loss in verdict.losses} == {"s"}
 
 
 def test_every_notification_of_a_publication_is_owed(run, judged) -> None:
     run.change("published", 50, count=2)
-    assert judged(run).broken == {judge.NOT_DELIVERED: 1}
+    assert judged(run).broken == {Promise.NOT_DELIVERED: 1}
     run.deliver(50, 149.1, part=1)
     assert judged(run).kept
 
@@ -145,14 +145,14 @@ def test_in_fewer_stores_than_the_quorum(run, judged) -> None:
     for site in ("north", "east"):
         run.remove("stored", 50, site=site)
         run.remove("history", 50, site=site)
-    assert judged(run).broken == {judge.NEVER_STORED: 1}
+    assert judged(run).broken == {Promise.NEVER_STORED: 1}
 
 
 def test_a_ledger_without_evidence_keeps_no_promise(judged, tmp_path: Path) -> None:
-    assert check(read_ledger(tmp_path)).broken == {judge.NOT_JUDGED: 1}
+    assert check(read_ledger(tmp_path)).broken == {Promise.NOT_JUDGED: 1}
     run = Made()
     run.remove("receipt")
-    assert judged(run).broken == {judge.STALLED: 1, judge.NOT_JUDGED: 1}
+    assert judged(run).broken == {Promise.STALLED: 1, Promise.NOT_JUDGED: 1}
 
 
 def test_a_store_that_could_not_be_read_is_told_from_a_loss(run, judged) -> None:
@@ -160,17 +160,17 @@ def test_a_store_that_could_not_be_read_is_told_from_a_loss(run, judged) -> None
         run.remove("stored", site=site)
         run.remove("store read", site=site)
         run.add("store not read", 210, site=site, reason="TimeoutError")
-    assert judged(run).broken == {judge.UNREAD: 2}
+    assert judged(run).broken == {Promise.UNREAD: 2}
 
 
 def test_a_replica_that_lacks_what_others_have(run, judged) -> None:
     run.remove("stored", 50, 51, 52, site="cloud")
-    assert judged(run).broken == {judge.STORE_LACKS: 3}
+    assert judged(run).broken == {Promise.STORE_LACKS: 3}
 
 
 def test_a_history_with_a_gap_unless_it_says_so(run, judged) -> None:
     run.remove("history", 50, site="cloud")
-    assert judged(run).broken == {judge.HISTORY_LACKS: 1}
+    assert judged(run).broken == {Promise.HISTORY_LACKS: 1}
     run.change("history read", incomplete=True)
     assert judged(run).kept
 
@@ -178,7 +178,7 @@ def test_a_history_with_a_gap_unless_it_says_so(run, judged) -> None:
 def test_a_dead_letter_is_told_from_a_loss(run, judged) -> None:
     run.remove("delivered", 50)
     run.add("dead", 150, publisher="p", n=50, topic="alerts", reason="ended by signal 9")
-    assert judged(run).broken == {judge.DEAD: 1}
+    assert judged(run).broken == {Promise.DEAD: 1}
 
 
 def test_what_was_not_acknowledged_may_be_missing(run, judged) -> None:
@@ -198,12 +198,12 @@ def test_the_warm_up_and_the_time_before_a_subscription_are_not_judged(run, judg
     run.remove("delivered", *range(1, n_at(113)))
     assert judged(run).kept
     run.remove("delivered", n_at(113))
-    assert judged(run).broken == {judge.NOT_DELIVERED: 1}
+    assert judged(run).broken == {Promise.NOT_DELIVERED: 1}
 
 
 def test_delivered_twice(run, judged) -> None:
     run.deliver(50, 149.5)
-    assert judged(run).broken == {judge.TWICE: 1}
+    assert judged(run).broken == {Promise.TWICE: 1}
 
 
 def test_a_process_that_took_over_may_get_the_last_messages_again(run, judged) -> None:
@@ -216,7 +216,7 @@ def test_what_a_spool_kept_is_owed(run, judged) -> None:
     run.remove("delivered", 50)
     assert judged(run).kept
     run.add("kept", 149, publisher="p", n=50)
-    assert judged(run).broken == {judge.NOT_DELIVERED: 1}
+    assert judged(run).broken == {Promise.NOT_DELIVERED: 1}
 
 
 def test_a_killed_subscriber_is_owed_what_comes_after_it_is_back(run, judged) -> None:
@@ -226,16 +226,16 @@ def test_a_killed_subscriber_is_owed_what_comes_after_it_is_back(run, judged) ->
     run.change("phase", touches=["dev-east"])
     assert judged(run).kept
     run.remove("delivered", n_at(HEALED))
-    assert judged(run).broken == {judge.NOT_DELIVERED: 1}
+    assert judged(run).broken == {Promise.NOT_DELIVERED: 1}
     run.deliver(n_at(HEALED), HEALED + 0.01)
     run.remove("delivered", n_at(FAULT - 11))
-    assert judged(run).broken == {judge.NOT_DELIVERED: 1}
+    assert judged(run).broken == {Promise.NOT_DELIVERED: 1}
 
 
 def test_stored_twice(run, judged) -> None:
     who = {"publisher": "p", "n": 50, "topic": "alerts"}
     run.add("stored", 210, **who, site="cloud", kind="notification", part=0, sequence=500)
-    assert judged(run).broken == {judge.STORED_TWICE: 1}
+    assert judged(run).broken == {Promise.STORED_TWICE: 1}
 
 
 def test_processed_twice_is_counted_and_allowed(run, judged) -> None:
@@ -248,16 +248,16 @@ def test_processed_twice_is_counted_and_allowed(run, judged) -> None:
 def test_out_of_order_unless_late_or_not_acknowledged(run, judged) -> None:
     run.remove("delivered", 50)
     run.deliver(50, HEALED + 15.5)
-    assert judged(run).broken == {judge.DISORDER: 1}
+    assert judged(run).broken == {Promise.DISORDER: 1}
     run.change("delivered", 50, late=True)
     assert judged(run).kept
     run.change("published", 50, at=HEALED + 15.0)
-    assert judged(run).broken == {judge.DISORDER: 1}, "it says that it is late, and is not"
+    assert judged(run).broken == {Promise.DISORDER: 1}, "it says that it is late, and is not"
     run.change("published", 50, at=HEALED + 1.0)
     run.change("delivered", 50, at=HEALED + 1.5)
     assert judged(run).kept, "ways change when links come back"
     run.change("delivered", 50, late=False)
-    assert judged(run).broken == {judge.DISORDER: 1}
+    assert judged(run).broken == {Promise.DISORDER: 1}
     run.remove("receipt", 50)
     assert judged(run).kept
 
@@ -267,7 +267,7 @@ def test_a_topic_that_promises_order_is_processed_in_order_although_late(run, ju
     run.change("delivered", 50, at=155.6, late=True)
     assert judged(run).kept
     run.change("topic", ordered=True)
-    assert judged(run).broken == {judge.PROCESSED_OUT_OF_ORDER: 1}
+    assert judged(run).broken == {Promise.PROCESSED_OUT_OF_ORDER: 1}
     run.change("receipt", 50, at=149.0 + judge.WAITED_FOR)
     assert judged(run).kept, "it was not in the stores in time"
 
@@ -285,17 +285,17 @@ def test_a_plain_topic_may_lose_but_not_repeat_or_reorder_on_one_path(judged) ->
     assert verdict.counts["plain, not delivered"] == 2
     run.remove("delivered", 50)
     run.deliver(50, 155.5)
-    assert judged(run).broken == {judge.DISORDER: 1}
+    assert judged(run).broken == {Promise.DISORDER: 1}
     fault = next(event for event in run.events if event.get("phase") == "fault")
     fault["kind"] = "cut site"
-    assert judged(run).broken == {judge.DISORDER: 1}, "another site was cut"
+    assert judged(run).broken == {Promise.DISORDER: 1}, "another site was cut"
     fault["touches"] = ["east"]
     assert judged(run).kept, "it was in the link that was cut"
     fault["touches"] = ["west"]
     run.change("published", 50, path="north/1")  # another connection
     assert judged(run).kept
     run.deliver(60, 160.0)
-    assert judged(run).broken == {judge.TWICE: 1}
+    assert judged(run).broken == {Promise.TWICE: 1}
 
 
 def test_a_device_without_ids_may_repeat_but_not_lose(judged) -> None:
@@ -303,7 +303,7 @@ def test_a_device_without_ids_may_repeat_but_not_lose(judged) -> None:
     run.deliver(50, 155.5)
     assert judged(run).kept
     run.remove("delivered", 51)
-    assert judged(run).broken == {judge.NOT_DELIVERED: 1}
+    assert judged(run).broken == {Promise.NOT_DELIVERED: 1}
 
 
 def test_two_owners_of_an_epoch(run, judged) -> None:
@@ -311,14 +311,14 @@ def test_two_owners_of_an_epoch(run, judged) -> None:
         run.add("mark", 210, site="cloud", topic="alerts", epoch=epoch, worker=worker)
     assert judged(run).kept
     run.add("mark", 210, site="cloud", topic="alerts", epoch=2, worker="north/w1")
-    assert judged(run).broken == {judge.TWO_OWNERS: 1}
+    assert judged(run).broken == {Promise.TWO_OWNERS: 1}
     run.change("topic", managed_by=["north", "east"])
     assert judged(run).kept
 
 
 def test_fewer_replicas_than_asked_for(run, judged) -> None:
     run.add("replicas", 210, topic="alerts", replicas=["north", "cloud"])
-    assert judged(run).broken == {judge.REPLICAS: 1}
+    assert judged(run).broken == {Promise.REPLICAS: 1}
 
 
 def test_progress_is_demanded_of_what_a_fault_does_not_touch(run, judged) -> None:
@@ -327,22 +327,22 @@ def test_progress_is_demanded_of_what_a_fault_does_not_touch(run, judged) -> Non
         run.change("delivered", n, at=FAULT + 19.5 + n / 1000)
         run.change("receipt", n, at=FAULT + 19.5 + n / 1000)
     verdict = judged(run)
-    assert verdict.broken == {judge.STALLED: 2}  # deliveries and receipts
+    assert verdict.broken == {Promise.STALLED: 2}  # deliveries and receipts
     assert verdict.faults[0]["stalled"] == 2
     for place in ("north", "dev-north"):
         run.change("phase", touches=[place])
         assert judged(run).kept
     run.change("phase", touches=["east"])  # the subscriber's home
-    assert judged(run).broken == {judge.STALLED: 1}
+    assert judged(run).broken == {Promise.STALLED: 1}
     run.change("phase", touches=[], stores=["east", "cloud"])  # too few stores are left for a receipt
-    assert judged(run).broken == {judge.STALLED: 1}
+    assert judged(run).broken == {Promise.STALLED: 1}
 
 
 def test_a_flow_that_never_comes_back(run, judged) -> None:
     run.remove("delivered", *range(n_at(FAULT), 101))
     run.change("phase", touches=["north"])
     verdict = judged(run)
-    assert verdict.broken == {judge.NOT_DELIVERED: 100 - n_at(FAULT) + 1, judge.NOT_RECOVERED: 1}
+    assert verdict.broken == {Promise.NOT_DELIVERED: 100 - n_at(FAULT) + 1, Promise.NOT_RECOVERED: 1}
 
 
 def test_how_long_a_fault_was_felt(run, judged) -> None:
@@ -358,7 +358,7 @@ def test_results_of_a_channel_go_to_those_whose_values_match(run, judged) -> Non
     run.add("subscribed", 85, subscriber="t", process=2, topic="alerts", values={"kind": "fire"})
     assert judged(run).kept
     run.change("published", 50, fields={"kind": "fire"})
-    assert judged(run).broken == {judge.NOT_DELIVERED: 1}
+    assert judged(run).broken == {Promise.NOT_DELIVERED: 1}
     run.deliver(50, 149.1, subscriber="t", process=2)
     assert judged(run).kept
 
@@ -371,11 +371,11 @@ def test_a_channel_is_kept_nowhere_has_no_order_and_passes_the_driver(judged) ->
     assert judged(run).kept
     for n in range(n_at(FAULT + 5), n_at(FAULT + 20)):
         run.change("delivered", n, at=FAULT + 19.5)
-    assert judged(run).broken == {judge.STALLED: 1}
+    assert judged(run).broken == {Promise.STALLED: 1}
     run.change("phase", touches=["driver"])
     assert judged(run).kept
     run.remove("delivered", 51)
-    assert judged(run).broken == {judge.NOT_DELIVERED: 1}
+    assert judged(run).broken == {Promise.NOT_DELIVERED: 1}
 
 
 def test_owed_needs_no_stores(run, tmp_path: Path) -> None:
@@ -400,7 +400,7 @@ def test_the_command_exits_with_1_when_a_promise_was_broken(run, tmp_path: Path)
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, run.events)))
     done = subprocess.run(command, capture_output=True, check=False)
     assert done.returncode == 1
-    assert json.loads(done.stdout)["broken"] == {judge.TWICE: 1}
+    assert json.loads(done.stdout)["broken"] == {Promise.TWICE: 1}
 
 
 @pytest.mark.parametrize(
@@ -433,21 +433,21 @@ def test_the_judge_shares_no_code_with_the_system() -> None:
 
 def test_a_fault_that_broke_nothing_is_no_evidence(run, judged) -> None:
     run.change("phase", target=["north"])  # where everything was processed all the time
-    assert judged(run).broken == {judge.NO_EFFECT: 1}
+    assert judged(run).broken == {Promise.NO_EFFECT: 1}
     run.change("phase", kind="kill devices", target=["dev-north"])
-    assert judged(run).broken == {judge.NO_EFFECT: 1}
+    assert judged(run).broken == {Promise.NO_EFFECT: 1}
     run.change("phase", kind="kill devices", target=["dev-east"])
     assert judged(run).kept
     run.change("client", node="dev-east")
-    assert judged(run).broken == {judge.NO_EFFECT: 1}
+    assert judged(run).broken == {Promise.NO_EFFECT: 1}
     run.change("topic", anonymous=True)  # of MQTT devices, which are another process at that node
-    assert judge.NO_EFFECT not in judged(run).broken
+    assert Promise.NO_EFFECT not in judged(run).broken
 
 
 def test_a_topic_that_promises_order_may_wait_a_minute_for_what_was_never_stored(run, judged) -> None:
     """Publications failed while everything was down: newer ones of their source wait for them (chaos, seed 8)."""
     for n in range(n_at(HEALED), 101):
         run.change("delivered", n, at=NEXT + n / 100)
-    assert judged(run).broken == {judge.NOT_RECOVERED: 1}
+    assert judged(run).broken == {Promise.NOT_RECOVERED: 1}
     run.change("topic", ordered=True)
     assert judged(run).kept

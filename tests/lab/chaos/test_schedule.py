@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from nearcast.lab.chaos.deployment import SITES, STORES, TOPICS, client_jobs, topology
+from nearcast.lab.chaos.faults import role_of
 from nearcast.lab.chaos.schedule import KINDS, PHASES, QUICK_PHASES, make_schedule
-from nearcast.lab.chaos.targets import role_of
 
 
 def test_a_seed_gives_the_same_faults_and_another_seed_others() -> None:

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from nearcast.errors import InputError
-from nearcast.lab.scenarios.game import AvatarParameters, game
+from nearcast.lab.scenarios.game import game
 from nearcast.lab.scenarios.policies import Oracle, starting_places
 from nearcast.lab.scenarios.scenario import CLOUD, Scenario
 from nearcast.lab.workloads.formats import Cities
-from nearcast.lab.workloads.game import generate_cities
+from nearcast.lab.workloads.game import GameParameters, generate_cities
 
-PARAMETERS = AvatarParameters(seconds=120.0, avatars=12, groups=3, seed=4)
+PARAMETERS = GameParameters(duration_s=120.0, avatars=12, groups=3, seed=4)
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def test_a_change_affects_the_topics_that_gain_a_subscriber(scenario: Scenario) 
 def test_delays_are_those_of_the_cities() -> None:
     rtt = np.array([[0.0, 40.0, 60.0], [40.0, 0.0, 80.0], [60.0, 80.0, 0.0]])
     known = Cities(["New York", "Dallas", "St. Louis"], np.zeros(3), np.zeros(3), rtt, {})
-    scenario = game(known, AvatarParameters(seconds=60.0, avatars=6, groups=2, cities=3), "made up")
+    scenario = game(known, GameParameters(duration_s=60.0, avatars=6, groups=2, cities=3), "made up")
     assert set(scenario.edges) == {"NewYork", "Dallas", "StLouis"}
     topology = scenario.topology()
     assert topology.link("Dallas", "StLouis").delay_ms == 40.0
@@ -85,4 +85,4 @@ def test_the_oracle_keeps_every_topic_within_its_bound_with_few_moves(scenario: 
 
 def test_one_city_is_refused() -> None:
     with pytest.raises(InputError, match="cities is 1"):
-        game(generate_cities(), AvatarParameters(cities=1), "made up")
+        game(generate_cities(), GameParameters(cities=1), "made up")

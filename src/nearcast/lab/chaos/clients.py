@@ -21,6 +21,7 @@ import msgspec
 
 from nearcast.lab.chaos.deployment import CHANNEL, CHANNEL_TOPIC, DATASET, KINDS, PublisherJob, SubscriberJob
 from nearcast.lab.chaos.ledger import LedgerFile
+from nearcast.lab.scenarios.processes import READY
 from nearcast.nats.tasks import cancel_and_wait
 
 if TYPE_CHECKING:
@@ -28,9 +29,9 @@ if TYPE_CHECKING:
     from nearcast.message import Message
     from nearcast.nats.connection import Connection
 
-__all__ = ["READY", "STOPPED", "ClientsJob"]
+__all__ = ["STOPPED", "ClientsJob"]
 
-READY, STOPPED = "ready", "stopped"
+STOPPED = "stopped"
 _CONNECT_LIMIT = 20.0
 _RECEIPT_LIMIT = 10.0
 _PUBLISH_LIMIT = 15.0  # s; publishing does not wait for stores, so this is far too long
@@ -131,23 +132,14 @@ class Feeding(Publishing):
         return asyncio.create_task(self._client.feed(DATASET, data))
 
 
-def note_results(ledger: LedgerFile, job: SubscriberJob, client: Client, message: Message) -> None:
-    """Results of the channel came."""
-    for row in message.data["rows"]:
-        ledger.note(
-            "delivered", subscriber=job.name, process=os.getpid(), publisher=row["publisher"], n=row["n"], part=0,
-            topic=CHANNEL_TOPIC, id=message.id, home=client.home, late=bool(getattr(message, "late", False)),
-        )  # fmt: skip
-
-
 def note_delivery(ledger: LedgerFile, job: SubscriberJob, client: Client, message: Message) -> None:
-    """A message came."""
-    data = message.data
-    ledger.note(
-        "delivered", subscriber=job.name, process=os.getpid(), publisher=data["publisher"], n=data["n"],
-        part=data.get("part", 0), topic=message.topic, id=message.id, home=client.home,
-        late=bool(getattr(message, "late", False)),
-    )  # fmt: skip
+    """A message came, or results of the channel."""
+    for data in message.data["rows"] if job.values else [message.data]:
+        ledger.note(
+            "delivered", subscriber=job.name, process=os.getpid(), publisher=data["publisher"], n=data["n"],
+            part=data.get("part", 0), topic=CHANNEL_TOPIC if job.values else message.topic, id=message.id,
+            home=client.home, late=message.late,
+        )  # fmt: skip
 
 
 async def _note_dead(client: Client, topic: str, ledger: LedgerFile) -> None:
@@ -171,11 +163,11 @@ async def run(job: ClientsJob) -> None:
             if each.dead_letters:
                 stack.push_async_callback(cancel_and_wait, asyncio.create_task(_note_dead(client, each.topic, ledger)))
                 return
+            note = partial(note_delivery, ledger, each, client)
             if each.values:
-                note = partial(note_results, ledger, each, client)
                 await client.subscribe(channel=CHANNEL, params=each.values, callback=note)
             else:
-                await client.subscribe(each.topic, callback=partial(note_delivery, ledger, each, client))
+                await client.subscribe(each.topic, callback=note)
             ledger.note("subscribed", subscriber=each.name, process=os.getpid(), topic=each.topic, values=each.values)
 
         async def prepare(each: PublisherJob) -> Publishing:

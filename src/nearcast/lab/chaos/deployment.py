@@ -6,14 +6,18 @@ Every site has a node of its own, and so have the devices beside it. All delays 
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from nearcast.domain.cluster import ClusterSpec
+from nearcast.domain.processor_limits import ProcessorLimits
+from nearcast.domain.site import SiteSpec, StoreSpec
 from nearcast.domain.topic import TopicSpec
 from nearcast.lab.chaos.processor import LEDGER_VARIABLE, SITE_VARIABLE
+from nearcast.lab.scenarios.startup import toml_text
 from nearcast.lab.wan.topology import LinkSettings, Topology, from_links
 
 __all__ = [
@@ -41,9 +45,8 @@ __all__ = [
     "configuration_text",
     "devices_node",
     "false_clock_jobs",
-    "toml_fields",
     "topology",
-    "van_ways",
+    "ways",
 ]
 
 CLOUD = "cloud"
@@ -110,45 +113,41 @@ def topology() -> Topology:
     """Sites, the devices beside each edge site, and a van that begins in the north."""
     links = {pair: LinkSettings(BETWEEN_SITES) for pair in itertools.combinations(EDGE, 2)}
     links |= {(site, CLOUD): LinkSettings(TO_CLOUD) for site in EDGE}
-    nodes = {devices_node(site): _ways(site) for site in EDGE} | {VAN: _ways("north")}
-    for node, ways in nodes.items():
-        links |= {(node, site): LinkSettings(way) for site, way in ways.items()}
+    nodes = {devices_node(site): ways(site) for site in EDGE} | {VAN: ways("north")}
+    for node, to_sites in nodes.items():
+        links |= {(node, site): LinkSettings(way) for site, way in to_sites.items()}
     links |= {pair: LinkSettings(UNUSED) for pair in itertools.combinations(nodes, 2)}
     return from_links(links)
 
 
-def _ways(near: str) -> dict[str, float]:
-    ways = dict.fromkeys(EDGE, ACCESS + BETWEEN_SITES)
-    return ways | {near: ACCESS, CLOUD: ACCESS + TO_CLOUD}
-
-
-def van_ways(site: str) -> dict[str, float]:
-    """The van's delays to all sites while it is near one."""
-    return _ways(site)
+def ways(near: str) -> dict[str, float]:
+    """The delays to all sites while near one."""
+    others = dict.fromkeys(EDGE, ACCESS + BETWEEN_SITES)
+    return others | {near: ACCESS, CLOUD: ACCESS + TO_CLOUD}
 
 
 def configuration_text(address: Callable[[str], str], *, cluster: bool = False) -> str:
     """`nearcast.toml`, relative to which the stores' directories are."""
-    lines = toml_fields(processors=["nearcast.lab.chaos.processor"], report_seconds=REPORT_SECONDS, insecure=True)
-    for site in SITES:
-        lines += ["[[site]]", *toml_fields(name=site, kind="cloud" if site == CLOUD else "edge", host=address(site))]
-        lines += toml_fields(port=PORT)
-        if site == MQTT_SITE:
-            lines += toml_fields(mqtt_port=MQTT_PORT)
-        if site in STORES:
-            lines += ["[site.store]", *toml_fields(directory=f"stores/{site}")]
-    for topic in TOPICS:
-        lines += ["[[topic]]", *toml_fields(name=topic.name, managed_by=topic.managed_by, replicas=topic.replicas)]
-        lines += toml_fields(quorum=topic.quorum, ordered=topic.ordered)
-    lines += ["[processor_limits]", *toml_fields(environment=[LEDGER_VARIABLE, SITE_VARIABLE])]
-    if cluster:
-        lines += ["[cluster]", *toml_fields(warehouse="warehouse", master="local[2]", analyse_every=0)]
-    return "\n".join(lines) + "\n"
-
-
-def toml_fields(**fields: Any) -> list[str]:
-    """Text, numbers, booleans and lists of text are written in TOML as in JSON."""
-    return [f"{name} = {json.dumps(value)}" for name, value in fields.items()]
+    sites = [
+        SiteSpec(
+            site,
+            "cloud" if site == CLOUD else "edge",
+            host=address(site),
+            port=PORT,
+            mqtt_port=MQTT_PORT if site == MQTT_SITE else None,
+            store=StoreSpec(Path("stores", site)) if site in STORES else None,
+        )
+        for site in SITES
+    ]
+    return toml_text(
+        processors=["nearcast.lab.chaos.processor"],
+        report_seconds=REPORT_SECONDS,
+        insecure=True,
+        site=sites,
+        topic=TOPICS,
+        processor_limits=ProcessorLimits(environment=(LEDGER_VARIABLE, SITE_VARIABLE)),
+        cluster=ClusterSpec("warehouse", master="local[2]", analyse_every=0) if cluster else None,
+    )
 
 
 def false_clock_jobs(url: Callable[[str], str]) -> tuple[list[PublisherJob], list[SubscriberJob]]:
@@ -173,7 +172,7 @@ def cluster_jobs(url: Callable[[str], str]) -> tuple[list[PublisherJob], list[Su
 def client_jobs(url: Callable[[str], str]) -> dict[str, tuple[list[PublisherJob], list[SubscriberJob]]]:
     """The clients of each node. Some know the coordinators, some a home and a second broker, some a home only."""
     everywhere = [url(site) for site in SITES]
-    jobs: dict[str, tuple[list[PublisherJob], list[SubscriberJob]]] = {
+    return {
         devices_node("north"): (
             [PublisherJob("pub-north", everywhere, "alerts.north", 20.0, coordinated=True)],
             [SubscriberJob("sub-north", everywhere, "alerts.>", coordinated=True)],
@@ -212,4 +211,3 @@ def client_jobs(url: Callable[[str], str]) -> dict[str, tuple[list[PublisherJob]
             [SubscriberJob("van-sub", everywhere, "alerts.north", coordinated=True, mobile=True)],
         ),
     }  # fmt: skip
-    return jobs

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import subprocess
 from collections.abc import Iterator
@@ -49,16 +48,8 @@ def clear_leftover_disks() -> None:
     """Remove the disks of runs that were killed."""
     for line in Path("/proc/mounts").read_text().splitlines():
         name, folder = line.split()[:2]
-        if name.startswith(_NAME) and not _alive(int(name.removeprefix(_NAME))):
+        if name.startswith(_NAME) and not Path("/proc", name.removeprefix(_NAME)).exists():
             _run("umount", "-l", folder)
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except OSError as error:
-        return error.errno != errno.ESRCH
-    return True
 
 
 def _run(*command: str) -> None:

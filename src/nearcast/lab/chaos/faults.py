@@ -4,26 +4,40 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nearcast.lab.chaos import disk
 from nearcast.lab.chaos.deployment import SITES
-from nearcast.lab.chaos.targets import processes_of, send_signal
+from nearcast.lab.wan import namespaces
+from nearcast.lab.wan.topology import EVERY_OTHER
 from nearcast.nats.tasks import cancel_and_wait
 
 if TYPE_CHECKING:
     from nearcast.lab.chaos.schedule import Fault
     from nearcast.lab.chaos.services import NodeService
     from nearcast.lab.wan import Area
+    from nearcast.lab.wan.control_socket import LinkFields
 
-__all__ = ["FaultInjector"]
+__all__ = ["FaultInjector", "role_of"]
 
 _KILL_EVERY = 5.0  # a process that comes back at once is killed again
 _DELAY_MS, _LOSS = 400.0, 0.05
 _DOWN = 3.0  # everything stays down for so long when all is restarted
+# Words of the command lines of each role; the first that fits counts.
+_WORDS = {
+    "processor": ("nearcast.site.worker.processor_main",),
+    "worker": ("nearcast.site.worker",),
+    "broker": ("broker.conf",),
+    "store": ("store.conf",),
+    "agent": ("site", "run"),
+    "coordinator": ("coordinator", "run"),
+    "driver": ("cluster", "run"),
+    "clients": ("nearcast.lab.chaos.clients",),
+}
 
 
 class FaultInjector:
@@ -48,108 +62,92 @@ class FaultInjector:
     async def during(self, fault: Fault) -> AsyncIterator[None]:
         """The fault lasts as long as the block."""
         verb, _, role = fault.kind.partition(" ")
+        node = fault.target[0]
         async with contextlib.AsyncExitStack() as stack:
-            if fault.kind == "kill everything" or fault.kind == "restart everything":
-                await stack.enter_async_context(self._all_down(kill=verb == "kill"))
+            if role == "everything":
+                await self._restart_all(kill=verb == "kill")
             elif fault.kind == "kill site":
-                await stack.enter_async_context(self._site_down(fault.target[0]))
+                # A machine without power: all its processes are gone at once, and come back with it.
+                for service in self._services.values():
+                    if service.node == node:
+                        service.hold()
+                        stack.callback(service.release)
+                self._kill(node)
             elif fault.kind == "kill devices":
-                await stack.enter_async_context(self._devices_off(fault.target[0]))
-                self._kill(fault.target[0], "clients")
+                await stack.enter_async_context(self._devices_off(node))
+                self._kill(node, "clients")
             elif verb == "kill":
-                await stack.enter_async_context(self._repeated(lambda: self._kill(fault.target[0], role)))
+                stack.push_async_callback(cancel_and_wait, asyncio.create_task(self._keep_killing(node, role)))
             elif verb == "stop":
-                stack.enter_context(self._stopped(fault.target[0], "" if role == "site" else role))
+                stopped = self._processes(node, "" if role == "site" else role)
+                _send_signal(stopped, signal.SIGSTOP)
+                stack.callback(self._resume, node, stopped)
             elif fault.kind == "full disk":
                 stack.enter_context(disk.filled(self._small_disk))
             elif fault.kind == "false clock":
-                await stack.enter_async_context(self._false_clock(3600.0 if fault.target[0] == "fast" else -3600.0))
+                await stack.enter_async_context(self._false_clock(3600.0 if node == "fast" else -3600.0))
             else:
-                stack.enter_context(self._links(fault))
+                stack.callback(self._harm_links(fault))
             yield
 
-    def _kill(self, node: str, role: str) -> None:
-        send_signal(processes_of(self._area, node, role), signal.SIGKILL)
+    def _processes(self, node: str, role: str = "") -> list[int]:
+        """The processes of a role at a node; all of them without one."""
+        found = namespaces.processes([self._area.namespace(node)])
+        return [pid for pid in found if not role or role_of(pid) == role]
 
-    @contextlib.contextmanager
-    def _stopped(self, node: str, role: str) -> Iterator[None]:
-        """Processes hang. Those that were replaced meanwhile are gone."""
-        pids = processes_of(self._area, node, role)
-        send_signal(pids, signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            there = set(processes_of(self._area, node))
-            send_signal([pid for pid in pids if pid in there], signal.SIGCONT)
+    def _kill(self, node: str, role: str = "") -> None:
+        _send_signal(self._processes(node, role), signal.SIGKILL)
 
-    @contextlib.asynccontextmanager
-    async def _repeated(self, harm: Callable[[], None]) -> AsyncIterator[None]:
-        async def repeat() -> None:
-            while True:
-                harm()
-                await asyncio.sleep(_KILL_EVERY)
+    async def _keep_killing(self, node: str, role: str) -> None:
+        while True:
+            self._kill(node, role)
+            await asyncio.sleep(_KILL_EVERY)
 
-        task = asyncio.create_task(repeat())
-        try:
-            yield
-        finally:
-            await cancel_and_wait(task)
+    def _resume(self, node: str, stopped: list[int]) -> None:
+        """Processes that hang go on. Those that were replaced meanwhile are gone."""
+        there = set(self._processes(node))
+        _send_signal([pid for pid in stopped if pid in there], signal.SIGCONT)
 
-    @contextlib.asynccontextmanager
-    async def _site_down(self, node: str) -> AsyncIterator[None]:
-        """A machine without power: all its processes are gone at once, and come back with it."""
-        held = [service for service in self._services.values() if service.node == node]
-        for service in held:
-            service.hold()
-        self._kill(node, "")
-        try:
-            yield
-        finally:
-            for service in held:
-                service.release()
-
-    @contextlib.asynccontextmanager
-    async def _all_down(self, *, kill: bool) -> AsyncIterator[None]:
-        """Everything ends, killed or in order, and starts again within the fault."""
-        services = list(self._services.values())
+    async def _restart_all(self, *, kill: bool) -> None:
+        """Everything ends, killed or in order, and starts again a little later."""
+        services = self._services.values()
         for service in services:
             service.hold()
         if kill:
             for site in SITES:
-                self._kill(site, "")
+                self._kill(site)
         else:
             await asyncio.gather(*(service.terminate() for service in services))
-        back = asyncio.create_task(self._release_all(services))
-        try:
-            yield
-        finally:
-            await back
-
-    async def _release_all(self, services: list[NodeService]) -> None:
         await asyncio.sleep(_DOWN)
         for service in services:
             service.release()
 
-    @contextlib.contextmanager
-    def _links(self, fault: Fault) -> Iterator[None]:
-        """Links that lose, delay or drop everything."""
-        area, target = self._area, fault.target
-        before = {node: area.links(node) for node in target}
-        if fault.kind == "cut site":
-            area.set(target[0], "all", cut=True)
-        elif fault.kind == "loss":
-            area.set(target[0], "all", loss=_LOSS)
-        elif fault.kind == "cut one way":
-            area.set_one_way(*target, cut=True)
+    def _harm_links(self, fault: Fault) -> Callable[[], None]:
+        """Links that lose, delay or drop everything; what undoes it. The van moves meanwhile, so no more is undone."""
+        area, (node, other) = self._area, (*fault.target, EVERY_OTHER)[:2]
+        harm: LinkFields = {"cut": True}
+        undo: LinkFields = {"cut": False}
+        if fault.kind == "loss":
+            harm, undo = {"loss": _LOSS}, {"loss": 0.0}
         elif fault.kind == "delay":
-            area.set(*target, delay_ms=_DELAY_MS)
-        else:
-            area.set(*target, cut=True)
-        try:
-            yield
-        finally:
-            # The van moves meanwhile: only what the fault changed is undone.
-            if len(target) == 1:
-                area.set(target[0], "all", cut=False, loss=0.0)
-            else:
-                area.set(*target, cut=False, delay_ms=before[target[0]][target[1]].settings.delay_ms)
+            harm, undo = {"delay_ms": _DELAY_MS}, {"delay_ms": area.links(node)[other].settings.delay_ms}
+        change = area.set_one_way if fault.kind == "cut one way" else area.set
+        change(node, other, **harm)
+        return lambda: area.set(node, other, **undo)
+
+
+def role_of(pid: int) -> str:
+    """What a process does, by its command line."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return ""
+    names = {Path(word).name for word in words}
+    return next((role for role, wanted in _WORDS.items() if names.issuperset(wanted)), "")
+
+
+def _send_signal(pids: list[int], number: signal.Signals) -> None:
+    """Signal processes; those that are gone are no error."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)

@@ -26,7 +26,7 @@ class LedgerFile:
 
     def note(self, event: str, **fields: Any) -> None:
         """Add an event; one write, so that a line is whole or missing."""
-        line = self._encoder.encode({"event": event, "at": fields.pop("at", None) or true_time(), **fields})
+        line = self._encoder.encode({"event": event, "at": true_time(), **fields})
         os.write(self._descriptor, line + b"\n")
 
     def close(self) -> None:

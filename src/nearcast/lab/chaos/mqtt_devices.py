@@ -18,8 +18,9 @@ import msgspec
 import paho.mqtt.client as mqtt
 from paho.mqtt.enums import CallbackAPIVersion
 
-from nearcast.lab.chaos.clients import READY, STOPPED
+from nearcast.lab.chaos.clients import STOPPED
 from nearcast.lab.chaos.ledger import LedgerFile
+from nearcast.lab.scenarios.processes import READY
 
 __all__ = ["DevicesJob"]
 

@@ -33,8 +33,8 @@ def note_and_echo(message: Message, spool: SpoolView) -> Iterator[dict[str, Any]
         topic=message.topic,
         site=site,
         worker=os.getppid(),
-        late=bool(getattr(message, "late", False)),
-        attempt=getattr(message, "attempt", 1),
+        late=message.late,
+        attempt=message.attempt,
     )
     for part in range(data["count"]):
         yield {"publisher": data["publisher"], "n": data["n"], "part": part}

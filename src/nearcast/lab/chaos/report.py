@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 
@@ -14,7 +14,7 @@ from nearcast.lab.chaos.checker.verdict import LOSSES
 if TYPE_CHECKING:
     from nearcast.lab.chaos.checker.verdict import Verdict
 
-__all__ = ["commit", "verdict_fields", "verdict_lines", "verdict_table"]
+__all__ = ["commit", "verdict_lines", "verdict_table"]
 
 _THIRDS = ("start", "middle", "end", "after")
 
@@ -56,8 +56,3 @@ def verdict_lines(verdict: Verdict) -> list[str]:
         lines += [f"        {example}" for example in verdict.examples[promise]]
     lines.append("Every promise was kept." if verdict.kept else "Promises were broken.")
     return lines
-
-
-def verdict_fields(verdict: Verdict, about: dict[str, Any]) -> dict[str, Any]:
-    """All of it, as JSON has it. about: the run."""
-    return {**about, "kept": verdict.kept, **vars(verdict)}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shutil
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
@@ -15,12 +14,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from nearcast.config.deployment_file import read_configuration
 from nearcast.errors import NearcastError
 from nearcast.lab.chaos import deployment as city
 from nearcast.lab.chaos.checker.evidence import read_ledger
 from nearcast.lab.chaos.checker.judge import check, owed
-from nearcast.lab.chaos.clients import READY, STOPPED, ClientsJob
+from nearcast.lab.chaos.clients import STOPPED, ClientsJob
 from nearcast.lab.chaos.disk import small_disk
 from nearcast.lab.chaos.faults import FaultInjector
 from nearcast.lab.chaos.ledger import LedgerFile
@@ -28,10 +26,10 @@ from nearcast.lab.chaos.mqtt_devices import DevicesJob
 from nearcast.lab.chaos.processor import LEDGER_VARIABLE, SITE_VARIABLE
 from nearcast.lab.chaos.services import NodeService
 from nearcast.lab.chaos.store_dump import dump_history, dump_replicas, dump_store
-from nearcast.lab.scenarios.processes import BACKGROUND, NodeProcess, NodeProcesses, node_processes
+from nearcast.lab.scenarios.processes import BACKGROUND, NEARCAST, NodeProcess, NodeProcesses, node_processes
+from nearcast.lab.scenarios.startup import keep_logs, toml_text, wait_for_gateways
 from nearcast.lab.wan import Area, call_at, wide_area
 from nearcast.nats.tasks import cancel_and_wait
-from nearcast.site.site import Site
 
 if TYPE_CHECKING:
     from nearcast.lab.chaos.checker.verdict import Verdict
@@ -59,7 +57,7 @@ async def run_chaos(
                 try:
                     return await _run(plan, Path(folder), ledger, logs, tick)
                 finally:
-                    _keep_logs(Path(folder), logs)
+                    keep_logs(Path(folder), logs)
     except TimeoutError:
         raise NearcastError(f"the run did not end within {limit:.0f} s; logs: {logs}") from None
 
@@ -71,17 +69,11 @@ async def _run(plan: ChaosPlan, folder: Path, ledger: Path, logs: Path, tick: Ca
     with small_disk(disk):
         async with (
             wide_area(city.topology(), seed=plan.seed) as area,
-            node_processes(area, logs, niceness=0) as processes,
+            node_processes(area.command, logs, niceness=0) as processes,
         ):
             run = _ChaosRun(plan, area, processes, folder, ledger)
             async with run.deployed():
                 return await run.play(FaultInjector(area, run.services, disk, run.false_clock, run.devices_off), tick)
-
-
-def _keep_logs(folder: Path, logs: Path) -> None:
-    """Copy what brokers, stores and workers wrote."""
-    for log in folder.glob(".nearcast/*/*.log"):
-        shutil.copy(log, logs / f"{log.parent.name}-{log.name}")
 
 
 class _ChaosRun:
@@ -105,7 +97,7 @@ class _ChaosRun:
         configuration = self._folder / "nearcast.toml"
         configuration.write_text(city.configuration_text(self._area.address, cluster=self._plan.cluster))
         settings = self._folder / "coordinator.toml"
-        settings.write_text("\n".join(city.toml_fields(**city.COORDINATOR_SETTINGS)) + "\n")
+        settings.write_text(toml_text(**city.COORDINATOR_SETTINGS))
         for topic in city.TOPICS:
             anonymous = topic.name == city.MQTT_TOPIC
             fields = msgspec.structs.asdict(topic)
@@ -122,25 +114,22 @@ class _ChaosRun:
             await asyncio.gather(*(service.stop() for service in self.services.values()))
 
     async def _start(self, name: str, node: str, begin: Callable[[int], Any], limit: float = _READY_LIMIT) -> None:
-        service = self.services[name] = NodeService(name, node, "Ready", begin)
-        service.start()
-        await service.is_up(limit)
+        self.services[name] = NodeService(name, node, begin)
+        await self.services[name].start(limit)
 
     async def _start_sites(self, configuration: Path) -> None:
         begin = {site: partial(self._site, site, configuration) for site in city.SITES}
         await asyncio.gather(*(self._start(site, site, begin[site]) for site in city.SITES))
-        deployment = read_configuration(configuration)
-        joined = {site: Site(deployment, site, self._folder).wait_for_gateways for site in city.SITES}
-        await asyncio.gather(*(call_at(self._area, site, partial(joined[site], city.SITES)) for site in city.SITES))
+        await wait_for_gateways(configuration, partial(call_at, self._area))
 
     async def _site(self, site: str, configuration: Path, number: int) -> NodeProcess:
         environment = {LEDGER_VARIABLE: str(self._ledger), SITE_VARIABLE: site}
-        arguments = ("site", "run", "--config", str(configuration), "--name", site)
-        return await self._processes.nearcast(site, f"{site}.{number}", *arguments, environment=environment)
+        arguments = (*NEARCAST, "site", "run", "--config", str(configuration), "--name", site)
+        return await self._processes.python(site, f"{site}.{number}", *arguments, environment=environment)
 
     async def _coordinator(self, node: str, settings: Path, number: int) -> NodeProcess:
         arguments = ("coordinator", "run", "--url", self._url(node), "--site", city.CLOUD, "--settings", str(settings))
-        return await self._processes.nearcast(node, f"coordinator-{node}.{number}", *arguments)
+        return await self._processes.python(node, f"coordinator-{node}.{number}", *NEARCAST, *arguments)
 
     async def _start_cluster(self, configuration: Path) -> None:
         self._notes.note(
@@ -154,8 +143,8 @@ class _ChaosRun:
         await self._start("driver", city.CLOUD, partial(self._driver, configuration), _SPARK_LIMIT)
 
     async def _driver(self, configuration: Path, number: int) -> NodeProcess:
-        arguments = ("cluster", "run", "--config", str(configuration))
-        return await self._processes.nearcast(city.CLOUD, f"driver.{number}", *arguments, niceness=BACKGROUND)
+        arguments = (*NEARCAST, "cluster", "run", "--config", str(configuration))
+        return await self._processes.python(city.CLOUD, f"driver.{number}", *arguments, niceness=BACKGROUND)
 
     async def _start_clients(self) -> None:
         jobs = city.client_jobs(self._url)
@@ -167,18 +156,13 @@ class _ChaosRun:
         starting = [self._start_node(job) for job in self._jobs.values()]
         node, address = city.devices_node(city.MQTT_SITE), self._area.address(city.MQTT_SITE)
         devices = DevicesJob(node, ["m1", "m2"], city.MQTT_SITE, address, city.MQTT_PORT, 5.0, str(self._ledger))
-        starting.append(self._start_process("nearcast.lab.chaos.mqtt_devices", f"mqtt-{node}", node, devices))
+        module = "nearcast.lab.chaos.mqtt_devices"
+        starting.append(self._processes.job(node, f"mqtt-{node}", module, devices, _READY_LIMIT))
         self._clients = dict(zip([*jobs, "mqtt"], await asyncio.gather(*starting), strict=True))
 
     async def _start_node(self, job: ClientsJob) -> NodeProcess:
         name = job.node if not job.clock_offset else f"clock{job.clock_offset:+.0f}"
-        return await self._start_process("nearcast.lab.chaos.clients", name, job.node, job)
-
-    async def _start_process(self, module: str, name: str, node: str, job: msgspec.Struct) -> NodeProcess:
-        process = await self._processes.python(node, name, "-m", module)
-        await process.tell(msgspec.json.encode(job))
-        await process.said(READY, _READY_LIMIT)
-        return process
+        return await self._processes.job(job.node, name, "nearcast.lab.chaos.clients", job, _READY_LIMIT)
 
     @contextlib.asynccontextmanager
     async def false_clock(self, offset: float) -> AsyncIterator[None]:
@@ -277,7 +261,7 @@ class _ChaosRun:
         while True:
             await asyncio.sleep(float(rng.uniform(15.0, 25.0)))
             near = str(rng.choice(city.SITES[:-1]))
-            for site, way in city.van_ways(near).items():
+            for site, way in city.ways(near).items():
                 self._area.set(city.VAN, site, delay_ms=way)
 
     async def _progress(self, tick: Callable[[float], None]) -> None:

@@ -19,20 +19,21 @@ _READY_LIMIT = 300.0
 class NodeService:
     """One program at a node. begin: starts it once more, given how often it was started before.
 
-    ready: what it prints when it is up. restarts: how often it was started again.
+    restarts: how often it was started again.
     """
 
-    def __init__(self, name: str, node: str, ready: str, begin: Callable[[int], Awaitable[NodeProcess]]) -> None:
+    def __init__(self, name: str, node: str, begin: Callable[[int], Awaitable[NodeProcess]]) -> None:
         self.name, self.node, self.restarts = name, node, -1
-        self._ready, self._begin = ready, begin
+        self._begin = begin
         self._process: NodeProcess | None = None
         self._allowed, self._up = asyncio.Event(), asyncio.Event()
         self._allowed.set()
         self._task: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
-        """Start it, and again whenever it ends."""
+    async def start(self, limit: float) -> None:
+        """Start it, and again whenever it ends; wait until it is up."""
         self._task = asyncio.create_task(self._keep(), name=f"keep {self.name}")
+        await self.is_up(limit)
 
     async def is_up(self, limit: float) -> None:
         """Wait until it is up; raises NearcastError when that takes too long."""
@@ -65,7 +66,7 @@ class NodeService:
             self.restarts += 1
             self._process = await self._begin(self.restarts)
             with contextlib.suppress(NearcastError):  # it ended or hangs: seen below, or by the fault's end
-                await self._process.said(self._ready, _READY_LIMIT)
+                await self._process.said("Ready", _READY_LIMIT)
                 self._up.set()
             await self._process.has_ended()
             self._up.clear()

@@ -79,11 +79,10 @@ async def dump_history(url: str, site: str, topic: str, ledger: LedgerFile) -> N
     """Note what a client whose home is this site is given as the topic's publications."""
     try:
         async with asyncio.timeout(_LIMIT), connect(url, name=f"dump-{site}", timeout=5) as client:
-            history: Any = client.history(topic, publications=True)
+            history = client.history(topic, publications=True)
             async for message in history:
                 ledger.note("history", site=site, topic=message.topic, **_identity(message.payload))
-            incomplete = bool(getattr(history, "incomplete", False))
-            ledger.note("history read", site=site, topic=topic, store=history.store, incomplete=incomplete)
+            ledger.note("history read", site=site, topic=topic, store=history.store, incomplete=history.incomplete)
     except (NearcastError, NatsError, OSError, TimeoutError) as error:
         ledger.note("history not read", site=site, topic=topic, reason=f"{type(error).__name__}: {error}")
 

@@ -11,14 +11,19 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
+from nearcast.domain.cluster import ClusterSpec
+from nearcast.domain.deployment import AuthSpec
+from nearcast.domain.site import SiteSpec, StoreSpec
 from nearcast.domain.topic import TopicSpec
 from nearcast.errors import InputError
-from nearcast.lab.chaos.deployment import toml_fields
 from nearcast.lab.scenarios.policies import consistent_hash
 from nearcast.lab.scenarios.scenario import CLOUD, Participant, Scenario, SubscribedSpan
+from nearcast.lab.scenarios.startup import toml_text
 from nearcast.lab.workloads.emergency_scene import TYPES, EmergencyParameters, Scene, generate_scene
 from nearcast.lab.workloads.follow import site_grid
 
@@ -33,6 +38,7 @@ REPORT_SECONDS = 2.0  # between two reports of a site or client to the coordinat
 # is lost is given up sooner than by default.
 COORDINATOR_SETTINGS = {"period": 2.0, "lease": 4.0, "site_lost_after": 7.0, "cool_down": 15.0, "mean_load": 2.0}
 _FIELD_KM, _ORIGIN = 10.0, (45.60, 13.70)  # of the field's south-western corner: latitude, longitude
+_SITES = np.stack(site_grid(len(ZONES), _FIELD_KM), axis=1).tolist()  # of the edge, on the field
 _KM_PER_DEGREE = 111.2
 _STILL_TO_COME = 600.0  # seconds of reports beyond the story: the data cluster may be slow to start
 _SHELTERS = ("School", "Library", "Sports Hall", "Church", "Town Hall", "Museum", "Station", "Depot")
@@ -107,14 +113,11 @@ class City:
         """Latitude and longitude of a site. The cloud is beside the city: it is far away, and the map is not."""
         if site == CLOUD:
             return _degrees(_FIELD_KM * 1.25, _FIELD_KM / 2)
-        x, y = site_grid(len(ZONES), _FIELD_KM)
-        n = ZONES.index(site)
-        return _degrees(float(x[n]), float(y[n]))
+        return _degrees(*_SITES[ZONES.index(site)])
 
     def zone_of(self, x: float, y: float) -> str:
         """The zone of a place on the field, in km: that of the nearest site."""
-        sites = np.stack(site_grid(len(ZONES), _FIELD_KM))
-        return ZONES[int(np.argmin(np.hypot(sites[0] - x, sites[1] - y)))]
+        return ZONES[int(np.argmin([math.dist(site, (x, y)) for site in _SITES]))]
 
     @cached_property
     def homes(self) -> tuple[str, ...]:
@@ -162,10 +165,9 @@ class City:
             return self.walk(number, max(0.0, at))
         if name.startswith("sensor"):
             return self.position(zone)
-        x, y = site_grid(len(ZONES), _FIELD_KM)
-        n, angle = ZONES.index(zone), 2.4 * number + at / 10
+        (x, y), angle = _SITES[ZONES.index(zone)], 2.4 * number + at / 10
         radius = 0.4 + 0.05 * (number % 10)
-        return _degrees(float(x[n]) + radius * math.cos(angle), float(y[n]) + radius * math.sin(angle))
+        return _degrees(x + radius * math.cos(angle), y + radius * math.sin(angle))
 
     def scenario(self, prefix: str = "swarm") -> Scenario:
         """Drones, a sensor for each zone, and people, as the ledger of the lab's scenarios knows them.
@@ -205,24 +207,19 @@ class City:
 
     def configuration(self, address: Callable[[str], tuple[str, int]], *, cluster: bool) -> str:
         """`nearcast.toml`; the folders it names are relative to it."""
-        lines = toml_fields(processors=["nearcast.lab.demo.processors"], report_seconds=REPORT_SECONDS)
+        sites = []
         for site in (*ZONES, CLOUD):
-            host, port = address(site)
-            kind = "cloud" if site == CLOUD else "edge"
-            lines += [
-                "[[site]]",
-                *toml_fields(name=site, kind=kind, host=host, port=port, position=self.position(site)),
-            ]
-            lines += ["[site.store]", *toml_fields(directory=f"stores/{site}")]
-        for topic in self.topics():
-            lines += ["[[topic]]", *toml_fields(name=topic.name, managed_by=topic.managed_by, replicas=topic.replicas)]
-            lines += toml_fields(quorum=topic.quorum)
-            if topic.bound_ms is not None:
-                lines += toml_fields(bound_ms=topic.bound_ms)
-        lines += ["[auth]", *toml_fields(folder="auth")]
-        if cluster:
-            lines += ["[cluster]", *toml_fields(warehouse="warehouse", analyse_every=0)]
-        return "\n".join(lines) + "\n"
+            kind: Literal["cloud", "edge"] = "cloud" if site == CLOUD else "edge"
+            store = StoreSpec(Path("stores", site))
+            sites.append(SiteSpec(site, kind, self.position(site), *address(site), store=store))
+        return toml_text(
+            processors=["nearcast.lab.demo.processors"],
+            report_seconds=REPORT_SECONDS,
+            site=sites,
+            topic=self.topics(),
+            auth=AuthSpec(Path("auth")),
+            cluster=ClusterSpec("warehouse", analyse_every=0) if cluster else None,
+        )
 
 
 def ways(zone: str) -> dict[str, float]:

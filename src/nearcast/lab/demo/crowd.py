@@ -7,19 +7,20 @@ import contextlib
 import itertools
 import logging
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from nearcast.auth.grants import Grants
-from nearcast.client import Client, connect
+from nearcast.client import Client, Subscription, connect
 from nearcast.errors import NearcastError
 from nearcast.lab.demo.city import CLOUD, DRONE_RATE, REPORT_SECONDS, ZONES, Report
 from nearcast.lab.demo.data_cluster import RADIUS_M
-from nearcast.lab.demo.notes import ChannelSubscription, FedReport, now_us
+from nearcast.lab.demo.notes import ChannelSubscription, FedReport
 from nearcast.lab.demo.wording import sentence
+from nearcast.lab.scenarios.clients import note_received, now_us
 from nearcast.lab.workloads.emergency_scene import TYPES
 from nearcast.nats.tasks import TaskSet, cancel_and_wait, retry
 
@@ -53,7 +54,6 @@ class Crowd:
         self._start, self._begun = 0.0, asyncio.Event()
         self._clients: dict[str, Client] = {}
         self._tasks, self._connected = TaskSet(), list[asyncio.Task[None]]()
-        self._unacknowledged: set[asyncio.Future[Any]] = set()
         self._spans: list[tuple[ClientResults, int, str, int]] = []
         self._persons: list[int] = []
         self._publishing = True
@@ -156,12 +156,8 @@ class Crowd:
                 ready.set_exception(error)
 
     async def _listen(self, client: Client, number: int, topic: str, results: ClientResults) -> None:
-        note = _note_alert if topic.startswith("alerts") else _note_drone
-
-        async def subscribe() -> None:
-            await client.subscribe(topic, callback=partial(note, number, results))
-
-        await retry(subscribe, within=_CONNECT_LIMIT, on=(NearcastError,), pause=1.0)  # an agent may be busy
+        note = partial(_note_alert if topic.startswith("alerts") else note_received, number, results)
+        await _subscribed(lambda: client.subscribe(topic, callback=note))
         self._spans.append((results, number, topic, now_us()))
 
     async def begin(self, start: float) -> None:
@@ -215,7 +211,6 @@ class Crowd:
         at = now_us()
 
         def acknowledged(done: asyncio.Future[Any]) -> None:
-            self._unacknowledged.discard(done)
             if done.cancelled():
                 return
             if (error := done.exception()) is None:
@@ -228,7 +223,6 @@ class Crowd:
         except NearcastError as error:
             results.failed.append(f"{topic}: {error}")
             return
-        self._unacknowledged.add(receipt)
         receipt.add_done_callback(acknowledged)
 
     async def silence(self) -> None:
@@ -260,16 +254,9 @@ class Crowd:
         }
         made = []
         for channel, params in wanted.items():
-            subscription = ChannelSubscription(person, channel, params)
-            callback = partial(self._notified, subscription)
-            made.append(subscription)
-
-            async def subscribe(
-                channel: str = channel, params: dict[str, Any] = params, callback: Any = callback
-            ) -> None:
-                await client.subscribe(channel=channel, params=params, callback=callback)
-
-            await retry(subscribe, within=_CONNECT_LIMIT, on=(NearcastError,), pause=1.0)
+            made.append(ChannelSubscription(person, channel, params))
+            callback = partial(self._notified, made[-1])
+            await _subscribed(partial(client.subscribe, channel=channel, params=params, callback=callback))
         await self._drill(client, person, made[-1])
         for subscription in made:
             subscription.since = time.time()
@@ -322,9 +309,8 @@ class Crowd:
         return found
 
 
-def _note_drone(number: int, results: ClientResults, message: Message) -> None:
-    publisher, count = message.payload.split()
-    results.received.append((number, int(publisher), int(count), now_us()))
+async def _subscribed(subscribe: Callable[[], Subscription]) -> None:
+    await retry(subscribe, within=_CONNECT_LIMIT, on=(NearcastError,), pause=1.0)  # an agent may be busy
 
 
 def _note_alert(number: int, results: ClientResults, message: Message) -> None:

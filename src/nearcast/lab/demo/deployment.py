@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import secrets
-import shutil
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -17,17 +16,17 @@ from typing import TYPE_CHECKING, Any
 
 from nearcast.auth.auth_folder import AuthFolder
 from nearcast.auth.deployment_keys import add_tls, make_deployment_keys
-from nearcast.config.deployment_file import read_configuration, read_sites
-from nearcast.lab.chaos.deployment import toml_fields
+from nearcast.config.deployment_file import read_sites
+from nearcast.errors import NearcastError
 from nearcast.lab.chaos.services import NodeService
 from nearcast.lab.demo.city import CLOUD, COORDINATOR_SETTINGS, ZONES
 from nearcast.lab.demo.console_announcements import ConsoleAnnouncements
 from nearcast.lab.demo.data_cluster import READY
-from nearcast.lab.scenarios.processes import BACKGROUND, NodeProcess, NodeProcesses, node_processes
+from nearcast.lab.scenarios.processes import BACKGROUND, NEARCAST, NodeProcess, NodeProcesses, node_processes
+from nearcast.lab.scenarios.startup import keep_logs, toml_text, wait_for_coordinator, wait_for_gateways
 from nearcast.nats.connection import Connection, open_connection
-from nearcast.nats.coordinator_rpc import CoordinatorError, call_coordinator
 from nearcast.nats.identity.credentials import VARIABLE, given_credentials
-from nearcast.site.site import Site
+from nearcast.nats.tasks import cancel_and_wait
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,14 +78,10 @@ class CityDeployment:
         await asyncio.to_thread(add_tls, self.auth, sites)
         self._say(f"Keys and certificates for {len(sites)} sites are made.")
         await asyncio.gather(*(self._start(site, site, partial(self._site, site)) for site in (*ZONES, CLOUD)))
-        deployment = read_configuration(self._configuration)
-        joined = {
-            site: Site(deployment, site, self.folder / ".nearcast" / site).wait_for_gateways for site in (*ZONES, CLOUD)
-        }
-        await asyncio.gather(*(self.nodes.call(site, partial(joined[site], (*ZONES, CLOUD))) for site in joined))
+        await wait_for_gateways(self._configuration, self.nodes.call)
         self._say(f"Sites are up: {', '.join(ZONES)} and the cloud, each with broker, store and worker.")
         settings = self.folder / "coordinator.toml"
-        settings.write_text("\n".join(toml_fields(**COORDINATOR_SETTINGS)) + "\n")
+        settings.write_text(toml_text(**COORDINATOR_SETTINGS))
         await asyncio.gather(
             *(
                 self._start(f"coordinator-{node}", node, partial(self._coordinator, node, settings))
@@ -101,9 +96,7 @@ class CityDeployment:
     async def stop(self) -> None:
         """Nothing is started again; who owns the processes ends them."""
         await asyncio.gather(*(service.stop() for service in self._services.values()))
-        if self.data_cluster is not None:
-            self.data_cluster.cancel()
-            await asyncio.wait([self.data_cluster])
+        await cancel_and_wait(self.data_cluster)
         if self._listener is not None:
             self._listener.close()
 
@@ -131,32 +124,26 @@ class CityDeployment:
         finally:
             await connection.close()
 
-    async def wait_until_measured(self, limit: float) -> bool:
-        """Whether all sites registered and measured each other within so many seconds."""
+    async def wait_until_measured(self, limit: float) -> None:
+        """Wait until all sites registered and measured each other, but no longer than so many seconds."""
 
-        async def ready() -> bool:
+        async def ready() -> None:
             async with self.operator() as connection:
-                for _ in range(int(limit * 4)):
-                    with contextlib.suppress(CoordinatorError):
-                        status: dict[str, Any] = await call_coordinator(connection, "coordinator", "status", {}, dict)
-                        if status.get("sites") == len(ZONES) + 1 and status.get("ready", True):
-                            return True
-                    await asyncio.sleep(0.25)
-                return False
+                with contextlib.suppress(NearcastError):
+                    await wait_for_coordinator(connection, len(ZONES) + 1, limit)
 
-        return await self.nodes.call(CLOUD, ready)
+        await self.nodes.call(CLOUD, ready)
 
     def _user(self, name: str) -> Path:
         return self.auth.credentials_file(name, "main")
 
     async def _start(self, name: str, node: str, begin: Callable[[int], Any]) -> None:
-        service = self._services[name] = NodeService(name, node, "Ready", begin)
-        service.start()
-        await service.is_up(_START_LIMIT)
+        self._services[name] = NodeService(name, node, begin)
+        await self._services[name].start(_START_LIMIT)
 
     async def _site(self, site: str, number: int) -> NodeProcess:
-        arguments = ("site", "run", "--config", str(self._configuration), "--name", site)
-        process = await self._processes.nearcast(site, f"{site}.{number}", *arguments)
+        arguments = (*NEARCAST, "site", "run", "--config", str(self._configuration), "--name", site)
+        process = await self._processes.python(site, f"{site}.{number}", *arguments)
         self._first[site] = process.pid
         return process
 
@@ -164,7 +151,7 @@ class CityDeployment:
         arguments = ("coordinator", "run", "--url", self.url(node), "--site", CLOUD, "--settings", str(settings))
         credentials = {VARIABLE: str(self._user("coordinator"))}
         name = f"coordinator-{node}.{number}"
-        return await self._processes.nearcast(node, name, *arguments, environment=credentials)
+        return await self._processes.python(node, name, *NEARCAST, *arguments, environment=credentials)
 
     def _open_console(self) -> None:
         """Its socket is opened here, outside of the wide area, where a browser can reach it; early visitors wait."""
@@ -188,8 +175,8 @@ class CityDeployment:
         descriptor = self._listener.fileno()
         arguments = ("web", "--link", "--url", self.url(CLOUD), "--socket", str(descriptor))
         credentials = {VARIABLE: str(self._user("admin")), "NEARCAST_CONSOLE_LINK": self._link}
-        return await self._processes.nearcast(
-            CLOUD, f"console.{number}", *arguments, environment=credentials, descriptors=[descriptor]
+        return await self._processes.python(
+            CLOUD, f"console.{number}", *NEARCAST, *arguments, environment=credentials, descriptors=[descriptor]
         )
 
     async def _start_spark(self) -> NodeProcess:
@@ -214,18 +201,11 @@ async def deployed(
     city: City, nodes: Nodes, folder: Path, logs: Path, say: Say, *, cluster: bool
 ) -> AsyncIterator[CityDeployment]:
     """The city's processes, up inside the block. Their logs are kept."""
-    async with node_processes(nodes, logs, niceness=0) as processes:
+    async with node_processes(nodes.command, logs, niceness=0) as processes:
         deployment = CityDeployment(city, nodes, processes, folder, say, cluster=cluster)
         try:
             await deployment.start()
             yield deployment
         finally:
             await deployment.stop()
-            _keep_logs(folder, logs)
-
-
-def _keep_logs(folder: Path, logs: Path) -> None:
-    """Copy what brokers, stores and workers wrote."""
-    for log in folder.glob(".nearcast/*/*.log"):
-        with contextlib.suppress(OSError):
-            shutil.copy(log, logs / f"{log.parent.name}-{log.name}")
+            keep_logs(folder, logs)

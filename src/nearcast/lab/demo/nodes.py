@@ -3,47 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-from nearcast.lab.chaos.targets import processes_of
-from nearcast.lab.wan import Area, call_at, wide_area
+from nearcast.lab.wan import Area, call_at, namespaces
 from nearcast.site.ports import free_ports
 
-if TYPE_CHECKING:
-    from nearcast.lab.scenarios.scenario import Scenario
-
-__all__ = ["EmulatedNodes", "LoopbackNodes", "Nodes", "emulated_nodes"]
+__all__ = ["EmulatedNodes", "LoopbackNodes", "Nodes"]
 
 T = TypeVar("T")
 _PORT = 4222
 _PORTS_PER_SITE = 10
 
 
-class Nodes(Protocol):
-    """Named places. emulated: there are delays between them."""
-
-    emulated: bool
-
-    def address(self, site: str) -> tuple[str, int]:
-        """Host and port of a site's broker."""
-
-    def command(self, node: str, *command: str) -> list[str]:
-        """The command line that runs a command at a node."""
-
-    async def call(self, node: str, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """The result of a coroutine that runs at a node."""
-
-    def move(self, node: str, ways: Mapping[str, float]) -> None:
-        """Give a node other delays to sites."""
-
-    def processes(self, node: str, started: int) -> list[int]:
-        """All processes of a site whose first one was started with this number."""
-
-
 class EmulatedNodes:
-    """Nodes of a wide area."""
+    """Nodes of a wide area: there are delays between them."""
 
     emulated = True
 
@@ -51,29 +26,29 @@ class EmulatedNodes:
         self._area = area
 
     def address(self, site: str) -> tuple[str, int]:
-        """Each site has an address of its own."""
+        """Host and port of a site's broker; each site has an address of its own."""
         return self._area.address(site), _PORT
 
     def command(self, node: str, *command: str) -> list[str]:
-        """In the node's network namespace."""
+        """The command line that runs a command at a node, in its network namespace."""
         return self._area.command(node, *command)
 
     async def call(self, node: str, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """In a thread of its own."""
+        """The result of a coroutine that runs at a node, in a thread of its own."""
         return await call_at(self._area, node, call)
 
     def move(self, node: str, ways: Mapping[str, float]) -> None:
-        """At once."""
+        """Give a node other delays to sites, at once."""
         for site, delay in ways.items():
             self._area.set(node, site, delay_ms=delay)
 
     def processes(self, node: str, started: int) -> list[int]:
-        """Those of the site's namespace."""
-        return processes_of(self._area, node)
+        """All processes of a site whose first one was started with this number: those of its namespace."""
+        return namespaces.processes([self._area.namespace(node)])
 
 
 class LoopbackNodes:
-    """Every node is this machine."""
+    """The same on one machine: every node is here."""
 
     emulated = False
 
@@ -112,8 +87,4 @@ class LoopbackNodes:
         return found
 
 
-@contextlib.asynccontextmanager
-async def emulated_nodes(scenario: Scenario) -> AsyncIterator[EmulatedNodes]:
-    """A wide area with the sites and clients of a scenario."""
-    async with wide_area(scenario.topology(), seed=scenario.seed) as area:
-        yield EmulatedNodes(area)
+Nodes = EmulatedNodes | LoopbackNodes

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
 from nearcast.lab.scenarios.clients import ClientResults
 
-__all__ = ["ChannelSubscription", "FedReport", "Notes", "now_us"]
+__all__ = ["ChannelSubscription", "FedReport", "Notes"]
 
 
 @dataclass(frozen=True)
@@ -54,8 +53,3 @@ class Notes:
     def notifications(self) -> int:
         """All that reached a subscriber, the twins' not counted."""
         return len(self.drones.received) + len(self.alerts.received) + len(self.enriched_ms)
-
-
-def now_us() -> int:
-    """Unix microseconds."""
-    return time.time_ns() // 1000

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from nearcast.cluster.spark_session import JavaError, require_java
 from nearcast.lab.demo.city import CLOUD, ZONES, City
 from nearcast.lab.demo.deployment import deployed
-from nearcast.lab.demo.nodes import LoopbackNodes, Nodes, emulated_nodes
+from nearcast.lab.demo.nodes import EmulatedNodes, LoopbackNodes, Nodes
 from nearcast.lab.demo.story import told_story
-from nearcast.lab.wan import missing_right
+from nearcast.lab.wan import missing_right, wide_area
 
 if TYPE_CHECKING:
     from nearcast.lab.demo.account import CityAccount
@@ -61,7 +61,7 @@ async def run_demo(options: DemoOptions, say: Say, done: Callable[[DemoResult], 
             cluster = False
     async with contextlib.AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nearcast-demo-")))
-        nodes: Nodes = await _nodes(options, stack, say)
+        nodes = await _nodes(options, stack, say)
         deployment = await stack.enter_async_context(
             deployed(options.city, nodes, folder, options.logs, say, cluster=cluster)
         )
@@ -78,8 +78,9 @@ async def run_demo(options: DemoOptions, say: Say, done: Callable[[DemoResult], 
 async def _nodes(options: DemoOptions, stack: contextlib.AsyncExitStack, say: Say) -> Nodes:
     reason = await asyncio.to_thread(missing_right) if options.distance else "it was not asked for"
     if reason is None:
-        nodes: Nodes = await stack.enter_async_context(emulated_nodes(options.city.scenario()))
+        scenario = options.city.scenario()
+        area = await stack.enter_async_context(wide_area(scenario.topology(), seed=scenario.seed))
         say("A wide area is emulated: 15 ms (one way) between sites, 40 ms to the cloud, 8 ms to the nearest site.")
-        return nodes
+        return EmulatedNodes(area)
     say(f"No wide area is emulated: {reason}. All sites are as near as this machine, so bounds are easy to keep.")
     return LoopbackNodes((*ZONES, CLOUD))

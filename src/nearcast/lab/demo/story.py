@@ -32,10 +32,7 @@ _STATUS_SECONDS = 5.0
 _SETTLE_LIMIT = 90.0
 _CLUSTER_LIMIT = 400.0
 _HISTORY_SECONDS, _HISTORY_ATTEMPTS = 600.0, 60
-_LEAST_ENRICHED, _LEAST_SECONDS = (
-    30,
-    30,
-)  # a story that ended before the data cluster was up waits for some of its results
+_LEAST_ENRICHED, _LEAST_SECONDS = 30, 30  # a story that was over before the data cluster was up waits for its results
 
 
 class Story:

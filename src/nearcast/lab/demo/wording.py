@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-__all__ = ["metres", "sentence"]
+from nearcast.coordinates.geography import great_circle_km
 
-_EARTH_M = 6_371_008.8
+__all__ = ["metres", "sentence"]
 
 
 def metres(lat: float, lon: float, other_lat: float, other_lon: float) -> float:
     """Great-circle distance."""
-    a, b = math.radians(lat), math.radians(other_lat)
-    across = math.sin((b - a) / 2) ** 2
-    across += math.cos(a) * math.cos(b) * math.sin(math.radians(other_lon - lon) / 2) ** 2
-    return 2 * _EARTH_M * math.asin(math.sqrt(across))
+    return 1000 * float(great_circle_km(lat, lon, other_lat, other_lon))
 
 
 def sentence(row: dict[str, Any], place: tuple[float, float], now: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -88,27 +89,13 @@ def simulate(given: BalanceScenario, policy: Policy) -> Iterator[tuple[balance.B
         yield plan, moves
 
 
-def _migrating(migrate: Callable[..., balance.BalancePlan], alpha: float, beta: float) -> Policy:
-    return lambda problem, at: migrate(problem, at, alpha=alpha, beta=beta)
-
-
-def _shuffling(beta: float) -> Policy:
-    def policy(problem: balance.BalanceProblem, at: Ints) -> balance.BalancePlan:
-        load = balance.loads(problem, at)
-        if balance.cov(load) > GAMMA and load.mean() > beta:
-            return balance.gsh(problem, at)
-        return balance.report(problem, at, at)
-
-    return policy
-
-
-def _refining(alpha: float, beta: float) -> Policy:
-    """The plan that is worth its moves, when the variation is above α."""
+def _above(variation: float, beta: float, plan: Policy) -> Policy:
+    """Plan when the loads vary by more than this and their mean is above β; else all stay where they are."""
 
     def policy(problem: balance.BalanceProblem, at: Ints) -> balance.BalancePlan:
         load = balance.loads(problem, at)
-        if balance.cov(load) > alpha and load.mean() > beta:
-            return balance.refined(problem, at)
+        if balance.cov(load) > variation and load.mean() > beta:
+            return plan(problem, at)
         return balance.report(problem, at, at)
 
     return policy
@@ -119,10 +106,10 @@ def measure_over_time(task: Task) -> Iterator[Row]:
     given, alpha, beta = scenario(task), ALPHA, 300.0
     policies: dict[str, Policy] = {
         "none": lambda problem, at: balance.report(problem, at, at),
-        "ldm": _migrating(balance.ldm, alpha, beta),
-        "sdm": _migrating(balance.sdm, alpha, beta),
-        "gsh": _shuffling(beta),
-        "refined": _refining(alpha, beta),
+        "ldm": partial(balance.ldm, alpha=alpha, beta=beta),
+        "sdm": partial(balance.sdm, alpha=alpha, beta=beta),
+        "gsh": _above(GAMMA, beta, balance.gsh),
+        "refined": _above(alpha, beta, balance.refined),
     }
     for method, policy in policies.items():
         for minute, (plan, moves) in enumerate(simulate(given, policy)):
@@ -148,12 +135,9 @@ def _over_time_claims(results: Results) -> list[Claim]:
     last, settled = float(MINUTES - 1), results.select(lambda row: float(row["minute"]) >= SETTLED)
     cov = {name: settled.mean("cov", method=name) for name in ("none", "ldm", "sdm", "gsh", "refined")}
     moves = {name: results.mean("moves", method=name, minute=last) for name in cov}
-    first = results.where(method="gsh")
-    after = results.select(lambda row: float(row["minute"]) >= SUBSCRIBING)
-    more = after.where(method="gsh", minute=last).numbers("moves") - after.where(
-        method="gsh", minute=float(SUBSCRIBING)
-    ).numbers("moves")
-    at_once = first.mean("cov", minute=float(SUBSCRIBING))
+    at_first, at_last = (results.where(method="gsh", minute=minute) for minute in (float(SUBSCRIBING), last))
+    more = at_last.numbers("moves") - at_first.numbers("moves")
+    at_once = at_first.mean("cov")
     level = {name: _minutes_until_level(results.where(method=name)) for name in ("ldm", "gsh")}
     fewer = results.difference("moves", {"method": "refined"}, {"method": "gsh"}, minute=last)
     return [
@@ -199,7 +183,10 @@ def _threshold_points(quick: bool) -> list[Point]:
 def measure_thresholds(task: Task) -> Iterator[Row]:
     """Fig. 14: LDM's variation and moves under α and β, beside GSH."""
     given, alpha, beta = scenario(task), task.number("alpha"), task.number("beta")
-    policies = {"ldm": _migrating(balance.ldm, alpha, beta), "gsh": _shuffling(beta)}
+    policies: dict[str, Policy] = {
+        "ldm": partial(balance.ldm, alpha=alpha, beta=beta),
+        "gsh": _above(GAMMA, beta, balance.gsh),
+    }
     for method, policy in policies.items():
         steps = list(simulate(given, policy))
         yield {

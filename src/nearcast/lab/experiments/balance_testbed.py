@@ -13,7 +13,7 @@ from nearcast.lab.experiments.experiment import Claim, Experiment, Panel, verdic
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from nearcast.lab.experiments.experiment import Point, Row, Task
+    from nearcast.lab.experiments.experiment import Row, Task
     from nearcast.lab.experiments.results import Results
 
 __all__ = ["EXPERIMENTS"]
@@ -101,10 +101,6 @@ def _claims(results: Results) -> list[Claim]:
     ]
 
 
-def _points(_: bool) -> list[Point]:
-    return [{"placement": placement} for placement in PLACEMENTS]
-
-
 EXPERIMENTS = (
     Experiment(
         name="balance-testbed",
@@ -116,7 +112,7 @@ EXPERIMENTS = (
         "brokers count themselves, in and out, per second of the workload, which runs 60 (quick: 120) times as fast. A "
         "client publishes the results of the channels in place of the data cluster. α = 0.05, γ = 0.5, looked at every "
         "two minutes.",
-        points=_points,
+        points=lambda quick: [{"placement": placement} for placement in PLACEMENTS],
         seeds=(1, 3),
         measure=measure_testbed,
         claims=_claims,

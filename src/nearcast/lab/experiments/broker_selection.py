@@ -56,9 +56,9 @@ def judged(
     }
     leg = known[node] + access  # client × site
     producers, consumers = np.flatnonzero(is_producer), np.flatnonzero(~is_producer)
-    first, count = _groups(topic[producers], topics)
-    # Every consumer with every producer of its topic.
-    of = topic[consumers]
+    # Every consumer with every producer of its topic; topics are in rising order.
+    of, first = topic[consumers], np.searchsorted(topic[producers], np.arange(topics))
+    count = np.bincount(topic[producers], minlength=topics)
     pair_consumer = np.repeat(consumers, count[of])
     offset = np.arange(len(pair_consumer)) - np.repeat(np.cumsum(count[of]) - count[of], count[of])
     pair_producer = producers[first[topic[pair_consumer]] + offset]
@@ -76,11 +76,6 @@ def judged(
             "late_pairs": float((latency > bound).mean()),
             "moves": float((site != start.site).sum()),
         }
-
-
-def _groups(sorted_topic: Ints, topics: int) -> tuple[Ints, Ints]:
-    """Where the rows of each topic begin, and how many there are; topics are in rising order."""
-    return np.searchsorted(sorted_topic, np.arange(topics)), np.bincount(sorted_topic, minlength=topics)
 
 
 def _mean(rows: Sequence[Row]) -> Iterator[Row]:
@@ -115,8 +110,7 @@ def _cities(task: Task) -> Floats:
     """Round trips of the United States' cities; made up ones without the data."""
     if task.data is None:
         return generate_cities().rtt_ms
-    cities = read_cities(task.data.parent / "servers.csv", task.data, "United States")
-    return cities.rtt_ms
+    return read_cities(task.data.parent / "servers.csv", task.data, "United States").rtt_ms
 
 
 def measure_swarms(task: Task) -> Iterator[Row]:
@@ -138,59 +132,54 @@ def measure_swarms(task: Task) -> Iterator[Row]:
     return _mean(rows)
 
 
-def _claims(axis: str, bound: float, violations: str) -> object:
-    def claims(results: Results) -> list[Claim]:
-        places = [float(x) for x in results.values(axis)]
-        worst, share = {}, {}
-        for method in ("hash", "centroid", "all pairs", "refined", "optimum"):
-            worst[method] = [results.mean("worst_ms", method=method, **{axis: x}) for x in places]
-            share[method] = [results.mean("late_pairs", method=method, **{axis: x}) for x in places]
-        last = f"{places[-1]:g} {axis}"
+def _claims(results: Results, axis: str, violations: str) -> list[Claim]:
+    places = [float(x) for x in results.values(axis)]
+    worst, share = {}, {}
+    for method in ("hash", "centroid", "all pairs", "refined", "optimum"):
+        worst[method] = [results.mean("worst_ms", method=method, **{axis: x}) for x in places]
+        share[method] = [results.mean("late_pairs", method=method, **{axis: x}) for x in places]
+    last = f"{places[-1]:g} {axis}"
 
-        def text(method: str) -> str:
-            return f"{method} {worst[method][-1].text(0, ' ms')} and {share[method][-1].text(1, ' %', 100)} late"
+    def text(method: str) -> str:
+        return f"{method} {worst[method][-1].text(0, ' ms')} and {share[method][-1].text(1, ' %', 100)} late"
 
-        def more(metric: str, method: str, other: str) -> list[Estimate]:
-            return [results.difference(metric, {"method": method}, {"method": other}, **{axis: x}) for x in places]
+    def more(metric: str, method: str, other: str) -> list[Estimate]:
+        return [results.difference(metric, {"method": method}, {"method": other}, **{axis: x}) for x in places]
 
-        behind = more("late_pairs", "centroid", "all pairs")
-        slower = [
-            results.ratio("worst_ms", {"method": "centroid"}, {"method": "all pairs"}, **{axis: x}) for x in places
-        ]
-        hashed = [more("late_pairs", "hash", method) for method in ("centroid", "all pairs")]
-        ours = more("late_pairs", "refined", "all pairs")
-        return [
-            Claim(
-                "Hashing is worse than both policies that know latencies.",
-                "shown in the figure",
-                f"at {last}: {text('hash')}, {text('centroid')}",
-                verdict(*(all(each.low > 0 for each in part) for part in hashed)),
-            ),
-            Claim(
-                "Centroids choose as well as all pairs.",
-                "similar worst latency and violations (no worse by 3 points and 10 %)",
-                f"at {last}: {text('centroid')}, {text('all pairs')}",
-                verdict(all(each.mean <= 0.03 for each in behind), all(each.mean <= 1.1 for each in slower)),
-            ),
-            Claim(
-                violations,
-                "shown in the figure",
-                f"centroid: up to {max(s.mean for s in share['centroid']):.1%} late; "
-                f"optimum up to {max(s.mean for s in share['optimum']):.1%} (few: 3 points more)",
-                verdict(max(s.mean for s in share["centroid"]) <= max(s.mean for s in share["optimum"]) + 0.03),
-                "Plans are made from coordinates and judged by the round trips themselves; the optimum knows those.",
-            ),
-            Claim(
-                "Ours: refined for pairs has no more late pairs than all pairs.",
-                "—",
-                f"at {last}: {text('refined')}, {text('optimum')}; against all pairs "
-                + ", ".join(f"{each.text(1, ' points', 100)} at {x:g}" for each, x in zip(ours, places, strict=True)),
-                verdict(all(each.mean <= 1e-9 for each in ours), all(each.high <= 1e-9 for each in ours)),
-                "Few seeds do not decide, or the coordinates mislead.",
-            ),
-        ]
-
-    return claims
+    behind = more("late_pairs", "centroid", "all pairs")
+    slower = [results.ratio("worst_ms", {"method": "centroid"}, {"method": "all pairs"}, **{axis: x}) for x in places]
+    hashed = [more("late_pairs", "hash", method) for method in ("centroid", "all pairs")]
+    ours = more("late_pairs", "refined", "all pairs")
+    return [
+        Claim(
+            "Hashing is worse than both policies that know latencies.",
+            "shown in the figure",
+            f"at {last}: {text('hash')}, {text('centroid')}",
+            verdict(*(all(each.low > 0 for each in part) for part in hashed)),
+        ),
+        Claim(
+            "Centroids choose as well as all pairs.",
+            "similar worst latency and violations (no worse by 3 points and 10 %)",
+            f"at {last}: {text('centroid')}, {text('all pairs')}",
+            verdict(all(each.mean <= 0.03 for each in behind), all(each.mean <= 1.1 for each in slower)),
+        ),
+        Claim(
+            violations,
+            "shown in the figure",
+            f"centroid: up to {max(s.mean for s in share['centroid']):.1%} late; "
+            f"optimum up to {max(s.mean for s in share['optimum']):.1%} (few: 3 points more)",
+            verdict(max(s.mean for s in share["centroid"]) <= max(s.mean for s in share["optimum"]) + 0.03),
+            "Plans are made from coordinates and judged by the round trips themselves; the optimum knows those.",
+        ),
+        Claim(
+            "Ours: refined for pairs has no more late pairs than all pairs.",
+            "—",
+            f"at {last}: {text('refined')}, {text('optimum')}; against all pairs "
+            + ", ".join(f"{each.text(1, ' points', 100)} at {x:g}" for each, x in zip(ours, places, strict=True)),
+            verdict(all(each.mean <= 1e-9 for each in ours), all(each.high <= 1e-9 for each in ours)),
+            "Few seeds do not decide, or the coordinates mislead.",
+        ),
+    ]
 
 
 def _panels(axis: str, label: str, bound: float) -> list[Panel]:
@@ -212,7 +201,7 @@ EXPERIMENTS = (
         points=lambda quick: [{"cities": float(n)} for n in ((5, 10) if quick else (3, 5, 7, 10))],
         seeds=(3, 20),
         measure=measure_game,
-        claims=_claims("cities", GAME_BOUND, "Few pairs are above the bound when latency decides."),  # type: ignore[arg-type]
+        claims=lambda results: _claims(results, "cities", "Few pairs are above the bound when latency decides."),
         panels=_panels("cities", "cities", GAME_BOUND),
         data="wonderproxy/pings_grouped.csv",
     ),
@@ -225,7 +214,7 @@ EXPERIMENTS = (
         points=lambda quick: [{"zones": float(n)} for n in ((2, 8) if quick else (2, 4, 8, 16, 32))],
         seeds=(3, 20),
         measure=measure_swarms,
-        claims=_claims("zones", SWARM_BOUND, "No pair of a swarm is above the bound."),  # type: ignore[arg-type]
+        claims=lambda results: _claims(results, "zones", "No pair of a swarm is above the bound."),
         panels=_panels("zones", "MEC zones", SWARM_BOUND),
     ),
 )

@@ -94,20 +94,17 @@ def _sensitivity_claims(results: Results) -> list[Claim]:
 
 def measure_accuracy(task: Task) -> Iterator[Row]:
     """Table I, Fig. 2e-f: R² of log p90 on runs that were not learned from, and learning curves."""
-    from threadpoolctl import threadpool_limits
-
     runs = 900 if task.quick else 6000
-    with threadpool_limits(1):
-        samples = simulate(runs, K, SimulatedWorker(), seed=task.seed)
-        model, _ = train(samples, Training(seed=task.seed))
-        for line in validate(model, simulate(40 * K, K, SimulatedWorker(), seed=10_000 + task.seed)):
-            yield {"panel": "accuracy", "method": "nearcast", "k": float(line.topics), "r2": line.learned}
-            yield {"panel": "accuracy", "method": "the paper", "k": float(line.topics), "r2": PAPER_R2[line.topics]}
-        for point in learning_curve(samples, Training(seed=task.seed, iterations=100), shares=(0.1, 0.4, 1.0)):
-            if point.topics in (4, K):
-                name = f"k = {point.topics}"
-                for kind, error in (("training", point.training_error), ("validation", point.validation_error)):
-                    yield {"panel": "curve", "method": f"{name}, {kind}", "runs": float(point.runs), "error": error}
+    samples = simulate(runs, K, SimulatedWorker(), seed=task.seed)
+    model, _ = train(samples, Training(seed=task.seed))
+    for line in validate(model, simulate(40 * K, K, SimulatedWorker(), seed=10_000 + task.seed)):
+        yield {"panel": "accuracy", "method": "nearcast", "k": float(line.topics), "r2": line.learned}
+        yield {"panel": "accuracy", "method": "the paper", "k": float(line.topics), "r2": PAPER_R2[line.topics]}
+    for point in learning_curve(samples, Training(seed=task.seed, iterations=100), shares=(0.1, 0.4, 1.0)):
+        if point.topics in (4, K):
+            name = f"k = {point.topics}"
+            for kind, error in (("training", point.training_error), ("validation", point.validation_error)):
+                yield {"panel": "curve", "method": f"{name}, {kind}", "runs": float(point.runs), "error": error}
 
 
 def _accuracy_claims(results: Results) -> list[Claim]:
@@ -144,6 +141,8 @@ def _accuracy_claims(results: Results) -> list[Claim]:
     ]
 
 
+_LIMIT = {"1 s": BOUND_MS}
+_SENSITIVITY = (("alone", "alone", "messages/s"), ("beside", "beside others", "messages/s of the 20 ms topic"))
 EXPERIMENTS = (
     Experiment(
         name="colocation-sensitivity",
@@ -157,26 +156,8 @@ EXPERIMENTS = (
         measure=measure_sensitivity,
         claims=_sensitivity_claims,
         panels=[
-            Panel(
-                "rate",
-                "p90_ms",
-                "messages/s",
-                "p90 (ms)",
-                title="alone",
-                where={"panel": "alone"},
-                log_y=True,
-                limits={"1 s": BOUND_MS},
-            ),
-            Panel(
-                "rate",
-                "p90_ms",
-                "messages/s of the 20 ms topic",
-                "p90 (ms)",
-                title="beside others",
-                where={"panel": "beside"},
-                log_y=True,
-                limits={"1 s": BOUND_MS},
-            ),
+            Panel("rate", "p90_ms", label, "p90 (ms)", title=title, where={"panel": panel}, log_y=True, limits=_LIMIT)
+            for panel, title, label in _SENSITIVITY
         ],
     ),
     Experiment(

@@ -31,10 +31,7 @@ QUICK_RUNS = 900  # to learn from; learning takes most of the time of the quick 
 @cache
 def learned(runs: int) -> colocation.LatencyModel:
     """A model of the simulated worker, the same in every task; learned once per process."""
-    from threadpoolctl import threadpool_limits
-
-    with threadpool_limits(1):
-        return train(simulate(runs, K, SimulatedWorker(), seed=0), Training())[0]
+    return train(simulate(runs, K, SimulatedWorker(), seed=0), Training())[0]
 
 
 def request(model: colocation.LatencyModel, topics: int, seed: int) -> colocation.ColocationTopics:
@@ -46,7 +43,10 @@ def request(model: colocation.LatencyModel, topics: int, seed: int) -> colocatio
     return colocation.ColocationTopics(rate, processing, np.full(topics, BOUND_MS))
 
 
-def _row(method: str, topics: colocation.ColocationTopics, plan: colocation.ColocationPlan, seconds: float) -> Row:
+def _row(method: str, topics: colocation.ColocationTopics, make_plan: Callable[[], colocation.ColocationPlan]) -> Row:
+    started = time.process_time()
+    plan = make_plan()
+    seconds = time.process_time() - started
     checked = colocation.check_plan(plan, topics, SimulatedWorker(), seed=99)
     load = topics.rate * topics.processing_ms / 1000
     return {
@@ -60,15 +60,8 @@ def _row(method: str, topics: colocation.ColocationTopics, plan: colocation.Colo
     }
 
 
-def _timed(plan: Callable[[], colocation.ColocationPlan]) -> tuple[colocation.ColocationPlan, float]:
-    started = time.process_time()
-    return plan(), time.process_time() - started
-
-
 def measure_topics(task: Task) -> Iterator[Row]:
     """Fig. 3: the paper's heuristics with the mean, as in the paper; ours with the tail and a checked margin."""
-    from threadpoolctl import threadpool_limits
-
     model = learned(QUICK_RUNS if task.quick else 6000)
     topics = request(model, int(task.number("n")), task.seed)
     planners: dict[str, Planner] = {
@@ -76,32 +69,25 @@ def measure_topics(task: Task) -> Iterator[Row]:
         "lfs": lambda possible: colocation.lfs(possible, K),
         "hybrid": lambda possible: colocation.hybrid(possible, K, 3),
     }
-    with threadpool_limits(1):
-        for method, planner in planners.items():
-            plan, seconds = _timed(partial(planner, colocation.feasibility(model.mean(), topics, MARGIN)))
-            yield _row(method, topics, plan, seconds)
-        ours, seconds = _timed(
-            lambda: (
-                colocation.with_checked_margin(
-                    model, topics, lambda possible: colocation.refined(possible, K), SimulatedWorker()
-                ).plan
-            )
-        )
-        yield _row("refined, checked", topics, ours, seconds)
-        fewest = colocation.lower_bound(colocation.feasibility(model.mean(), topics, 0.0), K)
-        yield {"method": "bound", "workers": float(fewest)}
+    for method, planner in planners.items():
+        yield _row(method, topics, partial(planner, colocation.feasibility(model.mean(), topics, MARGIN)))
+
+    def ours() -> colocation.ColocationPlan:
+        return colocation.with_checked_margin(
+            model, topics, lambda possible: colocation.refined(possible, K), SimulatedWorker()
+        ).plan
+
+    yield _row("refined, checked", topics, ours)
+    fewest = colocation.lower_bound(colocation.feasibility(model.mean(), topics, 0.0), K)
+    yield {"method": "bound", "workers": float(fewest)}
 
 
 def measure_seed_size(task: Task) -> Iterator[Row]:
     """Fig. 4: LFS_k' + FFD_k for 50 topics."""
-    from threadpoolctl import threadpool_limits
-
     model, seed_size = learned(QUICK_RUNS if task.quick else 6000), int(task.number("k'"))
     topics = request(model, 50, task.seed)
-    with threadpool_limits(1):
-        possible = colocation.feasibility(model.mean(), topics, MARGIN)
-        plan, seconds = _timed(lambda: colocation.hybrid(possible, K, seed_size))
-    yield _row("hybrid", topics, plan, seconds)
+    possible = colocation.feasibility(model.mean(), topics, MARGIN)
+    yield _row("hybrid", topics, lambda: colocation.hybrid(possible, K, seed_size))
 
 
 def _topics_claims(results: Results) -> list[Claim]:

@@ -133,18 +133,14 @@ def measure_real_accuracy(task: Task) -> Iterator[Row]:
         yield {"method": f"k = {size}", "topic": float(number), "p90_ms": real, "predicted_ms": float(expected)}
 
 
-def _accuracy(results: Results) -> float:
-    measured, predicted = np.log(results.numbers("p90_ms")), np.log(results.numbers("predicted_ms"))
-    spread = float(((measured - measured.mean()) ** 2).sum())
-    return 1 - float(((measured - predicted) ** 2).sum()) / spread
-
-
 def _accuracy_claims(results: Results) -> list[Claim]:
+    from sklearn.metrics import r2_score
+
     sizes = [float(k) for k in results.values("k")]
     error = {
         k: np.log(part.numbers("p90_ms") / part.numbers("predicted_ms")) for k in sizes for part in [results.where(k=k)]
     }
-    whole = _accuracy(results)
+    whole = r2_score(np.log(results.numbers("p90_ms")), np.log(results.numbers("predicted_ms")))
     return [
         Claim(
             "The model predicts p90 of topics that share a worker (real workers).",

@@ -102,13 +102,11 @@ def _panel(axes: Axes, panel: Panel, results: Results) -> None:
     chosen = chosen.select(lambda row: panel.y in row)
     categories = [value for value in chosen.values(panel.x) if isinstance(value, str)]
     drawn = [name for name in names if chosen.where(**{panel.series: name}).rows]
-    for name in drawn:
-        look = names.index(name)
-        if categories:
-            _bars(axes, panel, chosen, categories, {each: names.index(each) for each in drawn}, name)
-        else:
-            _line(axes, panel, chosen, name, look)
-    if categories:
+    if not categories:
+        for name in drawn:
+            _line(axes, panel, chosen, name, names.index(name))
+    else:
+        _bars(axes, panel, chosen, categories, {name: names.index(name) for name in drawn})
         axes.set_xticks(range(len(categories)), categories)
         if sum(map(len, categories)) > ROOM_FOR_LABELS:
             for label in axes.get_xticklabels():
@@ -139,19 +137,15 @@ def _line(axes: Axes, panel: Panel, results: Results, name: Value, look: int) ->
     axes.fill_between(places, mean - half, mean + half, color=COLOURS[look % len(COLOURS)], alpha=0.18, linewidth=0)
 
 
-def _bars(
-    axes: Axes, panel: Panel, results: Results, categories: Sequence[str], looks: Mapping[Value, int], name: Value
-) -> None:
-    """One bar per category; those of a category share its width, whichever of the series they belong to."""
-    look = looks[name]
+def _bars(axes: Axes, panel: Panel, results: Results, categories: Sequence[str], looks: Mapping[Value, int]) -> None:
+    """A bar per category and series; those of a category share its width, whichever of the series they belong to."""
     for at, category in enumerate(categories):
-        here = [each for each in looks if results.where(**{panel.series: each, panel.x: category}).rows]
-        if name not in here:
-            continue
-        found = results.mean(panel.y, **{panel.series: name, panel.x: category})
-        width, place = min(0.8 / len(here), 0.5), here.index(name) - (len(here) - 1) / 2
-        axes.bar(
-            at + place * width, found.mean, width, yerr=found.half or None, capsize=2,
-            color=COLOURS[look % len(COLOURS)], hatch=HATCHES[look % len(HATCHES)], edgecolor="white", linewidth=0.5,
-            label=str(name), error_kw={"linewidth": 0.9},
-        )  # fmt: skip
+        here = [name for name in looks if results.where(**{panel.series: name, panel.x: category}).rows]
+        for number, name in enumerate(here):
+            found, look = results.mean(panel.y, **{panel.series: name, panel.x: category}), looks[name]
+            width, place = min(0.8 / len(here), 0.5), number - (len(here) - 1) / 2
+            axes.bar(
+                at + place * width, found.mean, width, yerr=found.half or None, capsize=2,
+                color=COLOURS[look % len(COLOURS)], hatch=HATCHES[look % len(HATCHES)], edgecolor="white",
+                linewidth=0.5, label=str(name), error_kw={"linewidth": 0.9},
+            )  # fmt: skip

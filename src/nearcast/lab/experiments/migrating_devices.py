@@ -7,7 +7,7 @@ import contextlib
 import threading
 import time
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from nearcast.client import Client, connect
 from nearcast.errors import NearcastError
@@ -17,10 +17,9 @@ if TYPE_CHECKING:
 
     from nearcast.message import Message
 
-__all__ = ["Device", "DeviceCrowd", "Way"]
+__all__ = ["Device", "DeviceCrowd"]
 
 CONNECT_SECONDS = 30.0
-Way = Literal["told", "looked up"]
 
 
 class Device:
@@ -51,9 +50,9 @@ class Device:
                     await self._client.publish(self.topic, b"{}")
             await asyncio.sleep(self._interval)
 
-    async def break_then_make(self, way: Way) -> None:
+    async def break_then_make(self, site: str | None) -> None:
         await self.close()
-        await self.open("west" if way == "told" else None)
+        await self.open(site)
 
     async def close(self) -> None:
         client, self._client = self._client, None
@@ -89,12 +88,11 @@ class DeviceCrowd:
         await asyncio.gather(*publishing)
         await asyncio.gather(*(device.close() for device in self.devices))
 
-    async def break_then_make(self, way: Way) -> None:
+    async def break_then_make(self, site: str | None) -> None:
         assert self._loop is not None
-        everybody = asyncio.gather
 
         async def all_at_once() -> None:
-            await everybody(*(device.break_then_make(way) for device in self.devices))
+            await asyncio.gather(*(device.break_then_make(site) for device in self.devices))
 
         await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(all_at_once(), self._loop))
 

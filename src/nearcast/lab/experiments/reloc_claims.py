@@ -46,7 +46,15 @@ def sigma_claims(results: Results) -> list[Claim]:
         )
     over = {name: _cities_over(results.where(method=name)) for name in ("RELOC", "RELOC as printed", "refined")}
     cities, most = len(results.where(method="RELOC").rows), results.most("storage_max", method="RELOC")
-    claims.append(
+    near = results.ratio("distance_km", {"method": "NS"}, {"method": "RELOC"})
+    fullest = results.most("storage_max", method="NS")
+    stored = results.ratio("storage", {"method": "OTOS"}, {"method": "RELOC"})
+    farther = {
+        float(s): results.ratio("Y1", {"method": "OTOS"}, {"method": "RELOC"}, sigma=s) for s in results.values("sigma")
+    }
+    ours = results.ratio("Y", {"method": "refined"}, {"method": "RELOC"})
+    return [
+        *claims,
         Claim(
             "RELOC's storage use never exceeds A.",
             "never above A",
@@ -56,23 +64,13 @@ def sigma_claims(results: Results) -> list[Claim]:
             verdict(not over["RELOC"]),
             "As printed, cooperation stays within a cluster, and a full cluster overflows. Ours leaves it then, which "
             "does not always help where all sites are nearly full.",
-        )
-    )
-    near = results.ratio("distance_km", {"method": "NS"}, {"method": "RELOC"})
-    most = results.most("storage_max", method="NS")
-    claims.append(
+        ),
         Claim(
             "NS has the shortest distance and overflows.",
             "smallest distance, Y2 grows with σ",
-            f"distance {near.percent()} against RELOC; fullest site {most:.2f} A",
-            verdict(near.high < 1, most > 1),
-        )
-    )
-    stored = results.ratio("storage", {"method": "OTOS"}, {"method": "RELOC"})
-    farther = {
-        float(s): results.ratio("Y1", {"method": "OTOS"}, {"method": "RELOC"}, sigma=s) for s in results.values("sigma")
-    }
-    claims.append(
+            f"distance {near.percent()} against RELOC; fullest site {fullest:.2f} A",
+            verdict(near.high < 1, fullest > 1),
+        ),
         Claim(
             "OTOS stores least but is farther than RELOC.",
             "smallest storage, larger Y1 at every σ",
@@ -80,13 +78,9 @@ def sigma_claims(results: Results) -> list[Claim]:
             + ", ".join(f"σ = {s:g}: {ratio.percent()}" for s, ratio in farther.items()),
             verdict(stored.high < 1, all(ratio.low > 1 for ratio in farther.values())),
             "Our OTOS chooses the site nearest to a topic's members; at small σ that is near.",
-        )
-    )
-    ours = results.ratio("Y", {"method": "refined"}, {"method": "RELOC"})
-    claims.append(
-        Claim("Beyond the paper: refined is below RELOC.", "–", f"Y {ours.percent()}", verdict(ours.high < 1))
-    )
-    return claims
+        ),
+        Claim("Beyond the paper: refined is below RELOC.", "–", f"Y {ours.percent()}", verdict(ours.high < 1)),
+    ]
 
 
 def _cities_over(results: Results) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -198,14 +199,6 @@ def _reassignment_claims(results: Results) -> list[Claim]:
     ]
 
 
-def _panels(by: str) -> list[Panel]:
-    label = f"{by} exponent"
-    return [
-        Panel("exponent", "mean_hops", label, "mean hops"),
-        Panel("exponent", "gain", label, "gain against no reassignment, %"),
-    ]
-
-
 _FAILURE_AXES: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("client_hops", "mean hops, store to client", {"from_zero": False}),
     ("client_increase", "increase, %", {"limits": {"11 %": 11.0}}),
@@ -237,16 +230,16 @@ BY_POPULARITY, BY_LOCALITY = (
         figure=figure,
         title=f"Reassignment after a change of {by}",
         about="Planned for an exponent of -1, then the demand changes and the M = 20 stores stay.",
-        points=points,
+        points=partial(_reassignment_points, by),
         seeds=(4, 20),
         measure=measure_reassignment,
         claims=_reassignment_claims,
-        panels=_panels(by),
+        panels=[
+            Panel("exponent", "mean_hops", f"{by} exponent", "mean hops"),
+            Panel("exponent", "gain", f"{by} exponent", "gain against no reassignment, %"),
+        ],
     )
-    for by, figure, points in (
-        ("popularity", "Fig. 10", lambda quick: _reassignment_points("popularity", quick)),
-        ("locality", "Fig. 11", lambda quick: _reassignment_points("locality", quick)),
-    )
+    for by, figure in (("popularity", "Fig. 10"), ("locality", "Fig. 11"))
 )
 
 EXPERIMENTS = (FAILURES, BY_POPULARITY, BY_LOCALITY)

@@ -185,10 +185,6 @@ def _locality_claims(results: Results) -> list[Claim]:
     return [*claims, more]
 
 
-def _varied(name: str, values: Sequence[float]) -> list[Point]:
-    return [{"N": 100.0, "L": 5.0, "min_k": 2.0, name: value} for value in values]
-
-
 def _minimum(
     name: str, figure: str, varied: str, label: str, quick: Sequence[float], full: Sequence[float]
 ) -> Experiment:
@@ -199,7 +195,7 @@ def _minimum(
         title=f"Mean hops and traffic against {label}",
         about="T = 10, s_p = 1, uniform locality; N = 100, L = 5, min_k = 2 unless varied. M is the least that "
         "fits. `refined` chooses the degrees, from min_k on, and fills places that the others leave free.",
-        points=lambda q: _varied(varied, quick if q else full),
+        points=lambda q: [{"N": 100.0, "L": 5.0, "min_k": 2.0, varied: value} for value in (quick if q else full)],
         seeds=(4, 20),
         measure=measure_minimum,
         claims=lambda results: _claims(

@@ -119,21 +119,19 @@ def _by_spark(experiment: Experiment, tasks: Sequence[Task], advance: Advance, m
 
 
 def _measure(measure: Callable[[Task], Iterable[Row]], task: Task) -> list[Row]:
+    """The tasks share the cores: more threads for linear algebra in each would only get in each other's way."""
+    import threadpoolctl
+
     try:
-        return [dict(row) for row in measure(task)]
+        with threadpoolctl.threadpool_limits(1):
+            return [dict(row) for row in measure(task)]
     except NearcastError as error:
         where = ", ".join(f"{name} {value}" for name, value in task.point.items())
         raise ExperimentError(f"the task with {where}, seed {task.seed} failed: {error}") from error
 
 
 def _begin_process() -> None:
-    """The tasks share the cores: more threads for linear algebra in each would only get in each other's way.
-
-    A process whose parent was killed would wait for tasks forever: it ends with its parent.
-    """
-    import threadpoolctl
-
-    threadpoolctl.threadpool_limits(1)
+    """A process whose parent was killed would wait for tasks forever: it ends with its parent."""
     parent = multiprocessing.parent_process()
     assert parent is not None
 

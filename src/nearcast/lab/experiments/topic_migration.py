@@ -12,6 +12,7 @@ import gc
 import tempfile
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,7 @@ from nearcast.nats.connection import open_connection
 from nearcast.nats.tasks import cancel_and_wait
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from nearcast.coordinator.leader import Leader
     from nearcast.lab.experiments.experiment import Point, Row, Task
@@ -114,9 +115,7 @@ async def _downtimes(coordinator: Coordinator, leader: Leader, crowd: DeviceCrow
 
     async def move(here: str, there: str) -> None:
         moves = [ClientMove(coordinator.term.next_move_id(), d.name, here, there) for d in crowd.devices]
-        finishes = await leader.executor.run(moves)
-        if failed := [finish for finish in finishes if finish.outcome != "done"]:
-            raise NearcastError(f"{len(failed)} of {len(moves)} clients were not moved: {failed[0]}")
+        await _move_all(leader.executor, moves, "clients")
 
     async def settle_in(site: str) -> None:
         await _until(lambda: all(device.name in leader.registry.clients for device in crowd.devices))
@@ -140,9 +139,9 @@ async def _downtimes(coordinator: Coordinator, leader: Leader, crowd: DeviceCrow
     await settle_in("west")
     still = await gaps(lambda: asyncio.sleep(SETTLE))
     found = {OURS: await gaps(lambda: move("west", "east"))}
-    for name, way in ((LOOKED_UP, "looked up"), (TOLD, "told")):  # those who were told register no more
+    for name, site in ((LOOKED_UP, None), (TOLD, "west")):  # those who were told register no more
         await settle_in("east")
-        found[name] = await gaps(lambda way=way: crowd.break_then_make(way))  # type: ignore[misc]
+        found[name] = await gaps(partial(crowd.break_then_make, site))
     rows: list[Row] = []
     for name, moved in found.items():
         downtime = np.maximum(np.array(moved) - np.array(still), 0.0)
@@ -164,15 +163,16 @@ async def _topic_times(
     for executors in EXECUTORS:
         executor = executor_of(executors)
         began = time.perf_counter()
-        finishes = await executor.run([_topic_move(coordinator, leader, d.topic, here, there) for d in crowd.devices])
+        before, after = ((WorkerId(site, "worker-0"),) for site in (here, there))
+        epochs = {d.topic: leader.registry.topics[d.topic].epoch for d in crowd.devices}
+        moves = [TopicMove(coordinator.term.next_move_id(), t, e, before, after) for t, e in epochs.items()]
+        await _move_all(executor, moves, "topics")
         took = 1000 * (time.perf_counter() - began)
-        if failed := [finish for finish in finishes if finish.outcome != "done"]:
-            raise NearcastError(f"{len(failed)} of {len(finishes)} topics were not moved: {failed[0]}")
         each = [1000 * done.seconds for done in executor.history.finished]
         rows.append(
             {
                 "panel": "topics", "method": f"{executors} executor{'s' if executors > 1 else ''}",
-                "per_topic_ms": took / len(finishes), "one_move_ms": float(np.median(each)),
+                "per_topic_ms": took / len(moves), "one_move_ms": float(np.median(each)),
             }
         )  # fmt: skip
         here, there = there, here
@@ -180,10 +180,10 @@ async def _topic_times(
     return rows
 
 
-def _topic_move(coordinator: Coordinator, leader: Leader, topic: str, here: str, there: str) -> TopicMove:
-    epoch = leader.registry.topics[topic].epoch
-    before, after = WorkerId(here, "worker-0"), WorkerId(there, "worker-0")
-    return TopicMove(coordinator.term.next_move_id(), topic, epoch, (before,), (after,))
+async def _move_all(executor: Executor, moves: Sequence[ClientMove | TopicMove], what: str) -> None:
+    finishes = await executor.run(moves)
+    if failed := [finish for finish in finishes if finish.outcome != "done"]:
+        raise NearcastError(f"{len(failed)} of {len(moves)} {what} were not moved: {failed[0]}")
 
 
 async def _until(holds: Callable[[], bool]) -> None:

@@ -21,13 +21,13 @@ import uvloop
 
 from nearcast.client import Client, connect
 from nearcast.errors import NearcastError
+from nearcast.lab.scenarios.processes import READY
 
 if TYPE_CHECKING:
     from nearcast.message import Message
 
-__all__ = ["READY", "ClientJob", "ClientResults", "NodeJob"]
+__all__ = ["ClientJob", "ClientResults", "NodeJob", "note_received", "now_us"]
 
-READY = b"ready\n"
 _CONNECT_LIMIT = 30.0
 
 
@@ -77,8 +77,7 @@ async def run(job: NodeJob, results: ClientResults) -> None:
     loop = asyncio.get_running_loop()
     async with contextlib.AsyncExitStack() as stack:
         clients = await asyncio.gather(*(stack.enter_async_context(_connect(each)) for each in job.clients))
-        sys.stdout.buffer.write(READY)
-        sys.stdout.buffer.flush()
+        print(READY, flush=True)
         start = float(await loop.run_in_executor(None, sys.stdin.readline))
         end = start + job.seconds
         spans = [
@@ -109,14 +108,15 @@ async def _subscribe(
     topic, begin, until = span
     if begin is not None:
         await asyncio.sleep(start + begin - time.time())
-    async with client.subscribe(topic, callback=partial(_note, job.number, results)):
-        begun = _now_us()
+    async with client.subscribe(topic, callback=partial(note_received, job.number, results)):
+        begun = now_us()
         await asyncio.sleep((end if until is None else min(end, start + until)) - time.time())
-        results.subscribed.append((job.number, topic, begun, _now_us()))
+        results.subscribed.append((job.number, topic, begun, now_us()))
 
 
-def _note(number: int, results: ClientResults, message: Message) -> None:
-    now = _now_us()
+def note_received(number: int, results: ClientResults, message: Message) -> None:
+    """A message came, whose payload begins with its publisher's number and count."""
+    now = now_us()
     publisher, count = message.payload.split(maxsplit=2)[:2]
     results.received.append((number, int(publisher), int(count), now))
 
@@ -127,7 +127,7 @@ async def _publish(client: Client, job: ClientJob, node: NodeJob, start: float, 
         due = start - node.warm_up + (count + job.phase) / node.rate
         await asyncio.sleep(due - time.time())
         payload = (b"%d %d " % (job.number, count)).ljust(node.size, b".")
-        at = _now_us()
+        at = now_us()
         try:
             await client.publish(job.topic, payload)
         except NearcastError as error:
@@ -136,7 +136,8 @@ async def _publish(client: Client, job: ClientJob, node: NodeJob, start: float, 
             results.published.append((job.number, count, int(due * 1e6), at))
 
 
-def _now_us() -> int:
+def now_us() -> int:
+    """Unix microseconds."""
     return time.time_ns() // 1000
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,29 +22,13 @@ from nearcast.lab.workloads.game import GameParameters, GroupChange, group_chang
 if TYPE_CHECKING:
     from nearcast.lab.workloads.formats import Cities
 
-__all__ = ["AvatarParameters", "game"]
+__all__ = ["game"]
 
+_RATE = 2.0  # messages/s of an avatar
 _CLOUD_MS = 1.0  # from the first city, where the cloud is: the paper's coordinator is in New York
 
 
-@dataclass(frozen=True)
-class AvatarParameters:
-    """The paper's setup, but for `rate`: there an avatar publishes 300 messages of 998 bytes per second."""
-
-    seconds: float = 600.0
-    avatars: int = 64
-    seed: int = 1
-    cities: int = 5
-    groups: int = 8
-    access_ms: float = 5.0
-    bound_ms: float = 100.0
-    rate: float = 2.0
-    size: int = 998
-    shortest_s: float = 30.0
-    longest_s: float = 60.0
-
-
-def game(known: Cities, p: AvatarParameters, origin: str) -> Scenario:
+def game(known: Cities, p: GameParameters, origin: str) -> Scenario:
     """A node per city with its players. An avatar's topic has the others of its group as subscribers.
 
     origin: where the round trips are from, for the record. The cities are the widest apart, beginning with the first.
@@ -64,18 +47,15 @@ def game(known: Cities, p: AvatarParameters, origin: str) -> Scenario:
         for c, city in enumerate(cities)
     }
     city_of = rng.integers(p.cities, size=p.avatars)
-    play = GameParameters(
-        avatars=p.avatars, groups=p.groups, shortest_s=p.shortest_s, longest_s=p.longest_s, duration_s=p.seconds
-    )
-    first, changes = group_changes(play, rng)
+    first, changes = group_changes(p, rng)
     spans, scheduled = _spans(first.tolist(), changes, p.groups)
     participants = tuple(
         Participant(f"player{a}", f"players-{cities[city_of[a]]}", _topic(a), tuple(spans[a])) for a in range(p.avatars)
     )
-    note = f"{p.rate:g} messages/s and avatar instead of the paper's 300, for a machine with two cores; {origin}"
+    note = f"{_RATE:g} messages/s and avatar instead of the paper's {p.rate:g}, for a machine with two cores; {origin}"
     return Scenario(
         "game", (*cities, CLOUD), between, nodes, participants, tuple(scheduled),
-        p.bound_ms, p.rate, p.size, p.seconds, p.seed, note, plotted=0,
+        p.bound_ms, _RATE, p.size, p.duration_s, p.seed, note, plotted=0,
     )  # fmt: skip
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,22 +25,17 @@ MOST_NAMED = 8
 MOST_ROWS = 8
 
 
-@dataclass(frozen=True)
-class TopicLine:
-    """The p90 of a topic's deliveries in each bin, by time of publication; not a number where there were none."""
+def topic_lines(judged: JudgedRun) -> dict[str, NDArray[np.float64]]:
+    """The lines of a run: of all topics, or of those the plotted participant got messages of.
 
-    topic: str
-    p90_ms: NDArray[np.float64]
-
-
-def topic_lines(judged: JudgedRun) -> list[TopicLine]:
-    """The lines of a run: of all topics, or of those the plotted participant got messages of."""
+    A line is the p90 in ms of deliveries in each bin, by time of publication; not a number where there were none.
+    """
     ledger, scenario = judged.ledger, judged.run.scenario
     shown = np.isfinite(ledger.latency_ms)
     if scenario.plotted is not None:
         shown &= ledger.subscriber == scenario.plotted
     bins = (ledger.published / BIN).astype(np.int64)
-    lines = []
+    lines = {}
     for number in np.unique(ledger.topic[shown]):
         rows = np.flatnonzero(shown & (ledger.topic == number))
         p90 = np.full(int(np.ceil(scenario.seconds / BIN)), np.nan)
@@ -49,26 +43,23 @@ def topic_lines(judged: JudgedRun) -> list[TopicLine]:
         starts = np.flatnonzero(np.diff(bins[rows], prepend=-1))
         for part in np.split(rows, starts[1:]):
             p90[bins[part[0]]] = np.percentile(ledger.latency_ms[part], 90)
-        lines.append(TopicLine(scenario.topics[number], p90))
+        lines[scenario.topics[number]] = p90
     return lines
 
 
 def draw(runs: Sequence[JudgedRun], path: Path) -> None:
     """Write a PNG."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     scenario = runs[0].run.scenario
     lines = [topic_lines(run) for run in runs]
-    order = {topic: n for n, topic in enumerate(scenario.topics)}
-    named = sorted({line.topic for each in lines for line in each}, key=order.__getitem__)
+    named = [topic for topic in scenario.topics if any(topic in each for each in lines)]
     style = {t: (COLOURS[n % 8], DASHES[n // 8 % 4]) for n, t in enumerate(named)}
     rows = min(len(named), MOST_ROWS)
     figure = Figure(figsize=(11, 0.9 + (2.2 + 0.13 * rows) * len(runs)), layout="constrained")
-    FigureCanvasAgg(figure)
     heights = [height for _ in runs for height in (2.2, 0.13 * rows + 0.1)]
     axes = figure.subplots(2 * len(runs), 1, sharex=True, height_ratios=heights, squeeze=False)[:, 0]
-    values = np.concatenate([line.p90_ms for each in lines for line in each] or [np.zeros(1)])
+    values = np.concatenate([p90 for each in lines for p90 in each.values()] or [np.zeros(1)])
     top = max(2.2 * scenario.bound_ms, 1.1 * float(np.nanpercentile(values, 99.5)))
     for n, run in enumerate(runs):
         _latency(axes[2 * n], run, lines[n], style, top)
@@ -84,13 +75,13 @@ def draw(runs: Sequence[JudgedRun], path: Path) -> None:
 
 
 def _latency(
-    axes: Axes, run: JudgedRun, lines: Sequence[TopicLine], style: dict[str, tuple[str, str]], top: float
+    axes: Axes, run: JudgedRun, lines: dict[str, NDArray[np.float64]], style: dict[str, tuple[str, str]], top: float
 ) -> None:
     scenario = run.run.scenario
-    for line in lines:
-        colour, dashes = style[line.topic]
-        times = BIN * (np.arange(len(line.p90_ms)) + 0.5)
-        axes.plot(times, np.minimum(line.p90_ms, top), color=colour, linestyle=dashes, linewidth=1.1, label=line.topic)
+    for topic, p90 in lines.items():
+        colour, dashes = style[topic]
+        times = BIN * (np.arange(len(p90)) + 0.5)
+        axes.plot(times, np.minimum(p90, top), color=colour, linestyle=dashes, linewidth=1.1, label=topic)
     axes.axhline(scenario.bound_ms, color="black", linewidth=0.9, linestyle=(0, (6, 3)))
     axes.annotate(
         "bound", (1, scenario.bound_ms), xycoords=("axes fraction", "data"), fontsize=8, va="center",

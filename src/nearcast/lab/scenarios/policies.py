@@ -22,19 +22,25 @@ if TYPE_CHECKING:
     from nearcast.lab.scenarios.scenario import Scenario, ScheduledChange
 
 __all__ = [
+    "COORDINATOR_SETTINGS",
     "POLICIES",
     "Oracle",
     "Policy",
     "RequestedMove",
     "StartingPlaces",
     "consistent_hash",
-    "coordinator_settings",
     "missing",
     "starting_places",
 ]
 
 Policy = Literal["nearcast", "oracle", "paper", "fixed", "hash"]
 POLICIES: tuple[Policy, ...] = get_args(Policy)
+# What differs from the default settings; a policy that is not there has no coordinator.
+COORDINATOR_SETTINGS: dict[Policy, dict[str, Any]] = {
+    "nearcast": {},
+    "paper": {"distances": "coordinates"},
+    "oracle": {"automatic": False},
+}
 _NEAR = 0.85  # of the bound: the true delays are those of the network alone, and brokers and workers add to them
 _RING_POINTS = 64  # of each site: shares of the ring then differ by some 10 %
 
@@ -61,16 +67,6 @@ def missing(policy: Policy) -> str | None:
     if policy == "paper" and "distances" not in CoordinatorSettings.__struct_fields__:
         return "policy paper is not available: the coordinator has no setting `distances`"
     return None
-
-
-def coordinator_settings(policy: Policy) -> dict[str, Any] | None:
-    """What differs from the default settings; nothing for a policy without a coordinator."""
-    settings: dict[Policy, dict[str, Any]] = {
-        "nearcast": {},
-        "paper": {"distances": "coordinates"},
-        "oracle": {"automatic": False},
-    }
-    return settings.get(policy)
 
 
 def starting_places(policy: Policy, scenario: Scenario) -> StartingPlaces:

@@ -6,24 +6,20 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+
+import msgspec
 
 from nearcast.errors import NearcastError
 
-__all__ = ["BACKGROUND", "MEASURED", "NodeProcess", "NodeProcesses", "node_processes"]
+__all__ = ["BACKGROUND", "MEASURED", "NEARCAST", "READY", "NodeProcess", "NodeProcesses", "node_processes"]
 
+NEARCAST = ("-c", "from nearcast.cli import main; main()")  # arguments of Python, before those of the command
+READY = "ready"
 _END_LIMIT = 10.0
 MEASURED = -20  # latency is measured, not what else runs on this machine
 BACKGROUND = 19
-
-
-class _Places(Protocol):
-    """An area, or whatever else has nodes."""
-
-    def command(self, node: str, *command: str) -> list[str]:
-        """The command line that runs a command at a node."""
 
 
 class NodeProcess:
@@ -88,16 +84,8 @@ class NodeProcess:
         self._process.kill()
 
     async def end(self) -> None:
-        """Terminate it, or kill it when it takes too long."""
-        if self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.terminate()
-        try:
-            async with asyncio.timeout(_END_LIMIT):
-                await self._process.communicate()
-        except TimeoutError:
-            self._process.kill()
-            await self._process.communicate()
+        """Terminate it, or kill it when it takes too long; what it prints meanwhile is dropped."""
+        await asyncio.gather(self.terminate(), self.has_ended())
 
     def last_words(self) -> str:
         """The last line of its log."""
@@ -108,28 +96,14 @@ class NodeProcess:
 class NodeProcesses:
     """All processes of one run. They get no signal of the terminal: who runs them ends them.
 
-    niceness: of all of them, 0 for this process's. `MEASURED`: before everything else on this machine.
+    command: the command line that runs one at a node. niceness: of all of them, 0 for this process's. `MEASURED`:
+    before everything else on this machine.
     """
 
-    def __init__(self, area: _Places, logs: Path, *, niceness: int = MEASURED) -> None:
+    def __init__(self, command: Callable[..., list[str]], logs: Path, *, niceness: int = MEASURED) -> None:
         logs.mkdir(parents=True, exist_ok=True)
-        self._area, self._logs, self._niceness = area, logs, niceness
+        self._command, self._logs, self._niceness = command, logs, niceness
         self._running: list[NodeProcess] = []
-
-    async def nearcast(
-        self,
-        node: str,
-        name: str,
-        *arguments: str,
-        environment: Mapping[str, str] | None = None,
-        descriptors: Sequence[int] = (),
-        niceness: int | None = None,
-    ) -> NodeProcess:
-        """Run a command of `nearcast` at a node."""
-        command = ("-c", "from nearcast.cli import main; main()", *arguments)
-        return await self.python(
-            node, name, *command, environment=environment, descriptors=descriptors, niceness=niceness
-        )
 
     async def python(
         self,
@@ -149,7 +123,7 @@ class NodeProcesses:
         command = [*(("nice", "-n", str(nice)) if nice else ()), sys.executable, *arguments]
         with log.open("wb") as errors:
             process = await asyncio.create_subprocess_exec(
-                *self._area.command(node, *command),
+                *self._command(node, *command),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=errors,
@@ -165,6 +139,13 @@ class NodeProcesses:
         self._running.append(started)
         return started
 
+    async def job(self, node: str, name: str, module: str, job: msgspec.Struct, limit: float) -> NodeProcess:
+        """Run a module that reads a job, as JSON on one line, and says when it is ready; wait for that."""
+        process = await self.python(node, name, "-m", module)
+        await process.tell(msgspec.json.encode(job))
+        await process.said(READY, limit)
+        return process
+
     async def end(self) -> None:
         """End all of them at once."""
         await asyncio.gather(*(process.end() for process in self._running))
@@ -177,9 +158,11 @@ def _set_group_niceness(pid: int, niceness: int) -> None:
 
 
 @contextlib.asynccontextmanager
-async def node_processes(area: _Places, logs: Path, *, niceness: int = MEASURED) -> AsyncIterator[NodeProcesses]:
+async def node_processes(
+    command: Callable[..., list[str]], logs: Path, *, niceness: int = MEASURED
+) -> AsyncIterator[NodeProcesses]:
     """Processes that end with the block."""
-    processes = NodeProcesses(area, logs, niceness=niceness)
+    processes = NodeProcesses(command, logs, niceness=niceness)
     try:
         yield processes
     finally:

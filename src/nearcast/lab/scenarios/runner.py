@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -15,18 +14,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from nearcast.config.deployment_file import read_configuration
-from nearcast.errors import NearcastError
-from nearcast.lab.scenarios.clients import READY, ClientJob, ClientResults, NodeJob
+from nearcast.domain.site import SiteSpec, StoreSpec
+from nearcast.domain.topic import TopicSpec
+from nearcast.lab.scenarios.clients import ClientJob, ClientResults, NodeJob
 from nearcast.lab.scenarios.conductor import Conductor
-from nearcast.lab.scenarios.policies import Oracle, coordinator_settings, starting_places
-from nearcast.lab.scenarios.processes import node_processes
+from nearcast.lab.scenarios.policies import COORDINATOR_SETTINGS, Oracle, starting_places
+from nearcast.lab.scenarios.processes import NEARCAST, node_processes
 from nearcast.lab.scenarios.scenario import CLOUD, FOREVER
+from nearcast.lab.scenarios.startup import toml_text, wait_for_coordinator, wait_for_gateways
 from nearcast.lab.wan import call_at, wide_area
 from nearcast.nats.connection import open_connection
-from nearcast.nats.coordinator_rpc import CoordinatorError, call_coordinator
 from nearcast.nats.tasks import TaskSet
-from nearcast.site.site import Site
 
 if TYPE_CHECKING:
     from nearcast.lab.scenarios.observed_moves import ObservedMove
@@ -39,6 +37,7 @@ __all__ = ["DRAIN", "WARM_UP", "ScenarioRun", "run_scenario"]
 
 WARM_UP = 15.0  # s; three report periods: what happens in them is played, but not judged
 DRAIN = 5.0  # s; after the last publication, for messages that are late
+_CLIENTS = "nearcast.lab.scenarios.clients"
 _PORT = 4222
 _START_LIMIT = 60.0
 
@@ -67,11 +66,14 @@ async def run_scenario(
 
     For a fault that kills the coordinator there is a second one, in the cloud as well.
     """
-    places, settings = starting_places(policy, scenario), coordinator_settings(policy)
+    places, settings = starting_places(policy, scenario), COORDINATOR_SETTINGS.get(policy)
     oracle = Oracle(scenario, places) if policy == "oracle" else None
     with tempfile.TemporaryDirectory(prefix="nearcast-") as temporary:
         folder = Path(temporary)
-        async with wide_area(scenario.topology(), seed=scenario.seed) as area, node_processes(area, logs) as processes:
+        async with (
+            wide_area(scenario.topology(), seed=scenario.seed) as area,
+            node_processes(area.command, logs) as processes,
+        ):
             urls = {site: f"nats://{area.address(site)}:{_PORT}" for site in scenario.sites}
             await _start_sites(scenario, places, area, processes, folder)
             standbys = [f"standby{n}" for n, fault in enumerate(faults) if fault.kind == "kill coordinator"]
@@ -80,7 +82,8 @@ async def run_scenario(
                 for name in (["coordinator", *standbys] if settings is not None else [])
             ]
             jobs = node_jobs(scenario, places, urls, folder, warm_up)
-            clients = await asyncio.gather(*(_start_clients(node, job, processes) for node, job in jobs.items()))
+            starting = [processes.job(node, node, _CLIENTS, job, _START_LIMIT) for node, job in jobs.items()]
+            clients = await asyncio.gather(*starting)
             start = time.time() + warm_up
             await asyncio.gather(*(process.tell(str(start).encode()) for process in clients))
             conductor = Conductor(scenario, area, None if settings is None else urls[CLOUD], oracle)
@@ -104,34 +107,21 @@ async def _start_sites(
     (folder / "store").mkdir()
     configuration = folder / "nearcast.toml"
     configuration.write_text(deployment_text(scenario, places, area.address))
-    deployment = read_configuration(configuration)
     sites = [
-        await processes.nearcast(site, site, "site", "run", "--config", str(configuration), "--name", site)
+        await processes.python(site, site, *NEARCAST, "site", "run", "--config", str(configuration), "--name", site)
         for site in scenario.sites
     ]
     await asyncio.gather(*(site.said("Ready", _START_LIMIT) for site in sites))
-    joined = {
-        site: partial(Site(deployment, site, folder).wait_for_gateways, scenario.sites) for site in scenario.sites
-    }
-    await asyncio.gather(*(call_at(area, site, wait) for site, wait in joined.items()))
+    await wait_for_gateways(configuration, partial(call_at, area))
 
 
 def deployment_text(scenario: Scenario, places: StartingPlaces, address: Callable[[str], str]) -> str:
     """`nearcast.toml`: default settings, a store at the cloud only."""
-    lines = _fields(processors=["nearcast.lab.scenarios.echo"], insecure=True)  # nobody else is in these namespaces
-    for site in scenario.sites:
-        kind = "cloud" if site == CLOUD else "edge"
-        lines += ["[[site]]", *_fields(name=site, kind=kind, host=address(site), port=_PORT)]
-        if site == CLOUD:
-            lines += ["[site.store]", *_fields(directory="store")]
-    for topic, site in places.topics.items():
-        lines += ["[[topic]]", *_fields(name=topic, managed_by=[site], bound_ms=scenario.bound_ms)]
-    return "\n".join(lines) + "\n"
-
-
-def _fields(**fields: Any) -> list[str]:
-    # Text, numbers, booleans and lists of text are written in TOML as in JSON.
-    return [f"{name} = {json.dumps(value)}" for name, value in fields.items()]
+    sites = [SiteSpec(site, host=address(site), port=_PORT) for site in scenario.edges]
+    sites.append(SiteSpec(CLOUD, "cloud", host=address(CLOUD), port=_PORT, store=StoreSpec(Path("store"))))
+    topics = [TopicSpec(topic, (site,), bound_ms=scenario.bound_ms) for topic, site in places.topics.items()]
+    # Insecure: nobody else is in these namespaces.
+    return toml_text(processors=["nearcast.lab.scenarios.echo"], insecure=True, site=sites, topic=topics)
 
 
 async def _disturb(fault: ScheduledFault, start: float, area: Area, coordinators: list[NodeProcess]) -> None:
@@ -155,25 +145,17 @@ async def _start_coordinator(
     processes: NodeProcesses,
     folder: Path,
 ) -> NodeProcess:
-    """Start it in the cloud, and wait until all sites have registered (and it says that it is ready, if it does)."""
+    """Start it in the cloud, and wait until all sites have registered and it says that it is ready."""
     file = folder / "coordinator.toml"
-    file.write_text("\n".join(_fields(**settings)) + "\n")
-    process = await processes.nearcast(CLOUD, name, "coordinator", "run", "--url", url, "--settings", str(file))
+    file.write_text(toml_text(**settings))
+    command = (*NEARCAST, "coordinator", "run", "--url", url, "--settings", str(file))
+    process = await processes.python(CLOUD, name, *command)
     await process.said("Ready", _START_LIMIT)
 
     async def ready() -> None:
         connection = await open_connection([url], name="runner", timeout=10)
-        status: dict[str, Any] = {}
         try:
-            async with asyncio.timeout(_START_LIMIT):
-                while status.get("sites") != len(scenario.sites) or not status.get("ready", True):
-                    await asyncio.sleep(0.2)
-                    try:
-                        status = await call_coordinator(connection, "coordinator", "status", {}, dict)
-                    except CoordinatorError:
-                        status = {}
-        except TimeoutError:
-            raise NearcastError(f"the coordinator is not ready after {_START_LIMIT:g} s: {status}") from None
+            await wait_for_coordinator(connection, len(scenario.sites), _START_LIMIT)
         finally:
             await connection.close()
 
@@ -205,10 +187,3 @@ def node_jobs(
 
 def _finite(at: float) -> float | None:
     return None if abs(at) == FOREVER else at
-
-
-async def _start_clients(node: str, job: NodeJob, processes: NodeProcesses) -> NodeProcess:
-    process = await processes.python(node, node, "-m", "nearcast.lab.scenarios.clients")
-    await process.tell(msgspec.json.encode(job))
-    await process.said(READY.decode().strip(), _START_LIMIT)
-    return process

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
@@ -90,7 +90,9 @@ class Schedule:
 
     def until(self, time_s: float) -> Schedule:
         """The events before a time."""
-        return self._rows(slice(0, int(np.searchsorted(self.time_s, time_s))))
+        end = int(np.searchsorted(self.time_s, time_s))
+        columns = ("time_s", "kind", "client", "topic", "site", "x", "y", "size")
+        return replace(self, **{name: getattr(self, name)[:end] for name in columns})
 
     def fan_out(self) -> tuple[Ints, Ints]:
         """Rows of the publications, and how many subscribers each has at its moment.
@@ -118,10 +120,6 @@ class Schedule:
         published = np.bincount(topic, minlength=count)
         delivered = np.bincount(topic, weights=subscribers, minlength=count).astype(np.int64)
         return Predicted(self.topics, published, delivered)
-
-    def _rows(self, rows: Any) -> Schedule:
-        columns = ("time_s", "kind", "client", "topic", "site", "x", "y", "size")
-        return Schedule(self.clients, self.topics, self.sites, **{c: getattr(self, c)[rows] for c in columns})
 
 
 @dataclass

@@ -29,11 +29,9 @@ READABLE: dict[str, Any] = {
 
 def draw(workload: Workload, path: Path) -> None:
     """Draw a PNG: positions, topics, rates over time."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(16, 5.2), layout="constrained")
-    FigureCanvasAgg(figure)
     where, topics, rates = figure.subplots(1, 3, width_ratios=[1.1, 1, 1.2])
     _positions(figure, where, workload)
     _topics(topics, workload)

@@ -11,5 +11,5 @@ from nearcast.lab.chaos.checker.judge import check
 
 if __name__ == "__main__":
     verdict = check(read_ledger(Path(sys.argv[1])))
-    print(json.dumps({"kept": verdict.kept, **vars(verdict)}, indent=1))
+    print(json.dumps(verdict.fields(), indent=1))
     sys.exit(0 if verdict.kept else 1)

@@ -152,6 +152,7 @@ def _take(ledger: Ledger, event: Event) -> None:
         "phase": ledger.phases,
         "subscribed": ledger.subscriptions,
         "mark": ledger.marks,
+        "history read": ledger.history_read,
     }
     if kind in lists:
         lists[kind].append(event)
@@ -161,8 +162,6 @@ def _take(ledger: Ledger, event: Event) -> None:
         ledger.stores_read.add(event["site"])
     elif kind == "replicas":
         ledger.replicas[event["topic"]] = event["replicas"]
-    elif kind == "history read":
-        ledger.history_read.append(event)
     elif kind in ("store not read", "history not read"):
         ledger.unread.append(f"{event['site']} {event.get('topic', '')}: {event['reason']}")
     elif "publisher" in event:

@@ -6,34 +6,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from nearcast.lab.chaos.checker.effects import ineffective_faults
 from nearcast.lab.chaos.checker.evidence import Event, Ledger, PublishedMessage
 from nearcast.lab.chaos.checker.flows import Flow, flows, longest_pause, receipt_pauses
-from nearcast.lab.chaos.checker.verdict import (
-    DEAD,
-    DISORDER,
-    HISTORY_LACKS,
-    NEVER_STORED,
-    NO_EFFECT,
-    NOT_DELIVERED,
-    NOT_JUDGED,
-    NOT_PROCESSED,
-    NOT_RECOVERED,
-    PROCESSED_OUT_OF_ORDER,
-    PROMISES,
-    REPLICAS,
-    STALLED,
-    STORE_LACKS,
-    STORED_TWICE,
-    TWICE,
-    TWO_OWNERS,
-    UNREAD,
-    Verdict,
-)  # fmt: skip
+from nearcast.lab.chaos.checker.verdict import Promise, Verdict
 
 __all__ = ["check", "owed"]
 
 ON_ITS_WAY = 2.0  # s
+UNDER_WAY = 1.0  # s after a fault began: what was under way is still noted
 CUTTING = ("cut site", "cut link", "cut one way", "stop broker", "stop site", "loss")
 LATE = 1.0  # s; what comes sooner than that after it was published, and behind newer ones, is out of order
 LINKS_COME_BACK = 5.0  # s after a fault, until when it may be late all the same: ways change, and stores fill gaps
@@ -58,33 +38,32 @@ def check(ledger: Ledger) -> Verdict:
     if ledger.stores_read:
         _check_stores(ledger, verdict)
     for reason in ledger.unread:
-        verdict.add(UNREAD, reason)
-    for reason in ineffective_faults(ledger):
-        verdict.add(NO_EFFECT, reason)
+        verdict.add(Promise.UNREAD, reason)
+    _check_effects(ledger, verdict)
     if not any(ledger.judged()):
-        verdict.add(NOT_JUDGED, f"{len(ledger.publications)} publications")
+        verdict.add(Promise.NOT_JUDGED, f"{len(ledger.publications)} publications")
     every = flows(ledger)
     verdict.faults = [_fault_row(ledger, verdict, number, every) for number in range(len(ledger.faults()))]
-    verdict.broken = {promise: verdict.broken[promise] for promise in PROMISES if promise in verdict.broken}
+    verdict.broken = Counter({promise: verdict.broken[promise] for promise in Promise if promise in verdict.broken})
     _count(ledger, verdict)
     return verdict
 
 
-def _missing(ledger: Ledger, publication: PublishedMessage) -> Iterator[tuple[str, str]]:
+def _missing(ledger: Ledger, publication: PublishedMessage) -> Iterator[tuple[Promise, str]]:
     """What is missing of an acknowledged publication, and at whom. The first place where it was lost counts."""
     topic = ledger.topic(publication.topic)
     if ledger.stores_read and topic["replicas"]:
         away = [site for site in topic["replicas"] if site not in ledger.stores_read]
         if len(publication.stored) + len(away) < topic["quorum"]:
-            yield NEVER_STORED, ", ".join(sorted(publication.stored)) or "no store"
+            yield Promise.NEVER_STORED, ", ".join(sorted(publication.stored)) or "no store"
             return
     if topic.get("processed") and not publication.processed:
-        yield DEAD if publication.dead else NOT_PROCESSED, ""
+        yield Promise.DEAD if publication.dead else Promise.NOT_PROCESSED, ""
         return
     parts = publication.count if topic.get("processed") else 1
     for subscriber in sorted(ledger.subscribers(publication)):
         if any((subscriber, part) not in publication.delivered for part in range(parts)):
-            yield DEAD if publication.dead else NOT_DELIVERED, subscriber
+            yield Promise.DEAD if publication.dead else Promise.NOT_DELIVERED, subscriber
 
 
 def _check_losses(ledger: Ledger, verdict: Verdict) -> None:
@@ -120,14 +99,14 @@ def _check_repeats(ledger: Ledger, verdict: Verdict) -> None:
             seen[event["subscriber"], event["process"], event["publisher"], event["n"], event["part"]] += 1
     for (subscriber, _, publisher, n, part), times in seen.items():
         if times > 1:
-            verdict.add(TWICE, f"{publisher} {n};{part} to {subscriber}, {times} times")
+            verdict.add(Promise.TWICE, f"{publisher} {n};{part} to {subscriber}, {times} times")
     kept: Counter[tuple[Any, ...]] = Counter()
     for event in ledger.stored:
         if event["kind"] != "dead letter" and not ledger.topic(event["topic"]).get("anonymous"):
             kept[event["site"], event["kind"], event["publisher"], event["n"], event["part"]] += 1
     for (site, kind, publisher, n, part), times in kept.items():
         if times > 1:
-            verdict.add(STORED_TWICE, f"{kind} {publisher} {n};{part} at {site}, {times} times")
+            verdict.add(Promise.STORED_TWICE, f"{kind} {publisher} {n};{part} at {site}, {times} times")
 
 
 def _check_order(ledger: Ledger, verdict: Verdict) -> None:
@@ -158,11 +137,9 @@ def _check_order(ledger: Ledger, verdict: Verdict) -> None:
         else:
             excused = _path(publication) != _path(before) or _was_in_a_cut_link(ledger, publication, event)
         if excused:
-            verdict.counts["out of order, late or on another path"] = (
-                verdict.counts.get("out of order, late or on another path", 0) + 1
-            )
+            verdict.counts["out of order, late or on another path"] += 1
         else:
-            verdict.add(DISORDER, text)
+            verdict.add(Promise.DISORDER, text)
 
 
 def _is_disturbed(ledger: Ledger, at: float) -> bool:
@@ -186,7 +163,7 @@ def _check_processing_order(ledger: Ledger, verdict: Verdict) -> None:
         publisher, n = publication.key
         before = newest.get((publisher, publication.topic), 0)
         if n < before:
-            verdict.add(PROCESSED_OUT_OF_ORDER, f"{publication.topic} {publisher} {n} after {before}")
+            verdict.add(Promise.PROCESSED_OUT_OF_ORDER, f"{publication.topic} {publisher} {n} after {before}")
         newest[publisher, publication.topic] = max(n, before)
 
 
@@ -213,12 +190,12 @@ def _check_owners(ledger: Ledger, verdict: Verdict) -> None:
             owners[mark["topic"], mark["epoch"]].add(mark["worker"])
     for (topic, epoch), workers in sorted(owners.items(), key=str):
         if len(workers) > 1:
-            verdict.add(TWO_OWNERS, f"{topic}, epoch {epoch}: {', '.join(sorted(workers))}")
+            verdict.add(Promise.TWO_OWNERS, f"{topic}, epoch {epoch}: {', '.join(sorted(workers))}")
 
 
 def _check_stores(ledger: Ledger, verdict: Verdict) -> None:
     """Each replica has what was acknowledged, and so has the history asked at its site."""
-    lost = {(loss["publisher"], loss["n"]) for loss in verdict.losses if loss["where"] == NEVER_STORED}
+    lost = {(loss["publisher"], loss["n"]) for loss in verdict.losses if loss["where"] == Promise.NEVER_STORED}
     read = {(event["site"], event["topic"]) for event in ledger.history_read if not event["incomplete"]}
     for publication in ledger.judged():
         if publication.key in lost:
@@ -227,14 +204,34 @@ def _check_stores(ledger: Ledger, verdict: Verdict) -> None:
         publisher, n = publication.key
         for site in ledger.replicas_of(topic):
             if site in ledger.stores_read and site not in publication.stored:
-                verdict.add(STORE_LACKS, f"{publication.topic} {publisher} {n} at {site}")
+                verdict.add(Promise.STORE_LACKS, f"{publication.topic} {publisher} {n} at {site}")
             asked = (site, topic["name"]) in read
             if asked and publication.key not in ledger.history[site, publication.topic]:
-                verdict.add(HISTORY_LACKS, f"{publication.topic} {publisher} {n} asked at {site}")
+                verdict.add(Promise.HISTORY_LACKS, f"{publication.topic} {publisher} {n} asked at {site}")
     for topic in ledger.topics:
         now = ledger.replicas_of(topic)
         if len(now) < len(topic.get("replicas", ())):
-            verdict.add(REPLICAS, f"{topic['name']}: {', '.join(now)} instead of {', '.join(topic['replicas'])}")
+            verdict.add(
+                Promise.REPLICAS, f"{topic['name']}: {', '.join(now)} instead of {', '.join(topic['replicas'])}"
+            )
+
+
+def _check_effects(ledger: Ledger, verdict: Verdict) -> None:
+    """A run whose faults broke nothing proves nothing: what was processed or published where all was down."""
+    for number, fault in enumerate(ledger.faults()):
+        publications, place = ledger.publications.values(), fault["target"][0]
+        if fault["kind"] in ("kill site", "stop site"):
+            times = [event["at"] for one in publications for event in one.processed if event["site"] == place]
+        elif fault["kind"] == "kill devices":
+            here = (one for one in publications if ledger.nodes.get(one.key[0]) == place)
+            # Without what MQTT devices published there: they are another process.
+            times = [one.at for one in here if not ledger.topic(one.topic).get("anonymous")]
+        else:
+            continue
+        during = sum(fault["at"] + UNDER_WAY < at < fault["until"] for at in times)
+        if during:
+            what = f"fault {number + 1} ({fault['kind']} {' '.join(fault['target'])})"
+            verdict.add(Promise.NO_EFFECT, f"{what}: {during} messages were processed or published there")
 
 
 def _fault_row(ledger: Ledger, verdict: Verdict, number: int, every: list[Flow]) -> Event:
@@ -253,18 +250,18 @@ def _fault_row(ledger: Ledger, verdict: Verdict, number: int, every: list[Flow])
         if came:
             recover = max(recover, min(came) - end)
         elif any(end <= at < limit - _longest_wait(ledger, flow) for at in flow.published):
-            verdict.add(NOT_RECOVERED, whom)
+            verdict.add(Promise.NOT_RECOVERED, whom)
         caught_up = max([caught_up, *(at - end for at, published in flow.delivered if start <= published < end)])
         places = flow.places_at(start)
         if places is not None and not places & set(fault["touches"]):
             pause = longest_pause((at for at, _ in flow.delivered), flow.published, start, end)
             if pause > STALL:
                 stalled += 1
-                verdict.add(STALLED, f"{whom}, nothing for {pause:.1f} s")
+                verdict.add(Promise.STALLED, f"{whom}, nothing for {pause:.1f} s")
     for publisher, pause in receipt_pauses(ledger, fault).items():
         if pause > STALL:
             stalled += 1
-            verdict.add(STALLED, f"{name}: no receipt for {publisher} for {pause:.1f} s")
+            verdict.add(Promise.STALLED, f"{name}: no receipt for {publisher} for {pause:.1f} s")
     lost = Counter((loss["where"], loss["when"]) for loss in verdict.losses if loss["fault"] == number)
     published = [publication for publication in ledger.publications.values() if start <= publication.at < end]
     return {
