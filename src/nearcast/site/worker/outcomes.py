@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from typing import TYPE_CHECKING
@@ -21,6 +20,7 @@ from nearcast.nats.stamp import (
     settlement_block,
 )
 from nearcast.nats.stream_publisher import decode_acknowledgement
+from nearcast.nats.tasks import repeat
 from nearcast.protocol.marks import Settlement
 from nearcast.site.worker.notification_receipts import NotificationReceipts
 
@@ -57,12 +57,7 @@ class Outcomes:
     async def run(self) -> None:
         """Take acknowledgements until cancelled."""
         await self._connection.subscribe_raw(f"{self._inbox}.*.*", self._acknowledged)
-        while True:
-            await asyncio.sleep(_EXPIRY_PERIOD)
-            try:
-                self._expire_receipts()
-            except Exception:
-                _log.exception("what stores did not acknowledge is not given up")
+        await repeat(self._expire_receipts, _EXPIRY_PERIOD, "what stores did not acknowledge is not given up")
 
     def _expire_receipts(self) -> None:
         for topic, message_id, *_ in self._receipts.expire(time.monotonic()):
