@@ -21,18 +21,20 @@ from nearcast.protocol.repair import (
     RunsAnswer,
     RunsRequest,
 )  # fmt: skip
-from nearcast.site.agent.repair_events import (
+from nearcast.site.agent.repair_machine import (
+    RETRY_PAUSE,
     AskDigests,
     CompareHashes,
     Digests,
     Event,
     FetchBuckets,
+    Fetched,
     FetchSequences,
     Instruction,
     Missing,
+    RepairMachine,
     RoundFailed,
 )  # fmt: skip
-from nearcast.site.agent.repair_machine import RETRY_PAUSE, RepairMachine
 from nearcast.site.agent.replica_contents import ReplicaContents, merged_ranges, missing_sequences
 from nearcast.site.agent.replica_copy import ReplicaCopy
 from nearcast.site.agent.store_index import BucketDigest, bucket_of
@@ -212,13 +214,14 @@ class Repair:
                 return Digests([BucketDigest(*one) for one in answer.digests], answer.floor, answer.next)
             case FetchBuckets(peer, first, last):
                 runs = (await self._ask(peer, "runs", RunsRequest(topic, first, last), RunsAnswer)).runs
-                return await self._copy.fetch(topic, peer, runs, lambda e: first <= bucket_of(e.time_us) <= last)
+                count = await self._copy.fetch(topic, peer, runs, lambda e: first <= bucket_of(e.time_us) <= last)
+                return Fetched(count)
             case CompareHashes(peer, bucket):
                 return await self._compare(topic, peer, bucket)
             case FetchSequences(peer, sequences):
                 wanted = set(sequences)
                 ranges = merged_ranges(((one, one) for one in sequences), _READ_GAP)
-                return await self._copy.fetch(topic, peer, ranges, lambda entry: entry.sequence in wanted)
+                return Fetched(await self._copy.fetch(topic, peer, ranges, lambda entry: entry.sequence in wanted))
 
     async def _ask(self, peer: str, verb: str, request: object, answer: type[T]) -> T:
         subject = subjects.replica(peer, verb)
