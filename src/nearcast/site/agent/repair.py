@@ -13,14 +13,7 @@ from nearcast.nats.connection import interest_settle
 from nearcast.nats.replica_stream import holds_topic
 from nearcast.nats.rpc import call
 from nearcast.nats.tasks import TaskSet, cancel_and_wait
-from nearcast.protocol.repair import (
-    DigestsAnswer,
-    DigestsRequest,
-    HashesAnswer,
-    HashesRequest,
-    RunsAnswer,
-    RunsRequest,
-)  # fmt: skip
+from nearcast.protocol.repair import DigestsAnswer, DigestsRequest, HashesAnswer, RunsAnswer, RunsRequest
 from nearcast.site.agent.repair_machine import (
     RETRY_PAUSE,
     AskDigests,
@@ -35,7 +28,7 @@ from nearcast.site.agent.repair_machine import (
     RepairMachine,
     RoundFailed,
 )  # fmt: skip
-from nearcast.site.agent.replica_contents import ReplicaContents, merged_ranges, missing_sequences
+from nearcast.site.agent.replica_contents import ReplicaContents, all_hashes, merged_ranges, missing_sequences
 from nearcast.site.agent.replica_copy import ReplicaCopy
 from nearcast.site.agent.store_index import BucketDigest, bucket_of
 
@@ -228,15 +221,14 @@ class Repair:
         return await call(self._connection, subject, request, answer, timeout=_TIMEOUT, encoding="msgpack")
 
     async def _compare(self, topic: str, peer: str, bucket: int) -> Missing:
-        theirs, complete = await self._hashes(topic, peer, bucket)
-        ours, _ = await self._hashes(topic, self._site, bucket)
+        theirs, ours = await self._hashes(topic, peer, bucket), await self._hashes(topic, self._site, bucket)
         missing = missing_sequences(theirs.named, Counter(number for number, _ in ours.named))
         if theirs.anonymous:
             # Each store has a time of its own for these: a message of this bucket may be in the one beside it here.
             near, all_near = Counter(number for number, _ in ours.anonymous), Counter[int]()
             for beside in (bucket - 1, bucket, bucket + 1):
-                all_near.update(number for number, _ in (await self._hashes(topic, self._site, beside))[0].anonymous)
-                all_near.subtract(number for number, _ in (await self._hashes(topic, peer, beside))[0].anonymous)
+                all_near.update(number for number, _ in (await self._hashes(topic, self._site, beside)).anonymous)
+                all_near.subtract(number for number, _ in (await self._hashes(topic, peer, beside)).anonymous)
             lacking = Counter({number: -count for number, count in all_near.items() if count < 0})
             for number, sequence in theirs.anonymous:
                 if near[number] > 0:
@@ -244,20 +236,9 @@ class Repair:
                 elif lacking[number] > 0:
                     lacking[number] -= 1
                     missing.append(sequence)
-        return Missing(tuple(missing), complete)
+        return Missing(tuple(missing), settled=not theirs.left_out)
 
-    async def _hashes(self, topic: str, site: str, bucket: int) -> tuple[HashesAnswer, bool]:
-        """All hashes of a bucket; whether none was left out for being too new."""
-        found, after, complete = HashesAnswer([], []), 0, True
-        while True:
-            request = HashesRequest(topic, bucket, after)
-            if site == self._site:
-                answer = await self.contents.hashes(request)
-            else:
-                answer = await self._ask(site, "hashes", request, HashesAnswer)
-            found.named.extend(answer.named)
-            found.anonymous.extend(answer.anonymous)
-            complete = complete and not answer.left_out
-            if not answer.next:
-                return found, complete
-            after = answer.next
+    async def _hashes(self, topic: str, site: str, bucket: int) -> HashesAnswer:
+        if site == self._site:
+            return await all_hashes(self.contents.hashes, topic, bucket)
+        return await all_hashes(lambda request: self._ask(site, "hashes", request, HashesAnswer), topic, bucket)
