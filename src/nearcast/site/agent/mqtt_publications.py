@@ -117,11 +117,6 @@ class MqttPublications:
         """What is kept stays in the store."""
         await cancel_and_wait(self._task)
 
-    @property
-    def waiting(self) -> int:
-        """Publications that too few stores have, as far as is known."""
-        return len(self._kept)
-
     async def _open(self) -> None:
         manager = self._store.jsm(timeout=10)
         wanted = StreamConfig(
