@@ -6,7 +6,15 @@ import asyncio
 
 import pytest
 
-from nearcast.nats.tasks import KeyedLocks, TaskSet, cancel_and_wait, gather_or_cancel, keep_cancellation, retry
+from nearcast.nats.tasks import (
+    KeyedLocks,
+    TaskSet,
+    cancel_and_wait,
+    gather_or_cancel,
+    keep_cancellation,
+    repeat,
+    retry,
+)
 
 
 async def test_a_task_that_swallows_a_cancellation_ends_all_the_same() -> None:
@@ -130,6 +138,26 @@ async def test_retry_returns_the_first_result_and_raises_the_last_error_when_tim
     attempts = 0
     with pytest.raises(ConnectionError):
         await retry(third_time, within=60, on=KeyError)
+
+
+async def test_what_is_repeated_survives_its_errors_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    """Functions and coroutines alike."""
+    done: list[str] = []
+
+    def fails() -> None:
+        done.append("function")
+        raise ValueError("odd message")
+
+    async def works() -> None:
+        done.append("coroutine")
+
+    tasks = [asyncio.create_task(repeat(work, 0.001, f"{work.__name__} failed")) for work in (fails, works)]
+    async with asyncio.timeout(10):
+        while min(done.count("function"), done.count("coroutine")) < 3:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    await cancel_and_wait(*tasks)
+    assert {record.getMessage() for record in caplog.records} == {"fails failed"}
+    assert "odd message" in caplog.text
 
 
 async def test_a_cancellation_that_other_code_swallows_ends_the_block() -> None:

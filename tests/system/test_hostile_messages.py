@@ -111,7 +111,7 @@ async def test_a_made_up_term_or_report_deposes_nobody_and_silences_no_site(city
 
 async def test_requests_without_a_reply_and_replies_that_are_no_text_do_not_end_a_connection(city) -> None:
     async with city(TopicSpec("gps", ("cloud",)), names=("cloud",)) as c, attacker(c) as evil:
-        agent = c.sites["cloud"]._connection
+        agent = c.sites["cloud"].agent.connection
         assert agent is not None
         dropped = 0
 

@@ -169,7 +169,7 @@ async def test_datasets_and_channels_of_one_are_not_there_for_the_other(city: Ru
 
 async def test_each_tenant_has_workers_and_a_coordinator_that_sees_its_own(city: RunningSites) -> None:
     site = city.sites["edge"]
-    agents = {one.tenant: one.agent for one in site.tenants}
+    agents = site.agents
     assert set(agents) == set(TENANTS)
     pids = [process.pid for agent in agents.values() for process in agent.workers.processes.values()]
     assert len(pids) == len(set(pids)) == 2

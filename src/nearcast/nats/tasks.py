@@ -1,4 +1,4 @@
-"""Tasks with an owner: spawn, cancel for good, run together, one at a time, try again."""
+"""Tasks with an owner: spawn, cancel for good, run together, one at a time, again and again, try again."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 from weakref import WeakValueDictionary
 
-__all__ = ["KeyedLocks", "TaskSet", "cancel_and_wait", "gather_or_cancel", "keep_cancellation", "retry"]
+__all__ = ["KeyedLocks", "TaskSet", "cancel_and_wait", "gather_or_cancel", "keep_cancellation", "repeat", "retry"]
 
 _log = logging.getLogger(__name__)
 _ATTEMPTS = 20
@@ -112,6 +112,18 @@ async def gather_or_cancel(*work: Coroutine[Any, Any, T]) -> list[T]:
         return [task.result() for task in tasks]
     finally:
         await cancel_and_wait(*tasks)
+
+
+async def repeat(work: Callable[[], Awaitable[None] | None], period: float, problem: str) -> NoReturn:
+    """Do this every so many seconds until cancelled. What it raises is logged as this problem, and ends nothing."""
+    while True:
+        await asyncio.sleep(period)
+        try:
+            waiting = work()
+            if waiting is not None:
+                await waiting
+        except Exception:
+            _log.exception("%s", problem)
 
 
 async def retry(

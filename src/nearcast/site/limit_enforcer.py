@@ -14,12 +14,12 @@ from nearcast.errors import InputError
 from nearcast.nats.boundary import Receiver
 from nearcast.nats.connection import Connection, open_connection
 from nearcast.nats.identity.tokens import read_token, tagged_limits, tagged_role
-from nearcast.nats.tasks import cancel_and_wait
+from nearcast.nats.tasks import TaskSet, cancel_and_wait
 from nearcast.site.servers import fetch_monitoring
 from nearcast.site.usage_limits import CloseConnection, Sender, Sent, UsageLimits
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from nearcast.domain.site import SiteSpec
     from nearcast.nats.identity.credentials import Credentials
@@ -79,7 +79,7 @@ class LimitEnforcer:
         self.tenants: Mapping[str, Tenant] = {}
         self._connection: Connection | None = None
         self._server = ""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
         self._watch: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -101,7 +101,8 @@ class LimitEnforcer:
 
     async def stop(self) -> None:
         """Watch no more."""
-        await cancel_and_wait(self._watch, *self._tasks)
+        await cancel_and_wait(self._watch)
+        await self._tasks.cancel()
         if self._connection is not None:
             await self._connection.close()
 
@@ -130,8 +131,7 @@ class LimitEnforcer:
     async def _measure(self, asked: float) -> None:
         found = (await fetch_monitoring(self._site, _CONNECTIONS))["connections"]
         sent = {one["cid"]: Sent(one["in_msgs"], one["in_bytes"]) for one in found}
-        for close in self.limits.measured(sent, asked, time.monotonic()):
-            self._close(close)
+        self._close(self.limits.measured(sent, asked, time.monotonic()))
 
     def _refresh_tenants(self) -> None:
         self.tenants = self._read_tenants()
@@ -151,29 +151,26 @@ class LimitEnforcer:
             sender = _sender(one.get("account", ""), one.get("jwt", ""), one.get("mqtt_client", ""))
             if sender is not None:
                 sent = Sent(one["in_msgs"], one["in_bytes"])
-                for close in self.limits.connected(one["cid"], sender, time.monotonic(), sent):
-                    self._close(close)
+                self._close(self.limits.connected(one["cid"], sender, time.monotonic(), sent))
 
     def _connected(self, subject: str, reply: str, event: _Event) -> None:
         if event.server.id != self._server:
             return
         sender = _sender(event.client.account, event.client.jwt, event.client.mqtt_client)
         if sender is not None:
-            for close in self.limits.connected(event.client.cid, sender, time.monotonic()):
-                self._close(close)
+            self._close(self.limits.connected(event.client.cid, sender, time.monotonic()))
 
     def _disconnected(self, subject: str, reply: str, event: _Event) -> None:
         if event.server.id == self._server:
             self.limits.disconnected(event.client.cid, Sent(event.received.msgs, event.received.bytes))
 
-    def _close(self, close: CloseConnection) -> None:
-        if not close.reason:  # it was told before
-            self._kick(close.cid)
-            return
-        _log.warning("%s: a connection of %s is closed: %s", self._site.name, close.sender.user, close.reason)
-        task = asyncio.create_task(self._tell_and_kick(close), name=f"{self._site.name}: close {close.cid}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def _close(self, found: Iterable[CloseConnection]) -> None:
+        for close in found:
+            if not close.reason:  # it was told before
+                self._kick(close.cid)
+                continue
+            _log.warning("%s: a connection of %s is closed: %s", self._site.name, close.sender.user, close.reason)
+            self._tasks.spawn(self._tell_and_kick(close), name=f"{self._site.name}: close {close.cid}")
 
     async def _tell_and_kick(self, close: CloseConnection) -> None:
         tenant = self.tenants.get(close.sender.account)

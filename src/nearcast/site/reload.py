@@ -10,7 +10,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from nearcast.nats.identity.credentials import write_secret
-from nearcast.nats.tasks import cancel_and_wait
+from nearcast.nats.tasks import cancel_and_wait, repeat
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,28 +43,23 @@ class SecurityReload:
     ) -> None:
         self._security, self._accounts = security, accounts
         self._broker, self._store, self._store_file, self._store_config = broker, store, store_file, store_config
+        self._before = self._state()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Watch from now on."""
-        self._task = asyncio.create_task(self._run(), name=f"{self._security.site}: reload of certificates")
+        watch = repeat(self._look, _PERIOD, f"{self._security.site}: certificates and accounts were not read again")
+        self._task = asyncio.create_task(watch, name=f"{self._security.site}: reload of certificates")
 
     async def stop(self) -> None:
         """Watch no more."""
         await cancel_and_wait(self._task)
 
-    async def _run(self) -> None:
-        before = self._state()
-        while True:
-            await asyncio.sleep(_PERIOD)
-            try:
-                now = self._state()
-                if now != before:
-                    await asyncio.sleep(_PERIOD)  # whoever writes them may not be done
-                    before = self._state()
-                    self._reload()
-            except Exception:
-                _log.exception("%s: certificates and accounts were not read again", self._security.site)
+    async def _look(self) -> None:
+        if self._state() != self._before:
+            await asyncio.sleep(_PERIOD)  # whoever writes them may not be done
+            self._before = self._state()
+            self._reload()
 
     def _state(self) -> list[tuple[str, int, int]]:
         tls = self._security.tls

@@ -12,8 +12,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from nearcast.errors import InputError, NearcastError
+from nearcast.nats import subjects
+from nearcast.nats.connection import open_connection
 from nearcast.nats.identity.credentials import read_credentials, write_secret
 from nearcast.nats.tasks import gather_or_cancel, retry
+from nearcast.protocol.control import Notice
+from nearcast.site.agent.agent import Agent
 from nearcast.site.limit_enforcer import LimitEnforcer
 from nearcast.site.ports import IN_USE, host_problem, port_problem
 from nearcast.site.reload import SecurityReload
@@ -21,26 +25,27 @@ from nearcast.site.security import SiteSecurity, refuse_open_site, site_security
 from nearcast.site.servers import broker_config, fetch_monitoring, server_binary, server_is_ready, store_config
 from nearcast.site.store_writes import StoreWrites
 from nearcast.site.supervisor import SupervisedProcess
-from nearcast.site.tenant_agent import TenantAgent
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
     from nearcast.domain.deployment import Deployment
-    from nearcast.nats.connection import Connection
     from nearcast.protocol.worker import WorkerStats
-    from nearcast.site.agent.agent import Agent
 
 __all__ = ["Site", "run_sites"]
 
 _log = logging.getLogger(__name__)
 _START_LIMIT = 30.0
+_TELL_LIMIT = 2
 _PREDECESSOR_LIMIT = 10.0  # the servers of a site that was killed get a signal and end by themselves
 
 
 class Site:
-    """One site of a deployment, running on this machine. Use it as an async context manager."""
+    """One site of a deployment, running on this machine. Use it as an async context manager.
+
+    agents: by tenant. agent: that of the deployment's own tenant.
+    """
 
     def __init__(self, deployment: Deployment, name: str, run_directory: Path, search_path: Sequence[str] = ()) -> None:
         self.deployment = deployment
@@ -49,10 +54,11 @@ class Site:
         self._search_path = search_path
         self.broker: SupervisedProcess | None = None
         self.store: SupervisedProcess | None = None
-        self.tenants: list[TenantAgent] = []
+        self.agents: dict[str, Agent] = {}
+        self.agent: Agent | None = None
         self.security: SiteSecurity | None = None
-        self._reload: SecurityReload | None = None
         self.limits: LimitEnforcer | None = None
+        self._started = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> Site:
         try:
@@ -89,8 +95,7 @@ class Site:
             write_secret(self._monitor_path_file, path)
             self.spec = msgspec.structs.replace(self.spec, monitor_path=path)
         config = broker_config(self.spec, self.deployment.peers(self.spec.name), self.run_directory, self.security)
-        self.broker = self._server("broker", config, self.spec.port)
-        await self.broker.start()
+        self.broker = await self._start_server("broker", config, self.spec.port)
 
     async def _wait_for_ports(self) -> None:
         async def check() -> None:
@@ -124,13 +129,12 @@ class Site:
         spec, folder = self.spec, self.run_directory
         if spec.store is not None:
             writes = StoreWrites(folder / "store.log", spec.store.directory)
-            self.store = self._server("store", store_config(spec, folder, self.security), spec.store_port, writes)
-            await self.store.start()
-        self.tenants = [self._tenant_agent(deployment) for deployment in self.deployment.by_tenant()]
-        await gather_or_cancel(*(tenant.start() for tenant in self.tenants))
+            config = store_config(spec, folder, self.security)
+            self.store = await self._start_server("store", config, spec.store_port, writes)
+        await gather_or_cancel(*(self._start_agent(deployment) for deployment in self.deployment.by_tenant()))
         if self.security is not None and self.broker is not None:
             told = folder / "accounts"
-            self._reload = SecurityReload(
+            reload = SecurityReload(
                 self.security,
                 told,
                 self.broker,
@@ -138,7 +142,8 @@ class Site:
                 folder / "store.conf",
                 lambda: store_config(spec, folder, self.security, told),
             )
-            self._reload.start()
+            self._started.push_async_callback(reload.stop)
+            reload.start()
             await self._start_limits(self.security)
 
     async def _start_limits(self, security: SiteSecurity) -> None:
@@ -151,44 +156,52 @@ class Site:
         self.limits = LimitEnforcer(
             self.spec, read_credentials(file), lambda: security.tenant_limits(told), self._tell_client
         )
+        self._started.push_async_callback(self.limits.stop)
         await self.limits.start()
 
-    def _tenant_agent(self, deployment: Deployment) -> TenantAgent:
-        """The first tenant, whose deployment this is, has the site's folder and metrics; others have folders in it."""
+    async def _start_agent(self, deployment: Deployment) -> None:
+        """A tenant's agent, with workers of its own, on a connection that sees its account only.
+
+        The first tenant, whose deployment this is, has the site's folder and metrics; others have folders in it.
+        """
         first, security, folder = deployment is self.deployment, self.security, self.run_directory
         if security is not None and deployment.auth is not None and not first:
             security = replace(security, tenant=deployment.auth.tenant)
             folder = folder / "tenants" / security.tenant
-        return TenantAgent(deployment, self.spec, security, folder, self._search_path, self._over_limit, metrics=first)
+        folder.mkdir(parents=True, exist_ok=True)
+        tenant = security.tenant if security is not None else ""
+        connection = await open_connection(
+            [self.spec.url],
+            name=f"{self.spec.name}/agent",
+            timeout=_START_LIMIT,
+            credentials=security.credentials("site") if security is not None else None,
+        )
+        self._started.push_async_callback(connection.close)
+        agent = self.agents[tenant] = Agent(
+            deployment,
+            self.spec,
+            connection,
+            folder,
+            self._search_path,
+            str(security.credentials("worker").path) if security is not None else "",
+            lambda: self.limits.closed(tenant) if self.limits is not None else {},
+            metrics=first,
+        )
+        if first:
+            self.agent = agent
+        self._started.push_async_callback(agent.stop)
+        await agent.start()
 
     async def _tell_client(self, tenant: str, user: str, reason: str, seconds: float) -> None:
-        for one in self.tenants:
-            if one.tenant == tenant:
-                await one.tell(user, reason, seconds)
-
-    def _over_limit(self, tenant: str) -> dict[str, int]:
-        return self.limits.closed(tenant) if self.limits is not None else {}
+        """Tell a client why its connections are closed, and for how long; returns when the broker has it."""
+        if tenant in self.agents:
+            connection = self.agents[tenant].connection
+            connection.send(subjects.client_notice(user), b"", msgspec.json.encode(Notice(reason, seconds)))
+            await connection.flush(_TELL_LIMIT)
 
     async def stop(self) -> None:
         """Workers first, so that nothing is published into a broker that is going; the broker last."""
-        for watch in (self.limits, self._reload):
-            if watch is not None:
-                await watch.stop()
-        for tenant in self.tenants:
-            await tenant.stop()
-        for server in (self.store, self.broker):
-            if server is not None:
-                await server.stop()
-
-    @property
-    def agent(self) -> Agent | None:
-        """The agent of the deployment's own tenant."""
-        return self.tenants[0].agent if self.tenants else None
-
-    @property
-    def _connection(self) -> Connection | None:
-        """That of this agent."""
-        return self.tenants[0].connection if self.tenants else None
+        await self._started.aclose()
 
     @property
     def workers(self) -> dict[str, SupervisedProcess]:
@@ -199,7 +212,9 @@ class Site:
         """What each worker has done since it started."""
         return await self.agent.workers.stats() if self.agent is not None else []
 
-    def _server(self, role: str, config: str, port: int, writes: StoreWrites | None = None) -> SupervisedProcess:
+    async def _start_server(
+        self, role: str, config: str, port: int, writes: StoreWrites | None = None
+    ) -> SupervisedProcess:
         name, host = f"{self.spec.name}/{role}", self.spec.host
         file = self.run_directory / f"{role}.conf"
         write_secret(file, config)  # it has the password of the gateways
@@ -221,7 +236,10 @@ class Site:
                 writes.check()
 
         command = [server_binary(), "-c", str(file)]
-        return SupervisedProcess(name, command, self.run_directory / f"{role}.log", ready, answers=answers)
+        server = SupervisedProcess(name, command, self.run_directory / f"{role}.log", ready, answers=answers)
+        self._started.push_async_callback(server.stop)
+        await server.start()
+        return server
 
 
 class PortInUseError(InputError):

@@ -133,7 +133,8 @@ class UsageLimits:
         self._tenants: Mapping[str, Tenant] = {}
         self._open: dict[int, _Open] = {}
         self._buckets: dict[tuple[str, str], _Account] = {}
-        self._unseen: Counter[tuple[str, str, str]] = Counter()  # sent by connections that ended; user and unit
+        self._messages: Counter[tuple[str, str]] = Counter()  # by user, sent since the last look
+        self._bytes: Counter[tuple[str, str]] = Counter()
         self._suspended: dict[tuple[str, str], tuple[float, float]] = {}  # until when, and for how long
         self.closed: Counter[tuple[str, str]] = Counter()
 
@@ -177,19 +178,16 @@ class UsageLimits:
     def disconnected(self, cid: int, sent: Sent) -> None:
         """A connection ended after it had sent so much in all."""
         if (one := self._open.pop(cid, None)) is not None:
-            self._unseen[(*one.sender.key, "messages")] += max(0, sent.messages - one.seen.messages)
-            self._unseen[(*one.sender.key, "bytes")] += max(0, sent.bytes - one.seen.bytes)
+            self._count(one, sent)
 
     def measured(self, counts: Mapping[int, Sent], asked: float, now: float) -> list[CloseConnection]:
         """What each connection has sent in all. asked: when; connections that are not there and older are gone."""
         for cid in [cid for cid, one in self._open.items() if cid not in counts and one.since < asked]:
             del self._open[cid]
-        messages, size = self._taken("messages"), self._taken("bytes")
         for cid, one in self._open.items():
-            sent = counts.get(cid, one.seen)
-            messages[one.sender.key] += max(0, sent.messages - one.seen.messages)
-            size[one.sender.key] += max(0, sent.bytes - one.seen.bytes)
-            one.seen = sent
+            self._count(one, counts.get(cid, one.seen))
+        messages, size = self._messages, self._bytes
+        self._messages, self._bytes = Counter(), Counter()
         over: dict[tuple[str, str], str] = {}
         limits = {one.sender.key: one.sender.limits for one in self._open.values()}
         for key in messages.keys() | limits.keys():
@@ -204,6 +202,11 @@ class UsageLimits:
             for cid, one in list(self._open.items())
             if one.sender.key in over
         ]
+
+    def _count(self, one: _Open, sent: Sent) -> None:
+        self._messages[one.sender.key] += max(0, sent.messages - one.seen.messages)
+        self._bytes[one.sender.key] += max(0, sent.bytes - one.seen.bytes)
+        one.seen = sent
 
     def _suspend(self, key: tuple[str, str], now: float) -> None:
         """Close what a user opens for a while; longer if that did not help the last time."""
@@ -234,13 +237,6 @@ class UsageLimits:
                 return ""
             bucket = self._buckets[key] = _Account(limits, now)
         return bucket.excess(messages, size, now) if bucket is not None else ""
-
-    def _taken(self, unit: str) -> Counter[tuple[str, str]]:
-        found: Counter[tuple[str, str]] = Counter()
-        for account, user, kind in list(self._unseen):
-            if kind == unit:
-                found[account, user] += self._unseen.pop((account, user, kind))
-        return found
 
     def _close(self, cid: int, sender: Sender, reason: str = "", seconds: float = 0.0) -> CloseConnection:
         if reason and (sender.key in self.closed or len(self.closed) < _USERS_COUNTED):

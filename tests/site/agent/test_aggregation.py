@@ -13,7 +13,7 @@ from nearcast.placement.partitioning import PartitionClients, PartitionSites
 from nearcast.placement.partitioning import aggregate as planned
 from nearcast.protocol.reports import ClientReport, ClientTopic, SiteReport, SiteWay, channel_row
 from nearcast.site.agent.aggregation import aggregate, site_ways
-from nearcast.site.agent.report_size import fitting_report
+from nearcast.site.agent.measurement import fitting_report
 
 SITE = Coordinate((5.0,) * 8, 2.0)
 

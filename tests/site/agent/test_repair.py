@@ -12,7 +12,7 @@ import pytest
 from nearcast.domain.topic import TopicSpec
 from nearcast.protocol.repair import DigestsRequest
 from nearcast.site.agent.repair import Repair
-from nearcast.site.agent.repair_events import Digests
+from nearcast.site.agent.repair_machine import Digests
 from nearcast.site.agent.replica_contents import ReplicaContents
 from nearcast.site.agent.store_index import IndexedMessage, StoreIndex, bucket_of
 from nearcast.testing import until

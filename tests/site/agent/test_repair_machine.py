@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from nearcast.nats.digest import content_hash
-from nearcast.site.agent.repair_events import (
+from nearcast.site.agent.repair_machine import (
+    ROUND_PERIOD,
     AskDigests,
     CompareHashes,
     Digests,
@@ -21,9 +22,9 @@ from nearcast.site.agent.repair_events import (
     FetchSequences,
     Instruction,
     Missing,
+    RepairMachine,
     RoundFailed,
 )  # fmt: skip
-from nearcast.site.agent.repair_machine import ROUND_PERIOD, RepairMachine
 from nearcast.site.agent.replica_contents import missing_sequences
 from nearcast.site.agent.store_index import BUCKET_US, IndexedMessage, StoreIndex, bucket_of
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from tests.test_processors import MODULE
 
-from nearcast.site.worker.processor_frames import Announcement
-from nearcast.site.worker.processor_main import Setup
+from nearcast.site.worker.processor_main import Announcement, Setup
 from nearcast.site.worker.processor_process import ProcessorProcess, Ticket
 from nearcast.site.worker.spool import Spool
 

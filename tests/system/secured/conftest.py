@@ -101,7 +101,7 @@ async def secured(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Sec
         try:
             found = Secured(running, coordinator, [])
             await found.reported()
-            for other in (connection, *(site._connection for site in running.sites.values())):
+            for other in (connection, *(site.agent.connection for site in running.sites.values())):
                 assert other is not None
                 found.watch(other)
             yield found

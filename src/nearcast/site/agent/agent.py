@@ -100,6 +100,7 @@ class Agent:
         self._discovery = Server(
             connection, [Endpoint("discover", subjects.SITE_DISCOVERY, None, self._describe), claims]
         )
+        self.connection = connection
         self._sites = [peer.name for peer in deployment.sites]
         self._site = site
         self._serves_metrics = metrics

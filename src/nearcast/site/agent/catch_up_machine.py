@@ -140,7 +140,6 @@ class CatchUpMachine:
         self._lead_until = self._yield_until = 0.0
         self._others: dict[tuple[str, int], deque[int]] = {}  # sequences by topic and hash
         self._early: OrderedDict[tuple[str, int], deque[float]] = OrderedDict()  # when the marks were made
-        self.given_up = self.redelivered = 0
 
     # What was read
 
@@ -275,13 +274,11 @@ class CatchUpMachine:
         found: list[Redeliver | DeadLetter] = []
         for entry in list(self._ready(now, min(limit, window - self._outstanding))):
             if entry.taken >= self.max_attempts:
-                self.given_up += 1
                 self._remove(entry.sequence)
                 found.append(DeadLetter(entry.sequence, entry.taken))
                 continue
             del self._fresh[entry.sequence]
             self._outstanding += 1
-            self.redelivered += 1
             self._schedule(entry, now + _PROBE_PAUSE)
             found.append(Redeliver(entry.sequence, entry.taken + 1))
         return found

@@ -14,7 +14,6 @@ from nearcast.site.agent.channel_subscriptions import ChannelSubscriptions
 from nearcast.site.agent.mqtt_publications import MqttPublications
 from nearcast.site.agent.processing_progress import ProcessingProgress
 from nearcast.site.agent.store_services import StoreServices, open_store_services
-from nearcast.site.agent.tail_service import TailService
 from nearcast.site.agent.topic_directory import TopicDirectory
 
 if TYPE_CHECKING:
@@ -76,7 +75,6 @@ class ClientServices:
                     mqtt = MqttPublications(self._site.name, self._connection, self.store.connection, self.directory)
                     stack.push_async_callback(mqtt.stop)
                     await mqtt.start()
-                endpoints.append(TailService(self.directory, self._site.name, self.store.connection).endpoint)
             endpoints += ProcessingProgress(self._site.name, self._connection, self.directory, self.catch_up).endpoints
             if self._channels is not None:
                 endpoints += self._channels.endpoints

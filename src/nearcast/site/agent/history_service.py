@@ -1,7 +1,8 @@
 """The history service of a site: finds past messages in the site's store and sends only those that match.
 
 A request is for one page and names where the last one ended. Nothing is kept between requests: a slow client costs
-nothing, and a client may continue at another store.
+nothing, and a client may continue at another store. Past messages come in the order of time; the *tail*, what the store
+appended recently, in the order of the store, whatever the times are: subscribers fill gaps from it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from nearcast.errors import InputError, NearcastError
 from nearcast.filters import compile_condition, condition_cost
 from nearcast.nats import subjects
 from nearcast.nats.rpc import CALLER, Endpoint
-from nearcast.protocol.services import HistoryPage, HistoryRequest, StoredMessage
+from nearcast.protocol.services import HistoryPage, HistoryRequest, StoredMessage, TailPage, TailRequest
 from nearcast.site.agent.fair_slots import FairSlots
 from nearcast.site.agent.time_order import BEGINNING, TimeOrder, following, position_of
 
@@ -40,17 +41,23 @@ _USUAL_COST, _LEAST_SCANS = 20, 500
 _SCANS_AT_ONCE = 500
 _FOREVER_US = 1 << 53
 _INDEX_LIMIT = 5.0
+_TAIL_BATCH = 1000
+_CLOCKS_APART_US = 60_000_000  # of stores, at most
 
 
 class HistoryService:
-    """Answers `read` and `ping` requests for the topics that this site's store keeps. behind: whether it lacks some."""
+    """Answers `read`, `tail` and `ping` requests for the topics that this site's store keeps.
+
+    behind: whether it lacks some messages of a topic.
+    """
 
     def __init__(self, directory: TopicDirectory, site: str, tail: StoreTail, behind: Callable[[str], bool]) -> None:
         self._directory, self._site, self._tail, self._behind = directory, site, tail, behind
-        self._slots = FairSlots(_PARALLEL_READS)
+        self._slots, self._tail_slots = FairSlots(_PARALLEL_READS), FairSlots(_PARALLEL_READS)
         self.endpoints = [
             Endpoint("history-ping", subjects.history(site, "ping"), None, self._ping),
             Endpoint("history-read", subjects.history(site, "read"), HistoryRequest, self._read, "msgpack", _scope),
+            Endpoint("history-tail", subjects.history(site, "tail"), TailRequest, self._read_tail, "msgpack", _scope),
         ]
 
     async def _ping(self, request: None) -> None:
@@ -60,19 +67,15 @@ class HistoryService:
     async def _read(self, request: HistoryRequest) -> HistoryPage:
         """A page. InputError: wrong wherever it is asked; any other error: this store cannot answer, another may."""
         async with self._slots.slot(CALLER.get()):
-            if request.results:
-                channel, _, key = request.topic.partition(".")
-                stream, subject = subjects.channel_stream(channel), subjects.channel_results(channel, key)
+            stream, subject, spec = self._source(request)
+            if spec is None:
                 return await self._page(request, stream, subject, BEGINNING)
-            spec = self._spec_of(request.topic)
             behind = self._behind(spec.name)
             if behind and not request.incomplete:
                 raise NearcastError(f"the store of {self._site} is catching up with topic {spec.name}")
-            kind = subjects.notifications if request.notifications else subjects.publications
             # A message that came by repair is stored for longer: its time decides, as at the other stores.
             oldest = (int((time.time() - spec.keep_seconds) * 1e6), b"") if spec.keep_seconds else BEGINNING
-            stream = subjects.stream_name(spec.name)
-            page = await self._page(request, stream, kind(request.topic), oldest)
+            page = await self._page(request, stream, subject, oldest)
             if not behind:
                 return page
             held = (await self._tail.current_index(stream, _INDEX_LIMIT)).count()
@@ -99,9 +102,7 @@ class HistoryService:
                         size += len(entry.payload) + 64
                         if found and size > _PAGE_BYTES:  # with it, the page might be more than the broker takes
                             return HistoryPage(found, position_of(entry), order.end)
-                        found.append(
-                            StoredMessage(subjects.topic_of(entry.subject), entry.id, entry.payload, entry.time_us)
-                        )
+                        found.append(_stored_message(entry))
                     if size >= _PAGE_BYTES or scanned >= scans:
                         return HistoryPage(found, following(position_of(entry)), order.end)
                     if scanned % _SCANS_AT_ONCE == 0:
@@ -136,6 +137,38 @@ class HistoryService:
                     return HistoryPage(before=before, remaining=wanted)
         return HistoryPage([], start)
 
+    async def _read_tail(self, request: TailRequest) -> TailPage:
+        stream, subject, _ = self._source(request)
+        reader, now_us = self._tail.reader, time.time_ns() // 1000
+        since = now_us - request.within_us if request.cursor is None else None
+        async with self._tail_slots.slot(CALLER.get()):
+            batch = await reader.read(
+                stream, subject, request.cursor or 1, _TAIL_BATCH, since_us=since, max_bytes=_PAGE_BYTES
+            )
+        # What repair fetched was stored elsewhere long ago: subscribers had it then, or did not exist.
+        oldest = now_us - request.within_us - _CLOCKS_APART_US
+        found: list[StoredMessage] = []
+        size = 0
+        for entry in batch.entries:
+            if entry.stored_us < oldest or not reader.can_pass_on(entry):
+                continue
+            size += len(entry.payload) + 64
+            if found and size > _PAGE_BYTES:  # with it, the page might be more than the broker takes
+                return TailPage(found, entry.sequence)
+            found.append(_stored_message(entry))
+        if batch.exhausted or not batch.entries:
+            return TailPage(found, None)
+        return TailPage(found, batch.entries[-1].sequence + 1)
+
+    def _source(self, request: HistoryRequest | TailRequest) -> tuple[str, str, TopicSpec | None]:
+        """The stream and the subject that are asked for, and the topic if it is no channel."""
+        if request.results:
+            channel, _, key = request.topic.partition(".")
+            return subjects.channel_stream(channel), subjects.channel_results(channel, key), None
+        spec = self._spec_of(request.topic)
+        kind = subjects.notifications if request.notifications else subjects.publications
+        return subjects.stream_name(spec.name), kind(request.topic), spec
+
     def _spec_of(self, topic: str) -> TopicSpec:
         stored = self._directory.stored_here()
         for spec in stored:
@@ -169,5 +202,9 @@ def _filter(request: HistoryRequest, can_pass_on: Callable[[StoredEntry], bool])
     return accepts
 
 
-def _scope(request: HistoryRequest) -> str:
+def _stored_message(entry: StoredEntry) -> StoredMessage:
+    return StoredMessage(subjects.topic_of(entry.subject), entry.id, entry.payload, entry.time_us)
+
+
+def _scope(request: HistoryRequest | TailRequest) -> str:
     return subjects.history_scope(request.topic, results=request.results)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -29,10 +28,9 @@ if TYPE_CHECKING:
     from nearcast.site.agent.coordinate_agent import CoordinateAgent
     from nearcast.site.agent.worker_processes import WorkerProcesses
 
-__all__ = ["ClientReports", "SiteMeasurement", "broker_figures", "network_share", "worker_figures"]
+__all__ = ["ClientReports", "SiteMeasurement", "broker_figures", "fitting_report", "network_share", "worker_figures"]
 
-
-_log = logging.getLogger(__name__)
+_MOST_ARRIVALS = 5_000  # the others are in the next report
 
 
 class ClientReports:
@@ -203,3 +201,18 @@ def worker_figures(stats: WorkerStats, before: Mapping[tuple[str, str], TopicWor
             WorkerTopic(name, processed / seconds, processing_ms, work.waiting, p90, work.dead_letters, work.deferred)
         )
     return WorkerFigures(stats.worker, busy, topics, stats.late, stats.deferred, stats.dead_letters, stats.dropped)
+
+
+def fitting_report(report: SiteReport, largest: int) -> tuple[SiteReport, bytes]:
+    """The report and its bytes, at most so many: its broker must take it, or the site would be taken for lost.
+
+    Topics with fewest clients are left out of one that is too large.
+    """
+    report = msgspec.structs.replace(report, arrived=report.arrived[:_MOST_ARRIVALS], gone=report.gone[:_MOST_ARRIVALS])
+    body = msgspec.msgpack.encode(report)
+    by_clients = sorted(report.topics, key=lambda topic: (-topic.producers - topic.consumers, topic.topic))
+    while len(body) > largest and by_clients:
+        by_clients = by_clients[: len(by_clients) // 2]
+        report = msgspec.structs.replace(report, topics=sorted(by_clients, key=lambda topic: topic.topic))
+        body = msgspec.msgpack.encode(report)
+    return report, body

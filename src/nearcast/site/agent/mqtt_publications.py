@@ -27,8 +27,9 @@ from nearcast.nats.rpc import call
 from nearcast.nats.stamp import late_block, mqtt_id
 from nearcast.nats.stream_publisher import decode_acknowledgement
 from nearcast.nats.tasks import cancel_and_wait, gather_or_cancel
-from nearcast.protocol.repair import DigestsAnswer, DigestsRequest, HashesAnswer, HashesRequest
+from nearcast.protocol.repair import DigestsAnswer, DigestsRequest, HashesAnswer
 from nearcast.site.agent.repair_machine import QUIET
+from nearcast.site.agent.replica_contents import all_hashes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -115,11 +116,6 @@ class MqttPublications:
     async def stop(self) -> None:
         """What is kept stays in the store."""
         await cancel_and_wait(self._task)
-
-    @property
-    def waiting(self) -> int:
-        """Publications that too few stores have, as far as is known."""
-        return len(self._kept)
 
     async def _open(self) -> None:
         manager = self._store.jsm(timeout=10)
@@ -261,21 +257,14 @@ class MqttPublications:
                 request = DigestsRequest(topic, start, within)
                 digests = await self._call(store, "digests", request, DigestsAnswer)
                 for bucket, _, _ in digests.digests:
-                    found += await self._hashes(store, topic, bucket)
+                    hashes = await all_hashes(
+                        lambda request: self._call(store, "hashes", request, HashesAnswer), topic, bucket
+                    )
+                    found += [number for number, _ in (*hashes.named, *hashes.anonymous)]
                 start, more = digests.next, bool(digests.next)
         except NearcastError as error:
             _log.debug("%s: store %s does not say what it has of %s: %s", self._site, store, topic, error)
             return None
-        return found
-
-    async def _hashes(self, store: str, topic: str, bucket: int) -> list[int]:
-        found: list[int] = []
-        after, more = 0, True
-        while more:
-            answer = await self._call(store, "hashes", HashesRequest(topic, bucket, after), HashesAnswer)
-            found += [number for number, _ in answer.named]
-            found += [number for number, _ in answer.anonymous]
-            after, more = answer.next, bool(answer.next)
         return found
 
     async def _call(self, store: str, verb: str, request: object, answer: type[T]) -> T:

@@ -13,27 +13,22 @@ from nearcast.nats.connection import interest_settle
 from nearcast.nats.replica_stream import holds_topic
 from nearcast.nats.rpc import call
 from nearcast.nats.tasks import TaskSet, cancel_and_wait
-from nearcast.protocol.repair import (
-    DigestsAnswer,
-    DigestsRequest,
-    HashesAnswer,
-    HashesRequest,
-    RunsAnswer,
-    RunsRequest,
-)  # fmt: skip
-from nearcast.site.agent.repair_events import (
+from nearcast.protocol.repair import DigestsAnswer, DigestsRequest, HashesAnswer, RunsAnswer, RunsRequest
+from nearcast.site.agent.repair_machine import (
+    RETRY_PAUSE,
     AskDigests,
     CompareHashes,
     Digests,
     Event,
     FetchBuckets,
+    Fetched,
     FetchSequences,
     Instruction,
     Missing,
+    RepairMachine,
     RoundFailed,
 )  # fmt: skip
-from nearcast.site.agent.repair_machine import RETRY_PAUSE, RepairMachine
-from nearcast.site.agent.replica_contents import ReplicaContents, merged_ranges, missing_sequences
+from nearcast.site.agent.replica_contents import ReplicaContents, all_hashes, merged_ranges, missing_sequences
 from nearcast.site.agent.replica_copy import ReplicaCopy
 from nearcast.site.agent.store_index import BucketDigest, bucket_of
 
@@ -112,11 +107,6 @@ class Repair:
     def repairing(self, topic: str) -> bool:
         """Whether the store lacks messages of a topic, and there is another one to get them from."""
         return self.behind(topic) and bool(self._heard(topic) - {self._site})
-
-    @property
-    def fetched(self) -> dict[str, int]:
-        """How many messages of each topic came from other replicas since the start."""
-        return {topic: machine.fetched for topic, machine in self._machines.items() if machine.fetched}
 
     def _update(self) -> None:
         """One machine for each topic that is stored here now."""
@@ -212,28 +202,28 @@ class Repair:
                 return Digests([BucketDigest(*one) for one in answer.digests], answer.floor, answer.next)
             case FetchBuckets(peer, first, last):
                 runs = (await self._ask(peer, "runs", RunsRequest(topic, first, last), RunsAnswer)).runs
-                return await self._copy.fetch(topic, peer, runs, lambda e: first <= bucket_of(e.time_us) <= last)
+                count = await self._copy.fetch(topic, peer, runs, lambda e: first <= bucket_of(e.time_us) <= last)
+                return Fetched(count)
             case CompareHashes(peer, bucket):
                 return await self._compare(topic, peer, bucket)
             case FetchSequences(peer, sequences):
                 wanted = set(sequences)
                 ranges = merged_ranges(((one, one) for one in sequences), _READ_GAP)
-                return await self._copy.fetch(topic, peer, ranges, lambda entry: entry.sequence in wanted)
+                return Fetched(await self._copy.fetch(topic, peer, ranges, lambda entry: entry.sequence in wanted))
 
     async def _ask(self, peer: str, verb: str, request: object, answer: type[T]) -> T:
         subject = subjects.replica(peer, verb)
         return await call(self._connection, subject, request, answer, timeout=_TIMEOUT, encoding="msgpack")
 
     async def _compare(self, topic: str, peer: str, bucket: int) -> Missing:
-        theirs, complete = await self._hashes(topic, peer, bucket)
-        ours, _ = await self._hashes(topic, self._site, bucket)
+        theirs, ours = await self._hashes(topic, peer, bucket), await self._hashes(topic, self._site, bucket)
         missing = missing_sequences(theirs.named, Counter(number for number, _ in ours.named))
         if theirs.anonymous:
             # Each store has a time of its own for these: a message of this bucket may be in the one beside it here.
             near, all_near = Counter(number for number, _ in ours.anonymous), Counter[int]()
             for beside in (bucket - 1, bucket, bucket + 1):
-                all_near.update(number for number, _ in (await self._hashes(topic, self._site, beside))[0].anonymous)
-                all_near.subtract(number for number, _ in (await self._hashes(topic, peer, beside))[0].anonymous)
+                all_near.update(number for number, _ in (await self._hashes(topic, self._site, beside)).anonymous)
+                all_near.subtract(number for number, _ in (await self._hashes(topic, peer, beside)).anonymous)
             lacking = Counter({number: -count for number, count in all_near.items() if count < 0})
             for number, sequence in theirs.anonymous:
                 if near[number] > 0:
@@ -241,20 +231,9 @@ class Repair:
                 elif lacking[number] > 0:
                     lacking[number] -= 1
                     missing.append(sequence)
-        return Missing(tuple(missing), complete)
+        return Missing(tuple(missing), settled=not theirs.left_out)
 
-    async def _hashes(self, topic: str, site: str, bucket: int) -> tuple[HashesAnswer, bool]:
-        """All hashes of a bucket; whether none was left out for being too new."""
-        found, after, complete = HashesAnswer([], []), 0, True
-        while True:
-            request = HashesRequest(topic, bucket, after)
-            if site == self._site:
-                answer = await self.contents.hashes(request)
-            else:
-                answer = await self._ask(site, "hashes", request, HashesAnswer)
-            found.named.extend(answer.named)
-            found.anonymous.extend(answer.anonymous)
-            complete = complete and not answer.left_out
-            if not answer.next:
-                return found, complete
-            after = answer.next
+    async def _hashes(self, topic: str, site: str, bucket: int) -> HashesAnswer:
+        if site == self._site:
+            return await all_hashes(self.contents.hashes, topic, bucket)
+        return await all_hashes(lambda request: self._ask(site, "hashes", request, HashesAnswer), topic, bucket)

@@ -15,24 +15,15 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from nearcast.site.agent.repair_events import (
-    AskDigests,
-    CompareHashes,
-    Digests,
-    Event,
-    FetchBuckets,
-    Fetched,
-    FetchSequences,
-    Instruction,
-    Missing,
-    RoundFailed,
-)  # fmt: skip
 from nearcast.site.agent.store_index import BucketDigest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
-__all__ = ["QUIET", "RETRY_PAUSE", "ROUND_PERIOD", "RepairMachine"]
+__all__ = [
+    "QUIET", "RETRY_PAUSE", "ROUND_PERIOD", "AskDigests", "CompareHashes", "Digests", "Event", "FetchBuckets",
+    "FetchSequences", "Fetched", "Instruction", "Missing", "RepairMachine", "RoundFailed",
+]  # fmt: skip
 
 ROUND_PERIOD = 30.0
 FULL_PERIOD = 3_600.0
@@ -43,6 +34,76 @@ _FETCH_AT_ONCE = 20_000
 _ROUNDS_AT_ONCE = 5
 _ABSENT = 10.0  # seconds after which a copy does not wait for a peer that is not heard
 _SETTLE = 1.0  # until a peer that was not heard gets all that is published here, and the other way round
+
+
+@dataclass(frozen=True)
+class AskDigests:
+    """Instruction: ask a peer for digests. changed_within, quiet: seconds, see `DigestsRequest`."""
+
+    peer: str
+    start: int
+    changed_within: float
+    quiet: float
+
+
+@dataclass(frozen=True)
+class FetchBuckets:
+    """Instruction: fetch all messages of these buckets from a peer."""
+
+    peer: str
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class CompareHashes:
+    """Instruction: compare the messages of a bucket."""
+
+    peer: str
+    bucket: int
+
+
+@dataclass(frozen=True)
+class FetchSequences:
+    """Instruction: fetch these messages of a peer."""
+
+    peer: str
+    sequences: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Digests:
+    """Event: a peer's digests; floor and next as in `DigestsAnswer`."""
+
+    digests: Sequence[BucketDigest]
+    floor: int
+    next: int = 0
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Event: the peer's sequences of messages in a bucket that are not here. settled: no message is too new to tell."""
+
+    sequences: tuple[int, ...]
+    settled: bool = True
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """Event: so many messages were fetched and are in the index."""
+
+    count: int
+
+
+@dataclass(frozen=True)
+class RoundFailed:
+    """Event: the peer did not answer, or this store did not take what it gave."""
+
+    reason: str
+
+
+Event = Digests | Missing | Fetched | RoundFailed
+Instruction = AskDigests | FetchBuckets | CompareHashes | FetchSequences
 
 
 @dataclass

@@ -10,26 +10,19 @@ from typing import TYPE_CHECKING
 from nearcast.errors import NearcastError
 from nearcast.nats import subjects
 from nearcast.nats.rpc import Endpoint
-from nearcast.protocol.repair import (
-    DigestsAnswer,
-    DigestsRequest,
-    HashesAnswer,
-    HashesRequest,
-    RunsAnswer,
-    RunsRequest,
-)  # fmt: skip
+from nearcast.protocol.repair import DigestsAnswer, DigestsRequest, HashesAnswer, HashesRequest, RunsAnswer, RunsRequest
 from nearcast.site.agent.repair_machine import QUIET
 from nearcast.site.agent.store_index import bucket_of
 from nearcast.site.agent.store_tail import entry_hash
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from nearcast.nats.streams import StoredEntry
     from nearcast.site.agent.store_index import StreamIndex
     from nearcast.site.agent.store_tail import StoreTail
 
-__all__ = ["ReplicaContents", "merged_ranges", "missing_sequences"]
+__all__ = ["ReplicaContents", "all_hashes", "merged_ranges", "missing_sequences"]
 
 _DIGESTS = 10_000  # of one answer
 _HASHES = 20_000
@@ -96,6 +89,17 @@ class ReplicaContents:
         if index is None:
             raise NearcastError(f"the store of {self._site} is still indexing topic {topic}")
         return index
+
+
+async def all_hashes(ask: Callable[[HashesRequest], Awaitable[HashesAnswer]], topic: str, bucket: int) -> HashesAnswer:
+    """All hashes of a bucket, page by page."""
+    found, after, left_out, more = HashesAnswer([], []), 0, 0, True
+    while more:
+        page = await ask(HashesRequest(topic, bucket, after))
+        found.named.extend(page.named)
+        found.anonymous.extend(page.anonymous)
+        after, left_out, more = page.next, left_out + page.left_out, bool(page.next)
+    return HashesAnswer(found.named, found.anonymous, 0, left_out)
 
 
 def merged_ranges(ranges: Iterable[tuple[int, int]], gap: int = 1) -> list[tuple[int, int]]:

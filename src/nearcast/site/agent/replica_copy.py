@@ -11,7 +11,6 @@ from nearcast.nats import subjects
 from nearcast.nats.stream_publisher import StreamPublisher
 from nearcast.nats.streams import FIRST_STORED, StreamReader, original_headers, parse_entry
 from nearcast.nats.tasks import cancel_and_wait
-from nearcast.site.agent.repair_events import Fetched
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,8 +39,8 @@ class ReplicaCopy:
 
     async def fetch(
         self, topic: str, peer: str, ranges: list[tuple[int, int]], wanted: Callable[[StoredEntry], bool]
-    ) -> Fetched:
-        """Read from the peer's store what is wanted, and store it here under the subjects it has there.
+    ) -> int:
+        """Read from the peer's store what is wanted, and store it here under the subjects it has there; how many.
 
         The next messages are on their way while these are stored.
         """
@@ -70,7 +69,7 @@ class ReplicaCopy:
             await cancel_and_wait(*reads)
         if count:
             await self._tail.current_index(stream, 3 * _TIMEOUT)
-        return Fetched(count)
+        return count
 
     async def _pace(self, count: int) -> None:
         """Wait until this many more may be sent; all rounds share the rate."""

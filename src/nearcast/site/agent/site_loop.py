@@ -25,7 +25,7 @@ from nearcast.nats.tasks import cancel_and_wait
 from nearcast.protocol.control import Assignments, AssignmentsRequest, ReportAnswer, Witness
 from nearcast.protocol.registration import RegisterSite, SiteInfo
 from nearcast.protocol.reports import SiteReport
-from nearcast.site.agent.report_size import fitting_report
+from nearcast.site.agent.measurement import SiteMeasurement, fitting_report
 from nearcast.site.site_lease import lease_clock
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from nearcast.nats.connection import Connection
     from nearcast.protocol.control import TopicRecord
     from nearcast.protocol.reports import TopicReport
-    from nearcast.site.agent.measurement import SiteMeasurement
     from nearcast.site.agent.topic_host import TopicHost
     from nearcast.site.site_lease import SiteLeaseMachine
 

@@ -14,7 +14,7 @@ import msgspec
 from nearcast.errors import NearcastError
 from nearcast.nats import subjects
 from nearcast.nats.digest import add_digests, id_hash
-from nearcast.nats.tasks import cancel_and_wait
+from nearcast.nats.tasks import cancel_and_wait, repeat
 from nearcast.protocol.services import Tip
 
 if TYPE_CHECKING:
@@ -100,7 +100,8 @@ class Tips:
 
     async def start(self) -> None:
         """Send from now on."""
-        self._task = asyncio.create_task(self._run(), name=f"{self._site}: tips")
+        sending = repeat(self._send, _PERIOD, f"{self._site}: no tips sent")
+        self._task = asyncio.create_task(sending, name=f"{self._site}: tips")
 
     async def stop(self) -> None:
         """Stop sending."""
@@ -115,16 +116,12 @@ class Tips:
                 # A store that catches up stores old messages that subscribers have long had.
                 self._recent.add(topic.name, entry, now, tell_late=not behind)
 
-    async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(_PERIOD)
-            try:
-                tips = self._recent.tips(self._site, int(time.time()), self._behind, self._counted)
-                for topic, tip in tips.items():
-                    self._connection.send(subjects.tips(topic), b"", msgspec.msgpack.encode(tip))
-                    if self._connection.backlogged:
-                        await self._connection.wait_writable()
-            except NearcastError as error:
-                _log.debug("%s: no tips sent: %s", self._site, error)
-            except Exception:
-                _log.exception("%s: no tips sent", self._site)
+    async def _send(self) -> None:
+        tips = self._recent.tips(self._site, int(time.time()), self._behind, self._counted)
+        try:
+            for topic, tip in tips.items():
+                self._connection.send(subjects.tips(topic), b"", msgspec.msgpack.encode(tip))
+                if self._connection.backlogged:
+                    await self._connection.wait_writable()
+        except NearcastError as error:
+            _log.debug("%s: no tips sent: %s", self._site, error)

@@ -174,12 +174,9 @@ class WorkerProcesses:
         await call(self._connection, subject, said, NoneType, timeout=limit, encoding="msgpack")
 
     async def _stats_or_none(self, worker: str) -> WorkerStats | None:
+        subject = subjects.worker(self._site.name, worker)
         try:
-            return await self._stats(worker)
+            return await call(self._connection, subject, None, WorkerStats, timeout=_STATS_LIMIT)
         except NearcastError as error:
             _log.warning("no statistics of worker %s: %s", worker, error)
             return None
-
-    async def _stats(self, worker: str) -> WorkerStats:
-        subject = subjects.worker(self._site.name, worker)
-        return await call(self._connection, subject, None, WorkerStats, timeout=_STATS_LIMIT)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import time
 from typing import TYPE_CHECKING
 
@@ -11,6 +9,7 @@ from nearcast.domain.number_ranges import NumberRanges
 from nearcast.errors import NearcastError
 from nearcast.nats.boundary import MalformedError, decoder, drop
 from nearcast.nats.stamp import given_up, publication_key, source_and_number
+from nearcast.nats.tasks import repeat
 from nearcast.protocol.marks import Marks, Redelivered, SourceProgress
 
 if TYPE_CHECKING:
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["DurableIntake"]
 
-_log = logging.getLogger(__name__)
 _PERIOD = 0.1
 _LATE_AFTER = 1.0  # what waited longer for older ones may come behind newer ones that another member processed
 _ELSEWHERE = 6.0  # s in which another member processes what it has in flight, or has died
@@ -141,17 +139,14 @@ class DurableIntake:
 
     async def run(self, table: TopicTable) -> None:
         """Release what was held long enough, until cancelled."""
-        while True:
-            await asyncio.sleep(_PERIOD)
-            try:
-                self._expire(table, time.monotonic())
-            except Exception:
-                _log.exception("held publications were not released")
 
-    def _expire(self, table: TopicTable, now: float) -> None:
-        for family in list(table.families.values()):
-            if family.order.held:
-                self._put(family.order.expire(now), now)
+        def expire() -> None:
+            now = time.monotonic()
+            for family in list(table.families.values()):
+                if family.order.held:
+                    self._put(family.order.expire(now), now)
+
+        await repeat(expire, _PERIOD, "held publications were not released")
 
     def _put(self, items: Iterable[Waiting], now: float) -> None:
         for topic, message_id, payload, arrived, attempt, source, number in items:

@@ -20,35 +20,7 @@ from enum import Enum
 from nearcast.domain.worker_id import WorkerId
 from nearcast.nats.stamp import ANONYMOUS
 from nearcast.protocol.worker import HostTopic, LeaveTopic, MembersChanged, SpoolPage, SpoolPageRequest
-from nearcast.site.worker.handover_events import (
-    AwaitIdle,
-    Command,
-    CopyFailed,
-    Discard,
-    Done,
-    Drain,
-    Drained,
-    Event,
-    FetchPage,
-    Forget,
-    Forward,
-    HandedOver,
-    HoldExpired,
-    HoldOver,
-    Idle,
-    Instruction,
-    Keep,
-    PageReceived,
-    PlainReceived,
-    Process,
-    Publication,
-    Refuse,
-    Role,
-    SettleOver,
-    StartTimer,
-    Subscribe,
-    Subscribed,
-)
+from nearcast.site.worker import handover_events as ho
 from nearcast.site.worker.received_publications import ReceivedPublications
 
 __all__ = ["HandoverMachine", "Phase"]
@@ -88,12 +60,12 @@ class HandoverMachine:
         self._settle = 0.0
         self._copies = False  # whether copies are subscribed to
         self._received = ReceivedPublications()
-        self._buffered: list[Publication] = []  # copies that came before the spool had been copied
+        self._buffered: list[ho.Publication] = []  # copies that came before the spool had been copied
         self._taken: Counter[tuple[str, bytes]] = Counter()  # from the queue group, while stepping aside
-        self._passed: list[Publication] = []  # seen by the plain subscription, while stepping aside
+        self._passed: list[ho.Publication] = []  # seen by the plain subscription, while stepping aside
         self.held = 0
         self._failure = ""
-        self._pending: list[Command] = []  # answered when it has joined, or left
+        self._pending: list[ho.Command] = []  # answered when it has joined, or left
         self._returning: list[HostTopic] = []  # answered when it has left and joined again
 
     @property
@@ -125,11 +97,11 @@ class HandoverMachine:
         if message_id.startswith(ANONYMOUS):
             received.note_payload(payload, now)
         if self.phase is Phase.COPYING:
-            self._buffered.append(Publication(topic, message_id, payload))
+            self._buffered.append(ho.Publication(topic, message_id, payload))
             return False
         return received.is_new(message_id)
 
-    def handle(self, event: Event, now: float) -> list[Instruction]:
+    def handle(self, event: ho.Event, now: float) -> list[ho.Instruction]:
         """What to do now that this happened."""
         match event:
             case HostTopic():
@@ -140,35 +112,35 @@ class HandoverMachine:
                 return self._change_members(event)
             case SpoolPageRequest():
                 return self._share_spool(event)
-            case Subscribed(role):
+            case ho.Subscribed(role):
                 return self._subscribed(role)
-            case Drained(role):
+            case ho.Drained(role):
                 return self._drained(role, now)
-            case PageReceived(page):
+            case ho.PageReceived(page):
                 return self._copy(page)
-            case CopyFailed(reason):
+            case ho.CopyFailed(reason):
                 self._failure = reason
                 return self._finish()
-            case PlainReceived(publication):
+            case ho.PlainReceived(publication):
                 if self.phase is Phase.STEPPING_ASIDE:
                     self._passed.append(publication)
                     return []
                 return self._forward(publication, now)
-            case HandedOver(publication):
+            case ho.HandedOver(publication):
                 return self._handed_over(publication, now)
-            case HoldExpired(publication):
+            case ho.HoldExpired(publication):
                 self.held -= 1
                 return self._release(publication, now)
-            case SettleOver():
-                return [Drain("plain")]
-            case HoldOver():
+            case ho.SettleOver():
+                return [ho.Drain("plain")]
+            case ho.HoldOver():
                 return self._finish()
-            case Idle():
+            case ho.Idle():
                 return self._end()
 
     # Joining
 
-    def _host(self, command: HostTopic) -> list[Instruction]:
+    def _host(self, command: HostTopic) -> list[ho.Instruction]:
         if self.phase is Phase.ABSENT:
             return self._begin(command)
         if not self.is_hosted:  # it comes back before it has gone
@@ -176,11 +148,11 @@ class HandoverMachine:
             return []
         self.epoch = max(self.epoch, command.epoch)
         if self.phase is Phase.MEMBER:
-            return [Done(command)]
+            return [ho.Done(command)]
         self._pending.append(command)
         return []
 
-    def _begin(self, command: HostTopic) -> list[Instruction]:
+    def _begin(self, command: HostTopic) -> list[ho.Instruction]:
         self.epoch, self._hold, self._source = command.epoch, command.hold, command.source
         self._pending = [command]
         self._shared = len(command.spec.managed_by) > 1
@@ -189,91 +161,93 @@ class HandoverMachine:
             self._deduplicate()
         self.sends_copies = self._copies = self._shared or self._source is not None
         self.phase = Phase.COPYING if self._source else Phase.JOINING
-        first: list[Instruction] = [Subscribe("copies")] if self._copies else []
-        return first if self._source else [*first, Subscribe("queue")]
+        first: list[ho.Instruction] = [ho.Subscribe("copies")] if self._copies else []
+        return first if self._source else [*first, ho.Subscribe("queue")]
 
-    def _subscribed(self, role: Role) -> list[Instruction]:
+    def _subscribed(self, role: ho.Role) -> list[ho.Instruction]:
         if role == "copies" and self.phase is Phase.COPYING and self._source is not None:
-            return [FetchPage(self._source, SpoolPageRequest(self.name))]
+            return [ho.FetchPage(self._source, SpoolPageRequest(self.name))]
         if role == "queue":
             self.phase = Phase.MEMBER
             return self._answer_pending()
-        return [Drain("queue")] if role == "plain" else []
+        return [ho.Drain("queue")] if role == "plain" else []
 
-    def _copy(self, page: SpoolPage) -> list[Instruction]:
+    def _copy(self, page: SpoolPage) -> list[ho.Instruction]:
         """First what the source has, then the copies it sent meanwhile."""
-        found = [Publication(entry.topic, entry.id, entry.payload) for entry in page.entries]
-        then: Instruction = Subscribe("queue")
+        found = [ho.Publication(entry.topic, entry.id, entry.payload) for entry in page.entries]
+        then: ho.Instruction = ho.Subscribe("queue")
         if page.more:
             assert self._source is not None
             last = page.entries[-1]
-            then = FetchPage(self._source, SpoolPageRequest(self.name, (last.topic, last.number)))
+            then = ho.FetchPage(self._source, SpoolPageRequest(self.name, (last.topic, last.number)))
         else:
             found += self._buffered
             self._buffered = []
             self.phase = Phase.JOINING
-        return [*(Keep(one) for one in found if self._received[one.topic].is_new(one.id)), then]
+        return [*(ho.Keep(one) for one in found if self._received[one.topic].is_new(one.id)), then]
 
     # Members
 
-    def _change_members(self, command: MembersChanged) -> list[Instruction]:
+    def _change_members(self, command: MembersChanged) -> list[ho.Instruction]:
         if not self.is_hosted or command.epoch < self.epoch:
-            return [Done(command)]
+            return [ho.Done(command)]
         self.epoch = command.epoch
         self._shared = command.members > 1
         self._deduplicate()
-        return [*self._share(self._shared), Done(command)]
+        return [*self._share(self._shared), ho.Done(command)]
 
-    def _share_spool(self, request: SpoolPageRequest) -> list[Instruction]:
+    def _share_spool(self, request: SpoolPageRequest) -> list[ho.Instruction]:
         """From now on copies are sent as well, so that nothing is missed between the last page and the joining."""
         if not self.is_hosted:
-            return [Refuse(request, "it does not have the topic")]
+            return [ho.Refuse(request, "it does not have the topic")]
         self._shared = True
         self._deduplicate()  # the one that joins may fail and hand over to this one
-        return [*self._share(True), Done(request)]
+        return [*self._share(True), ho.Done(request)]
 
-    def _share(self, on: bool) -> list[Instruction]:
+    def _share(self, on: bool) -> list[ho.Instruction]:
         if self.phase in _JOINING:  # copies are needed until it has joined
             return []
         self.sends_copies = on
         if on == self._copies:
             return []
         self._copies = on
-        return [Subscribe("copies") if on else Drain("copies")]
+        return [ho.Subscribe("copies") if on else ho.Drain("copies")]
 
     # Leaving
 
-    def _leave(self, command: LeaveTopic) -> list[Instruction]:
+    def _leave(self, command: LeaveTopic) -> list[ho.Instruction]:
         if self.is_hosted and command.epoch < self.epoch:
-            return [Refuse(command, f"topic {self.name} is held with epoch {self.epoch}, newer than {command.epoch}")]
+            return [
+                ho.Refuse(command, f"topic {self.name} is held with epoch {self.epoch}, newer than {command.epoch}")
+            ]
         if self.phase in _JOINING:
-            return [Refuse(command, f"topic {self.name} is still being copied here")]
+            return [ho.Refuse(command, f"topic {self.name} is still being copied here")]
         if self.phase is Phase.MEMBER:
             self.phase = Phase.STEPPING_ASIDE
             self.epoch = command.epoch  # what it still processes is marked in the epoch in which it leaves
             self._pending = [command]
             self._towards, self._settle = command.towards, command.settle
-            return [Subscribe("plain") if command.towards else Drain("queue")]
+            return [ho.Subscribe("plain") if command.towards else ho.Drain("queue")]
         recalled = [host for host in self._returning if host.epoch <= command.epoch]
         self._returning = [host for host in self._returning if host not in recalled]
-        refused: list[Instruction] = [
-            Refuse(host, f"topic {self.name} was left with epoch {command.epoch}") for host in recalled
+        refused: list[ho.Instruction] = [
+            ho.Refuse(host, f"topic {self.name} was left with epoch {command.epoch}") for host in recalled
         ]
         if self.phase is Phase.STEPPING_ASIDE:
             self._pending.append(command)
             return refused
-        return [*refused, Done(command)]
+        return [*refused, ho.Done(command)]
 
-    def _drained(self, role: Role, now: float) -> list[Instruction]:
+    def _drained(self, role: ho.Role, now: float) -> list[ho.Instruction]:
         if role == "plain":
-            return [StartTimer(self._hold, HoldOver())]
+            return [ho.StartTimer(self._hold, ho.HoldOver())]
         if role == "copies":
-            return [AwaitIdle()] if self.phase is Phase.FINISHING else []
+            return [ho.AwaitIdle()] if self.phase is Phase.FINISHING else []
         if self._towards is None:
             return [*self._answer_pending(), *self._finish()]
         # What the queue group gave has come; the rest is for the other member.
         self.phase = Phase.FORWARDING
-        forwarded: list[Instruction] = []
+        forwarded: list[ho.Instruction] = []
         for publication in self._passed:
             key = (publication.topic, publication.id or publication.payload)
             if self._taken[key] > 0:
@@ -282,42 +256,42 @@ class HandoverMachine:
                 forwarded += self._forward(publication, now)
         self._passed = []
         self._taken.clear()
-        return [*forwarded, *self._answer_pending(), StartTimer(self._settle, SettleOver())]
+        return [*forwarded, *self._answer_pending(), ho.StartTimer(self._settle, ho.SettleOver())]
 
-    def _forward(self, publication: Publication, now: float) -> list[Instruction]:
+    def _forward(self, publication: ho.Publication, now: float) -> list[ho.Instruction]:
         assert self._towards is not None
         if not publication.id:  # another worker that left hands over the same: then one is enough
             self._received[publication.topic].note_payload(publication.payload, now)
-        return [Forward(self._towards, publication)]
+        return [ho.Forward(self._towards, publication)]
 
-    def _finish(self) -> list[Instruction]:
+    def _finish(self) -> list[ho.Instruction]:
         self.phase = Phase.FINISHING
         if self._copies:  # before it waits: a copy that comes later would be put nowhere
             self._copies = False
-            return [Drain("copies")]
-        return [AwaitIdle()]
+            return [ho.Drain("copies")]
+        return [ho.AwaitIdle()]
 
-    def _end(self) -> list[Instruction]:
+    def _end(self) -> list[ho.Instruction]:
         if self.held:  # handed over at the last moment; it is to be forwarded
-            return [StartTimer(self._hold, HoldOver())]
+            return [ho.StartTimer(self._hold, ho.HoldOver())]
         self.phase = Phase.ABSENT
-        return [*(Refuse(command, self._failure) for command in self._pending), Forget(tuple(self._returning))]
+        return [*(ho.Refuse(command, self._failure) for command in self._pending), ho.Forget(tuple(self._returning))]
 
-    def _answer_pending(self) -> list[Instruction]:
+    def _answer_pending(self) -> list[ho.Instruction]:
         answered, self._pending = self._pending, []
-        return [Done(command) for command in answered]
+        return [ho.Done(command) for command in answered]
 
     # What others hand over
 
-    def _handed_over(self, publication: Publication, now: float) -> list[Instruction]:
+    def _handed_over(self, publication: ho.Publication, now: float) -> list[ho.Instruction]:
         if self._received[publication.topic].knows(publication.id):
             return []
         if self._shared or not publication.id:
             self.held += 1
-            return [StartTimer(self._hold, HoldExpired(publication))]
+            return [ho.StartTimer(self._hold, ho.HoldExpired(publication))]
         return self._release(publication, now)
 
-    def _release(self, publication: Publication, now: float) -> list[Instruction]:
+    def _release(self, publication: ho.Publication, now: float) -> list[ho.Instruction]:
         received = self._received[publication.topic]
         if publication.id:
             if not received.is_new(publication.id):
@@ -325,8 +299,8 @@ class HandoverMachine:
         elif received.matches_payload(publication.payload, now):
             return []
         if self.phase in _PROCESSING:
-            return [Process(publication)]
-        return [Forward(self._towards, publication)] if self._towards else [Discard(publication)]
+            return [ho.Process(publication)]
+        return [ho.Forward(self._towards, publication)] if self._towards else [ho.Discard(publication)]
 
     def _deduplicate(self) -> None:
         self._received.remember(5 * self._hold)  # it may be held at several workers, one after the other

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from nearcast.nats.connection import Connection, Handler
     from nearcast.protocol.worker import WorkerStats
     from nearcast.site.worker.durable_intake import DurableIntake
-    from nearcast.site.worker.outbox import Outbox
     from nearcast.site.worker.processing_queue import ProcessingQueue
     from nearcast.site.worker.queue_group import QueueGroups
 
@@ -52,14 +51,14 @@ class HandoverExecutor:
         queue: ProcessingQueue,
         groups: QueueGroups,
         intake: DurableIntake,
-        outbox: Outbox,
+        send: Callable[[str, bytes, bytes], None],
         stats: WorkerStats,
         *,
         process: Callable[[ho.Publication], None],
         copied: Handler,
     ) -> None:
         self._connection, self._table, self._queue = connection, table, queue
-        self._groups, self._intake, self._outbox, self._stats = groups, intake, outbox, stats
+        self._groups, self._intake, self._send, self._stats = groups, intake, send, stats
         self._process, self._copied = process, copied
         self._commands: dict[Any, list[asyncio.Future[None]]] = {}
         self._tasks = TaskSet()
@@ -124,7 +123,7 @@ class HandoverExecutor:
                     self._process(publication)
                 case ho.Forward(towards, publication):
                     headers = header_block(publication.id) if publication.id else b""
-                    self._outbox.send(subjects.handover(*towards, publication.topic), headers, publication.payload)
+                    self._send(subjects.handover(*towards, publication.topic), headers, publication.payload)
                 case ho.Keep(publication):
                     topic = self._table.topic_for(subjects.publications(publication.topic))
                     topic.spool.append(publication.id, publication.payload)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from typing import TYPE_CHECKING
@@ -21,14 +20,16 @@ from nearcast.nats.stamp import (
     settlement_block,
 )
 from nearcast.nats.stream_publisher import decode_acknowledgement
+from nearcast.nats.tasks import repeat
 from nearcast.protocol.marks import Settlement
 from nearcast.site.worker.notification_receipts import NotificationReceipts
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from nearcast.nats.connection import Connection
     from nearcast.protocol.worker import WorkerStats
     from nearcast.site.worker.mark_log import MarkLog
-    from nearcast.site.worker.outbox import Outbox
     from nearcast.site.worker.processing_record import SourceRecord
     from nearcast.site.worker.processor_process import Ticket
     from nearcast.site.worker.topics import HostedTopic
@@ -45,11 +46,13 @@ _Finished = tuple["HostedTopic", bytes, bytes, int, "SourceRecord | None", int]
 
 
 class Outcomes:
-    """Of one worker."""
+    """Of one worker. send: takes a subject, headers, a payload and perhaps a reply subject."""
 
-    def __init__(self, site: str, connection: Connection, outbox: Outbox, marks: MarkLog, stats: WorkerStats) -> None:
+    def __init__(
+        self, site: str, connection: Connection, send: Callable[..., None], marks: MarkLog, stats: WorkerStats
+    ) -> None:
         self._home, self._connection = [site.encode()], connection
-        self._send, self._marks, self._stats = outbox.send, marks, stats
+        self._send, self._marks, self._stats = send, marks, stats
         self._largest_payload = connection.max_payload - RESERVED_BYTES
         self._receipts: NotificationReceipts[_Finished] = NotificationReceipts(site)
         self._inbox = connection.new_inbox()
@@ -57,12 +60,7 @@ class Outcomes:
     async def run(self) -> None:
         """Take acknowledgements until cancelled."""
         await self._connection.subscribe_raw(f"{self._inbox}.*.*", self._acknowledged)
-        while True:
-            await asyncio.sleep(_EXPIRY_PERIOD)
-            try:
-                self._expire_receipts()
-            except Exception:
-                _log.exception("what stores did not acknowledge is not given up")
+        await repeat(self._expire_receipts, _EXPIRY_PERIOD, "what stores did not acknowledge is not given up")
 
     def _expire_receipts(self) -> None:
         for topic, message_id, *_ in self._receipts.expire(time.monotonic()):
@@ -98,7 +96,7 @@ class Outcomes:
             headers = late_block(made, ticket.attempt) if ticket.attempt else header_block(made)
             self._send(topic.notifications, headers, payload, f"{reply}.{n}" if reply else "")
         if finished is not None and not reply:
-            self._finish(*finished)
+            self._finish(finished)
 
     def failed(self, topic: HostedTopic, ticket: Ticket, reason: str) -> None:
         """The processor could not handle it."""
@@ -137,7 +135,7 @@ class Outcomes:
         headers = dead_letter_block(message_id, reason, attempt + 1)
         self._send(subjects.dead_letters(topic.name), headers, payload, f"{reply}.0" if reply else "")
         if topic.durable and not reply:
-            self._finish(*finished)
+            self._finish(finished)
 
     def _reply(self, finished: _Finished, count: int) -> str:
         """Where so many messages are acknowledged, before the publication is finished; nothing if it need not wait."""
@@ -145,16 +143,9 @@ class Outcomes:
             return ""
         return f"{self._inbox}.{self._receipts.expect(finished, count, time.monotonic())}"
 
-    def _finish(
-        self,
-        topic: HostedTopic,
-        message_id: bytes,
-        payload: bytes,
-        attempt: int,
-        source: SourceRecord | None,
-        number: int,
-    ) -> None:
+    def _finish(self, finished: _Finished) -> None:
         """A publication of a durable topic is marked; one that was a dead letter was, and that letter is settled."""
+        topic, message_id, payload, attempt, source, number = finished
         if topic.record.retried and message_id in topic.record.retried:
             topic.record.leave(message_id)
             settled = settlement_block(dead_letter_id(message_id, attempt))
@@ -170,4 +161,4 @@ class Outcomes:
             self._receipts.heard(answer.domain, self._connection.link)
             finished = self._receipts.stored(int(token), int(number))
             if finished is not None:
-                self._finish(*finished)
+                self._finish(finished)

@@ -54,6 +54,7 @@ class ProcessingQueue:
         """
         if source is None and topic.durable and arrived is not None:
             topic.record.in_flight.add(message_id)
+        entry = (topic, message_id, payload, arrived, attempt, source, number)
         if self.waiting or self._is_far_behind():
             size = len(message_id) + len(payload)
             if topic.durable and arrived is not None and not self.has_room(size):
@@ -61,11 +62,11 @@ class ProcessingQueue:
                 self._overflowed(topic, message_id, payload, attempt)
                 return
             self.waiting_bytes += size + _ENTRY_BYTES
-            self.waiting.append((topic, message_id, payload, arrived, attempt, source, number))
+            self.waiting.append(entry)
             while self.waiting_bytes > self._limit:
                 self._remove_oldest()
         else:
-            self._append(topic, message_id, payload, arrived, attempt, source, number)
+            self._append(entry)
 
     def has_room(self, size: int) -> bool:
         """Whether a message of so many bytes fits without removing another."""
@@ -74,7 +75,7 @@ class ProcessingQueue:
     def advance(self) -> None:
         """Something was processed: append what may follow."""
         while self.waiting and not self._is_far_behind():
-            self._append(*self._next())
+            self._append(self._next())
 
     def pending(self, family: TopicFamily) -> Iterator[bool]:
         """For each message that is not processed yet: whether it is of this family."""
@@ -93,16 +94,8 @@ class ProcessingQueue:
             topic.record.leave(message_id)
             self._overflowed(topic, message_id, payload, attempt)
 
-    def _append(
-        self,
-        topic: HostedTopic,
-        message_id: bytes,
-        payload: bytes,
-        arrived: float | None,
-        attempt: int,
-        source: SourceRecord | None,
-        source_number: int,
-    ) -> None:
+    def _append(self, entry: Waiting) -> None:
+        topic, message_id, payload, arrived, attempt, source, source_number = entry
         number = topic.spool.append(message_id, payload)
         self._appended += 1
         self._appended_bytes += len(payload)

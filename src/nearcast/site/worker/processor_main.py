@@ -8,7 +8,9 @@ one message it was processing is the first without an outcome.
 from __future__ import annotations
 
 import os
+import struct
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +18,52 @@ import msgspec
 
 from nearcast.domain.processor_limits import ProcessorLimits
 from nearcast.processors import Processor, ProcessorCall, ProcessorError, failure_reason, load_processors
-from nearcast.site.worker.processor_frames import (
-    ANNOUNCE,
-    DONE,
-    FAILED,
-    OUTCOME,
-    READY,
-    TICKET,
-    Announcement,
-    pack_notifications,
-)  # fmt: skip
 from nearcast.site.worker.spool import Spool
 
-__all__ = ["Setup"]
+__all__ = [
+    "DONE", "FAILED", "OUTCOME", "READY", "TICKET", "Announcement", "Setup", "announcement_frame",
+    "pack_notifications", "unpack_notifications",
+]  # fmt: skip
+
+# Topic number, message number, attempt (0: not late); _ANNOUNCE instead of a topic number: length of what follows.
+TICKET = struct.Struct("<IQH")
+OUTCOME = struct.Struct("<BIQI")  # kind, topic number, message number, length of what follows
+_ANNOUNCE = 0xFFFFFFFF
+DONE, FAILED, READY = 0, 1, 2
+_LENGTH = struct.Struct("<I")
+
+
+class Announcement(msgspec.Struct, frozen=True):
+    """A topic that is new to the process: its number, name, spool file and the processor that handles it.
+
+    Without a spool file: a topic that has gone elsewhere, to be let go of.
+    """
+
+    number: int
+    topic: str
+    spool: str
+    pattern: str
+
+
+def announcement_frame(announcement: Announcement) -> bytes:
+    """An announcement as it goes through the pipe of tickets."""
+    body = msgspec.json.encode(announcement)
+    return TICKET.pack(_ANNOUNCE, len(body), 0) + body
+
+
+def pack_notifications(notifications: Iterable[bytes]) -> bytes:
+    """The notifications of one message, one after the other."""
+    return b"".join([_LENGTH.pack(len(one)) + one for one in notifications])
+
+
+def unpack_notifications(body: bytes) -> list[bytes]:
+    """What `pack_notifications` packed."""
+    found, at = [], 0
+    while at < len(body):
+        (length,) = _LENGTH.unpack_from(body, at)
+        found.append(body[at + 4 : at + 4 + length])
+        at += 4 + length
+    return found
 
 
 class Setup(msgspec.Struct, frozen=True):
@@ -64,7 +99,7 @@ def run(setup: Setup, tickets: int, outcomes: int) -> None:
         at, end = 0, len(buffer)
         while end - at >= TICKET.size:
             topic_number, number, attempt = TICKET.unpack_from(buffer, at)
-            if topic_number == ANNOUNCE:
+            if topic_number == _ANNOUNCE:
                 while end - at < TICKET.size + number:
                     buffer += os.read(tickets, 1 << 16)
                     end = len(buffer)

@@ -23,17 +23,17 @@ import msgspec
 
 from nearcast.processors import ProcessorError, ProcessorSpec
 from nearcast.site.worker.cage import Cage
-from nearcast.site.worker.processor_frames import (
+from nearcast.site.worker.processor_main import (
     DONE,
     FAILED,
     OUTCOME,
     READY,
     TICKET,
     Announcement,
+    Setup,
     announcement_frame,
     unpack_notifications,
 )  # fmt: skip
-from nearcast.site.worker.processor_main import Setup
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from nearcast.errors import NearcastError
 from nearcast.nats import subjects
 from nearcast.nats.rpc import call
+from nearcast.nats.tasks import repeat
 from nearcast.protocol.marks import MOST_SOURCES, ProgressAnswer, ProgressRequest
 
 if TYPE_CHECKING:
@@ -31,12 +32,11 @@ class ProgressQuery:
 
     async def run(self, table: TopicTable) -> None:
         """Ask whenever something waits, until cancelled."""
-        while True:
-            await asyncio.sleep(_PERIOD)
-            try:
-                await asyncio.gather(*(self._ask(family) for family in list(table.families.values())))
-            except Exception:
-                _log.exception("the progress of topics is not known")
+
+        async def ask() -> None:
+            await asyncio.gather(*(self._ask(family) for family in list(table.families.values())))
+
+        await repeat(ask, _PERIOD, "the progress of topics is not known")
 
     async def _ask(self, family: TopicFamily) -> None:
         sources = family.order.unknown(MOST_SOURCES)

@@ -6,10 +6,11 @@ removed with its file; when there are too many, those that were silent longest a
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from typing import TYPE_CHECKING
+
+from nearcast.nats.tasks import repeat
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,12 +43,7 @@ class SilentTopics:
 
     async def run(self) -> None:
         """Look once a minute, until cancelled."""
-        while True:
-            await asyncio.sleep(_PERIOD)
-            try:
-                self.sweep()
-            except Exception:
-                _log.exception("silent topics were not removed")
+        await repeat(self.sweep, _PERIOD, "silent topics were not removed")
 
     def sweep(self) -> None:
         """Remove the topics that have been silent for long enough."""

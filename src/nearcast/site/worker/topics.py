@@ -15,7 +15,7 @@ from nearcast.processors import ProcessorSpec, find_processor
 from nearcast.site.worker.handover import HandoverMachine
 from nearcast.site.worker.handover_events import Role
 from nearcast.site.worker.processing_record import ProcessingRecord, SourceRecord
-from nearcast.site.worker.processor_frames import Announcement
+from nearcast.site.worker.processor_main import Announcement
 from nearcast.site.worker.source_order import SourceOrder
 from nearcast.site.worker.spool import Spool
 

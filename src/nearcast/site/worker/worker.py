@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from nearcast.errors import NearcastError
 from nearcast.nats import subjects
 from nearcast.nats.boundary import drop
-from nearcast.nats.connection import Connection, open_connection
+from nearcast.nats.connection import Connection, ConnectionLostError, open_connection
 from nearcast.nats.identity.credentials import read_credentials
 from nearcast.nats.rpc import Endpoint, Server
 from nearcast.nats.stamp import (
@@ -45,9 +45,7 @@ from nearcast.protocol.worker import (
 from nearcast.site.processor_user import processor_user
 from nearcast.site.worker.durable_intake import DurableIntake
 from nearcast.site.worker.handover_executor import HandoverExecutor
-from nearcast.site.worker.lease_follower import LeaseFollower
 from nearcast.site.worker.mark_log import MarkLog
-from nearcast.site.worker.outbox import Outbox
 from nearcast.site.worker.outcomes import Outcomes
 from nearcast.site.worker.processing_queue import ProcessingQueue
 from nearcast.site.worker.processor_main import Setup
@@ -57,7 +55,6 @@ from nearcast.site.worker.queue_group import QueueGroups
 from nearcast.site.worker.silent_topics import SilentTopics, remove_old_spools
 from nearcast.site.worker.spool_folder import sole_user
 from nearcast.site.worker.topics import HostedTopic, TopicFamily, TopicTable
-from nearcast.site.worker.worker_lease import WorkerLease
 
 if TYPE_CHECKING:
     from nearcast.site.worker.handover_events import Publication
@@ -92,35 +89,32 @@ class Worker:
 
     def __init__(self, assignment: WorkerAssignment, connection: Connection, folder: Path) -> None:
         self._assignment, self._connection, self._folder = assignment, connection, folder
-        self._anonymous = 0
-        self._home = [assignment.site.encode()]
+        site, self._anonymous = assignment.site, 0
         self._stats = WorkerStats(worker=assignment.worker)
-        self._lease = WorkerLease()
-        outbox = Outbox(connection, self._stats)
-        self._send = outbox.send
         setup = Setup(assignment.modules, assignment.search_path, assignment.limits)
         self._process = ProcessorProcess(setup, self._done, self._failed, self._killed)
-        self._marks = MarkLog(
-            assignment.site,
-            assignment.worker,
-            self._lease.is_valid,
-            lambda: connection.link if connection.is_connected else None,
-        )
-        self._outcomes = Outcomes(assignment.site, connection, outbox, self._marks, self._stats)
-        self._queue = ProcessingQueue(self._process, self._outcomes.overflowed)
         user = processor_user(assignment.limits.user)
         self._table = TopicTable(self._folder, self._process, user.pw_gid if user is not None else None)
         self._topics = self._table.by_subject
+        self._groups = QueueGroups(
+            site, connection, self._table, published=self._published, redelivered=self._redelivered
+        )
+        self._marks = MarkLog(
+            site,
+            assignment.worker,
+            self._groups.has_lease,
+            lambda: connection.link if connection.is_connected else None,
+        )
+        self._outcomes = Outcomes(site, connection, self._send, self._marks, self._stats)
+        self._queue = ProcessingQueue(self._process, self._outcomes.overflowed)
         self._intake = DurableIntake(self._queue, self._marks)
-        groups = QueueGroups(connection, self._lease, published=self._published, redelivered=self._redelivered)
-        self._lease_follower = LeaseFollower(assignment.site, self._lease, groups, self._table)
         self._handover = HandoverExecutor(
             connection,
             self._table,
             self._queue,
-            groups,
+            self._groups,
             self._intake,
-            outbox,
+            self._send,
             self._stats,
             process=self._process_handed_over,
             copied=self._copied,
@@ -144,7 +138,7 @@ class Worker:
             )
         finally:
             await server.stop()
-            await self._lease_follower.stop()
+            await self._groups.stop()
             await self._handover.stop()
             if self._connection.is_connected:
                 await self._marks.publish(self._connection)
@@ -169,7 +163,7 @@ class Worker:
         site, name = self._assignment.site, self._assignment.worker
         handlers: dict[Any, Any] = dict.fromkeys((HostTopic, LeaveTopic, MembersChanged), self._handover.handle)
         handlers[SpoolPageRequest] = self._handover.answer_page
-        handlers[SiteLease] = self._lease_follower.handle
+        handlers[SiteLease] = self._groups.handle
         return [
             Endpoint("stats", subjects.worker(site, name), None, self._answer_stats),
             *(
@@ -188,7 +182,7 @@ class Worker:
         if topic.publisher and self._is_forged(topic, message_id, payload):
             return
         now = time.monotonic()
-        if topic.durable and not self._lease.is_valid():  # it stays unmarked: a store gives it to the owner
+        if topic.durable and not self._groups.has_lease():  # it stays unmarked: a store gives it to the owner
             self._stats.unowned += 1
             return
         if not topic.machine.take_publication(topic.name, message_id, payload, now):
@@ -217,7 +211,7 @@ class Worker:
             return False
         drop("publication", topic.name, f"its id {message_id.decode(errors='replace')!r} names another publisher")
         self._stats.forged += 1
-        if not topic.durable or self._lease.is_valid():  # else a store gives it to the owner, who says so
+        if not topic.durable or self._groups.has_lease():  # else a store gives it to the owner, who says so
             self._outcomes.refused(topic, message_id, payload, f"its topic is of publisher {topic.publisher}")
         return True
 
@@ -231,15 +225,14 @@ class Worker:
 
     def _redelivered(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
         topic, message_id = self._table.topic_for(subject), stamp_of(headers)
-        if not self._lease.is_valid():
+        if not self._groups.has_lease():
             self._stats.unowned += 1
             return
         if topic.publisher and self._is_forged(topic, message_id, payload):
-            if reply and subjects.is_answerable(reply):
-                self._send(reply, b"", Redelivered.KNOWN)
-            return
-        take = self._intake.retried if reason_of(headers) else self._intake.redelivered
-        answer = take(topic, message_id, payload, attempt_of(headers), time.monotonic())
+            answer = Redelivered.KNOWN
+        else:
+            take = self._intake.retried if reason_of(headers) else self._intake.redelivered
+            answer = take(topic, message_id, payload, attempt_of(headers), time.monotonic())
         if answer == Redelivered.TAKEN:
             self._stats.late += 1
             if topic.machine.sends_copies:
@@ -252,10 +245,18 @@ class Worker:
         topic = self._table.topic_for(subjects.publications(publication.topic))
         if topic.publisher and self._is_forged(topic, publication.id, publication.payload):
             return
-        if topic.durable and not self._lease.is_valid():
+        if topic.durable and not self._groups.has_lease():
             self._stats.unowned += 1
         else:
             self._intake.take(topic, publication.id or self._own_id(), publication.payload, time.monotonic())
+
+    def _send(self, subject: str, headers: bytes, payload: bytes, reply: str = "") -> None:
+        """Send a message, or count it as dropped when no broker can be reached for too long."""
+        try:
+            self._connection.send(subject, headers, payload, reply)
+        except ConnectionLostError as error:
+            self._stats.dropped += 1
+            _log.error("%s: not sent: %s", subject, error)
 
     def _done(self, ticket: Ticket, notifications: list[bytes]) -> None:
         self._outcomes.done(self._table.by_number[ticket.topic], ticket, notifications)
@@ -272,7 +273,7 @@ class Worker:
     def _own_id(self) -> bytes:
         """An id for a publication that came without one, from a device that does not use the SDK."""
         self._anonymous += 1
-        return b"%b%b:%d:%d" % (ANONYMOUS, self._home[0], time.time_ns() // 1000, self._anonymous)
+        return b"%b%b:%d:%d" % (ANONYMOUS, self._assignment.site.encode(), time.time_ns() // 1000, self._anonymous)
 
     # Figures
 
