@@ -86,7 +86,7 @@ class Subscription(Generic[T_co]):
         self._has_room = asyncio.Event()
         self._waiter: asyncio.Future[None] | None = None
         self._attached: list[_Attached] = []
-        self._recent: RecentIds | DeliveredIds | None = None
+        self._recent: RecentIds | None = None
         self._log: list[tuple[str, bytes, bytes]] | None = None  # subject, id and payload of what came
         self._note_log: Callable[[], object] = lambda: None
         self.newest = NewestTimes()
