@@ -279,9 +279,9 @@ class Client:
             processed = any(spec.processed and covers(spec.name, topic) for spec in await self.topics(topic))
             wanted = msgspec.structs.replace(request, notifications=processed and not publications)
             connection = self._sessions.connection
-            return HistoryQuery(connection, StoreFinder(connection, self._choice), wanted, self._codec.decode, last)
+            return HistoryQuery(connection, StoreFinder(connection, self._choice).find, wanted)
 
-        return History(prepare)
+        return History(prepare, self._codec.decode, last)
 
     async def topics(self, pattern: str) -> list[TopicSpec]:
         """What is configured for the topics within a pattern. On a NATS server that is no site's broker: nothing."""
