@@ -54,7 +54,7 @@ async def begin_topic(
     if not any(covers(spec.name, pattern) for spec in processed):
         wanted.append(subjects.publications(pattern))
         if processed:
-            subscription.exclude(_publications_of(processed))
+            subscription.excluded = _publications_of(processed)
     if _continues(cursor, filler if durable else None) or replay is None or replay is False:
         await _attach(subscription, sessions, *wanted)
     else:
