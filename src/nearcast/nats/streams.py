@@ -30,6 +30,7 @@ __all__ = [
     "Batch",
     "RawBatch",
     "StoredEntry",
+    "StreamApiError",
     "StreamBounds",
     "StreamError",
     "StreamNotFoundError",
@@ -144,7 +145,9 @@ class _ListedStream(msgspec.Struct):
     state: _StreamState
 
 
-class _ListError(msgspec.Struct):
+class StreamApiError(msgspec.Struct):
+    """Why a store refused a request or a publication."""
+
     description: str = "unknown error"
 
 
@@ -153,7 +156,7 @@ class _StreamPage(msgspec.Struct):
 
     total: int = 0
     streams: list[_ListedStream] | None = None
-    error: _ListError | None = None
+    error: StreamApiError | None = None
 
 
 @dataclass(frozen=True)
