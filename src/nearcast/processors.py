@@ -231,17 +231,14 @@ class ProcessorCall:
     def process(self, number: int, attempt: int = 0) -> list[bytes]:
         """The notifications made from the message of that number. attempt: of a late one."""
         self._view.advance(number)
-        if attempt:
-            message_id, payload = self._spool.read(number)
-            message: Message = Message(self._topic, payload, late_block(message_id, attempt), self._decode)
-            if self._typed:
-                message.data  # noqa: B018 - as below
-        elif self._typed:
+        if self._typed and not attempt:
             message = self._view.message(number)
-            message.data  # noqa: B018 - raises PayloadError: user code sees only what it asked for
         else:
             message_id, payload = self._spool.read(number)
-            message = Message(self._topic, payload, header_block(message_id))
+            headers = late_block(message_id, attempt) if attempt else header_block(message_id)
+            message = Message(self._topic, payload, headers, self._decode)
+        if self._typed:
+            message.data  # noqa: B018 - raises PayloadError: user code sees only what it asked for
         outcome = self._call(message, self._view)
         if type(outcome) is bytes:
             return [outcome]
