@@ -17,8 +17,7 @@ from typing import Any
 
 import msgspec
 
-from nearcast.auth.grants import NO_GRANTS, Grants
-from nearcast.auth.roles import Role, check_role, denied_queues, permissions
+from nearcast.auth.roles import NO_GRANTS, Grants, Role, check_role, denied_queues, permissions
 from nearcast.domain.names import check_name
 from nearcast.errors import InputError
 from nearcast.nats.identity.credentials import credentials_file, read_credentials, write_secret
