@@ -116,11 +116,8 @@ class _Search:
                 continue
             if answered.first > record.sequence:  # they are in the order of the records
                 return
-            of = (
-                f"record {answered.first}"
-                if answered.first == answered.execution
-                else (f"records {answered.first} to {answered.execution}")
-            )
+            alone = answered.first == answered.execution
+            of = f"record {answered.first}" if alone else f"records {answered.first} to {answered.execution}"
             key = entry.subject.rpartition(".")[2]
             self._note(f"result of channel {channel}, subscription {key}, of {of}, stored", entry)
 
