@@ -169,20 +169,20 @@ class Sessions:
             on_reconnect=reconnected,
             credentials=self._credentials,
         )
-        session = await self._begin(connection)
+        session = self._new_session(connection)
         opened.append(session)
+        await session.acknowledgements.start()
         if self._credentials is not None:
             receiver = Receiver("notice", Notice, "json", lambda subject, reply, notice: self.on_notice(notice))
             await connection.subscribe_raw(subjects.client_notice(self.name), receiver)
         return session
 
-    async def _begin(self, connection: Connection) -> Session:
+    def _new_session(self, connection: Connection) -> Session:
         def failed(subject: str, message_id: str) -> None:
             self.on_failure(subject, message_id)
 
         session = Session(self.name, self.source, connection, self._held, self.clock, failed)
         self._others.add(session)
-        await session.acknowledgements.start()
         return session
 
     def switch(self, session: Session) -> None:
@@ -221,7 +221,9 @@ class SharedSession(Sessions):
 
     async def open(self, urls: Sequence[str]) -> Session:
         """The session. What is under way when the connection is lost is sent again under its id, or fails in time."""
-        return await self._begin(self._shared)
+        session = self._new_session(self._shared)
+        await session.acknowledgements.start()
+        return session
 
     async def close(self) -> None:
         """End the session, not the connection."""

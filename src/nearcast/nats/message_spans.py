@@ -94,7 +94,7 @@ class MessageSpans:
         figures: Mapping[str, int] = {},
         links: Sequence[Link] = (),
         times: tuple[int, int] | None = None,
-        problem: str = "",
+        problem: str | None = None,
     ) -> None:
         """A span. times: when it began and ended, in nanoseconds since 1970; both are now if there are none."""
         from opentelemetry.trace import SpanKind, Status, StatusCode
@@ -108,7 +108,7 @@ class MessageSpans:
         kind = SpanKind.PRODUCER if verb == "publish" else SpanKind.CONSUMER
         begun, ended = times or (None, None)
         span = self._tracer.start_span(f"{verb} {topic}", trace_context(message_id), kind, attributes, links, begun)
-        if problem:
+        if problem is not None:
             span.set_status(Status(StatusCode.ERROR, problem))
         span.end(ended)
 
