@@ -18,7 +18,7 @@ from nats.js.errors import NotFoundError
 from nearcast.errors import NearcastError
 from nearcast.nats.boundary import MalformedError, decode
 from nearcast.nats.stamp import message_time, reason_of, stamp_of
-from nearcast.nats.subject_text import subject_text
+from nearcast.nats.subjects import subject_text
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
