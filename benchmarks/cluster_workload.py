@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from nearcast.cluster.admin import Admin
 from nearcast.domain.channel import ChannelSpec, Parameter
-from nearcast.domain.cluster import ClusterSpec
 from nearcast.domain.dataset import DatasetSpec
-from nearcast.domain.deployment import Deployment
+from nearcast.domain.deployment import ClusterSpec, Deployment
 from nearcast.domain.site import SiteSpec, StoreSpec
 from nearcast.site.ports import free_ports
 from nearcast.site.site import run_sites

@@ -20,7 +20,7 @@ from benchmarks.measure import Figure, print_table
 
 import nearcast
 from nearcast.auth.auth_folder import AuthFolder
-from nearcast.auth.grants import Grants
+from nearcast.auth.roles import Grants
 from nearcast.message import Message
 from nearcast.nats.connection import open_connection
 from nearcast.nats.identity.credentials import read_credentials

@@ -13,8 +13,7 @@ import msgspec
 
 from documentation.tables import table
 from nearcast.config.coordinator_settings import CoordinatorSettings
-from nearcast.domain.cluster import ClusterSpec
-from nearcast.domain.deployment import AuthSpec
+from nearcast.domain.deployment import AuthSpec, ClusterSpec
 from nearcast.domain.processor_limits import ProcessorLimits
 from nearcast.domain.site import Limits, SiteSpec, StoreSpec
 from nearcast.domain.topic import TopicSpec

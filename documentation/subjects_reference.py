@@ -14,7 +14,7 @@ __all__ = ["subjects_reference"]
 
 _NO_SUBJECTS = {  # questions about subjects, or parts of some
     "handed_topic", "history_scope", "history_scopes", "inbox_owner", "is_answerable", "is_notification",
-    "marks_of_family", "may_keep", "stream_name", "text", "topic_of",
+    "marks_of_family", "may_keep", "stream_name", "subject_text", "topic_of",
 }  # fmt: skip
 _NAMES_OF_STREAMS = {"channel_stream", "feed_stream"}
 _CONSTANTS = {

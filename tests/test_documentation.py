@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 from documentation.reference import PAGES, REFERENCE, page
 
+from nearcast.nats import subjects
+
 ROOT = Path(__file__).parents[1]
 ALARMS = re.findall(r"- alert: (\w+)", (ROOT / "deploy/grafana/alerts.yml").read_text())
 
@@ -17,6 +20,14 @@ ALARMS = re.findall(r"- alert: (\w+)", (ROOT / "deploy/grafana/alerts.yml").read
 @pytest.mark.parametrize("name", PAGES)
 def test_the_reference_is_that_of_the_code(name: str) -> None:
     assert (REFERENCE / f"{name}.md").read_text() == page(name), "write it anew with: make reference"
+
+
+def test_every_subject_is_in_the_reference() -> None:
+    """The page has what `__all__` of the module names, and tells subjects from functions about them."""
+    functions = {
+        name for name, made in inspect.getmembers(subjects, inspect.isfunction) if made.__module__ == subjects.__name__
+    }
+    assert {name for name in functions if not name.startswith("_")} <= set(subjects.__all__)
 
 
 def test_every_setting_is_explained() -> None:

@@ -6,7 +6,7 @@ import importlib
 import inspect
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, overload
 
@@ -231,27 +231,27 @@ class ProcessorCall:
     def process(self, number: int, attempt: int = 0) -> list[bytes]:
         """The notifications made from the message of that number. attempt: of a late one."""
         self._view.advance(number)
-        if attempt:
-            message_id, payload = self._spool.read(number)
-            message: Message = Message(self._topic, payload, late_block(message_id, attempt), self._decode)
-            if self._typed:
-                message.data  # noqa: B018 - as below
-        elif self._typed:
+        if self._typed and not attempt:
             message = self._view.message(number)
-            message.data  # noqa: B018 - raises PayloadError: user code sees only what it asked for
         else:
             message_id, payload = self._spool.read(number)
-            message = Message(self._topic, payload, header_block(message_id))
+            headers = late_block(message_id, attempt) if attempt else header_block(message_id)
+            message = Message(self._topic, payload, headers, self._decode)
+        if self._typed:
+            message.data  # noqa: B018 - raises PayloadError: user code sees only what it asked for
         outcome = self._call(message, self._view)
         if type(outcome) is bytes:
             return [outcome]
         if type(outcome) is dict:
             return [JSON.encode(outcome)]
-        if inspect.iscoroutine(outcome) or inspect.isasyncgen(outcome):
+        if inspect.iscoroutine(outcome):
             outcome = _await(outcome)
         if outcome is None:
             return []
-        values = outcome if inspect.isgenerator(outcome) or isinstance(outcome, _Yielded) else (outcome,)
+        if inspect.isasyncgen(outcome):
+            values = _await(_collect(outcome))
+        else:
+            values = outcome if inspect.isgenerator(outcome) else (outcome,)
         return [value if isinstance(value, bytes) else JSON.encode(value) for value in values]
 
 
@@ -260,20 +260,17 @@ def failure_reason(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-class _Yielded(list[Any]):
-    """What an async generator yielded."""
+async def _collect(outcome: AsyncGenerator[Any, None]) -> list[Any]:
+    return [value async for value in outcome]
 
 
-def _await(outcome: Any) -> Any:
+def _await(work: Coroutine[Any, Any, Any]) -> Any:
     import asyncio  # only async processors pay for an event loop
-
-    async def collect() -> Any:
-        return _Yielded([value async for value in outcome]) if inspect.isasyncgen(outcome) else await outcome
 
     global _loop
     if _loop is None:
         _loop = asyncio.new_event_loop()
-    return _loop.run_until_complete(collect())
+    return _loop.run_until_complete(work)
 
 
 _loop: Any = None

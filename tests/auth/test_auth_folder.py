@@ -12,7 +12,7 @@ import pytest
 from nearcast.auth.auth_folder import AuthFolder
 from nearcast.auth.certificates import check_certificate, make_authority, make_certificate
 from nearcast.auth.deployment_keys import add_tls, make_deployment_keys
-from nearcast.auth.grants import Grants
+from nearcast.auth.roles import Grants
 from nearcast.domain.deployment import AuthSpec, Deployment
 from nearcast.domain.site import SiteSpec
 from nearcast.errors import InputError

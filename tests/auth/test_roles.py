@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from nearcast.auth.grants import Grants
-from nearcast.auth.roles import permissions
+from nearcast.auth.roles import Grants, permissions
 from nearcast.domain.topic import covers
 from nearcast.nats import subjects
 

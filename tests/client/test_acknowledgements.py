@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from nearcast.client import acknowledgements as module
-from nearcast.client.acknowledgements import Acknowledgements, QuorumError
+from nearcast.client.acknowledgements import Acknowledgements, QuorumError, QuorumPublication
 from nearcast.nats.connection import Connection, ConnectionLostError
 from nearcast.nats.refusals import RefusedError, RefusedSubjects
 
@@ -39,11 +39,11 @@ async def test_who_waits_for_a_place_does_not_wait_for_ever_when_the_client_clos
     monkeypatch.setattr(module, "_IN_FLIGHT", 1)
     acknowledgements = Acknowledgements(Silent())  # type: ignore[arg-type]
     await acknowledgements.start()
-    first = await acknowledgements.send("gps", "pub.gps", "a:b:1:1", b"", b"{}", 1, 30.0)
+    first = await acknowledgements.send(QuorumPublication("a:b:1:1", "gps", "pub.gps", 1, b"{}"), 30.0)
 
     async def send_another() -> None:
         await acknowledgements.wait_for_room()
-        await acknowledgements.send("gps", "pub.gps", "a:b:1:2", b"", b"{}", 1, 30.0)
+        await acknowledgements.send(QuorumPublication("a:b:1:2", "gps", "pub.gps", 1, b"{}"), 30.0)
 
     second = asyncio.create_task(send_another())
     await asyncio.sleep(0)
@@ -61,13 +61,13 @@ async def test_what_was_under_way_when_the_connection_was_lost_is_sent_again_bef
     acknowledgements = Acknowledgements(connection)  # type: ignore[arg-type]
     await acknowledgements.start()
     for number in (1, 2):
-        await acknowledgements.send("log", "pub.log", f"a:b:1:{number}", b"", b"%d" % number, 1, 30.0)
+        await acknowledgements.send(QuorumPublication(f"a:b:1:{number}", "log", "pub.log", 1, b"%d" % number), 30.0)
     acknowledgements.disconnected()
-    await acknowledgements.send("log", "pub.log", "a:b:1:3", b"", b"3", 1, 30.0)
+    await acknowledgements.send(QuorumPublication("a:b:1:3", "log", "pub.log", 1, b"3"), 30.0)
     assert [payload for _, payload in connection.sent] == [b"1", b"2"]
     connection.sent.clear()
     acknowledgements.reconnected()
-    await acknowledgements.send("log", "pub.log", "a:b:1:4", b"", b"4", 1, 30.0)
+    await acknowledgements.send(QuorumPublication("a:b:1:4", "log", "pub.log", 1, b"4"), 30.0)
     assert [payload for _, payload in connection.sent] == [b"1", b"2", b"3", b"4"]
     await acknowledgements.stop()
 
@@ -77,7 +77,7 @@ async def test_what_a_hung_broker_did_not_take_is_not_sent_before_the_rest_is_se
     connection = Connection()  # never opened: nothing is taken from it
     acknowledgements = Acknowledgements(connection)
     for number in (2, 1, 3):
-        await acknowledgements.send("log", "pub.log", f"a:b:1:{number}", b"", b"%d" % number, 1, 30.0)
+        await acknowledgements.send(QuorumPublication(f"a:b:1:{number}", "log", "pub.log", 1, b"%d" % number), 30.0)
     connection.send("pub.plain", b"", b"plain")
     acknowledgements.disconnected()
     assert connection._pending == [b"PUB pub.plain  5\r\nplain\r\n"]
@@ -94,7 +94,7 @@ async def test_what_could_not_be_sent_is_not_sent_later() -> None:
     connection = Full()
     acknowledgements = Acknowledgements(connection)  # type: ignore[arg-type]
     with pytest.raises(ConnectionLostError):
-        await acknowledgements.send("gps", "pub.gps", "a:b:1:1", b"", b"{}", 1, 30.0)
+        await acknowledgements.send(QuorumPublication("a:b:1:1", "gps", "pub.gps", 1, b"{}"), 30.0)
     connection.send = lambda *message: connection.sent.append(message)  # type: ignore[method-assign, assignment]
     acknowledgements.reconnected()
     assert connection.sent == []
@@ -106,8 +106,8 @@ async def test_a_publication_that_the_broker_refuses_fails_at_once_and_is_not_se
     connection.refusals = RefusedSubjects("car")
     acknowledgements = Acknowledgements(connection, lambda *one: failed.append(one))  # type: ignore[arg-type]
     await acknowledgements.start()
-    refused = await acknowledgements.send("Gps", "pub.Gps", "a:b:1:1", b"", b"{}", 1, 30.0)
-    other = await acknowledgements.send("log", "pub.log", "a:b:1:1", b"", b"{}", 1, 30.0)
+    refused = await acknowledgements.send(QuorumPublication("a:b:1:1", "Gps", "pub.Gps", 1, b"{}"), 30.0)
+    other = await acknowledgements.send(QuorumPublication("a:b:1:1", "log", "pub.log", 1, b"{}"), 30.0)
     connection.refusals.note('permissions violation for publish to "pub.gps"')  # nats-py gives it in small letters
     with pytest.raises(RefusedError, match="topic Gps: car may not publish it"):
         await asyncio.wait_for(refused, 5)

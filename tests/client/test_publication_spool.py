@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from nearcast import InputError
-from nearcast.client.publication_spool import PublicationSpool, SpooledPublication, SpoolFullError
+from nearcast.client.acknowledgements import QuorumPublication
+from nearcast.client.publication_spool import PublicationSpool, SpoolFullError
 
 LIMIT = 4_000
 
 
-def publication(n: int, size: int = 10) -> SpooledPublication:
-    return SpooledPublication(f"p~aaaaa:home:{n}:{n}", "t", "pub.t", 2, bytes([n % 256]) * size)
+def publication(n: int, size: int = 10) -> QuorumPublication:
+    return QuorumPublication(f"p~aaaaa:home:{n}:{n}", "t", "pub.t", 2, bytes([n % 256]) * size)
 
 
 @settings(deadline=None)
@@ -64,7 +65,7 @@ class Life(RuleBasedStateMachine):
         self.folder = tempfile.TemporaryDirectory()
         self.path = Path(self.folder.name) / "spool"
         self.spool = PublicationSpool(self.path, LIMIT)
-        self.waiting: list[SpooledPublication] = []
+        self.waiting: list[QuorumPublication] = []
         self.count = 0
 
     @rule(size=st.integers(0, 1_500))

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from nearcast.client.acknowledgements import Receipt
-from nearcast.client.publication_spool import PublicationSpool, SpooledPublication
+from nearcast.client.acknowledgements import QuorumPublication, Receipt
+from nearcast.client.publication_spool import PublicationSpool
 from nearcast.client.spooling import SpooledPublisher
 from nearcast.nats.refusals import RefusedError
 from nearcast.testing import until
@@ -23,9 +23,9 @@ class Stores:
 
     is_connected = True
 
-    async def send(self, topic: str, subject: str, message_id: str, *_: Any) -> asyncio.Future[Receipt]:
+    async def send(self, publication: QuorumPublication, *_: Any) -> asyncio.Future[Receipt]:
         answered: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
-        answered.set_result(Receipt(message_id, ("a",)))
+        answered.set_result(Receipt(publication.id, ("a",)))
         return answered
 
 
@@ -48,8 +48,8 @@ class FailingSpool(PublicationSpool):
         self.synced += 1
 
 
-def publication(n: int) -> SpooledPublication:
-    return SpooledPublication(f"p~aaaaa:home:{n}:{n}", "t", "pub.t", 1, b"{}")
+def publication(n: int) -> QuorumPublication:
+    return QuorumPublication(f"p~aaaaa:home:{n}:{n}", "t", "pub.t", 1, b"{}")
 
 
 def publisher(spool: PublicationSpool) -> SpooledPublisher:

@@ -16,9 +16,8 @@ from typing import Any
 import nearcast
 from nearcast.auth.deployment_keys import add_tls, make_deployment_keys
 from nearcast.domain.channel import ChannelSpec, Parameter
-from nearcast.domain.cluster import ClusterSpec
 from nearcast.domain.dataset import DatasetSpec
-from nearcast.domain.deployment import AuthSpec, Deployment
+from nearcast.domain.deployment import AuthSpec, ClusterSpec, Deployment
 from nearcast.domain.site import SiteSpec, StoreSpec
 from nearcast.nats.catalog import Catalog
 from nearcast.nats.connection import open_connection

@@ -27,7 +27,7 @@ from tests.cluster.harness import (
 
 import nearcast
 from nearcast.auth.auth_folder import AuthFolder
-from nearcast.auth.grants import Grants
+from nearcast.auth.roles import Grants
 from nearcast.nats.identity.credentials import read_credentials
 from nearcast.nats.tasks import cancel_and_wait
 from nearcast.site.site import run_sites

@@ -21,9 +21,8 @@ import nearcast
 from nearcast.cluster.admin import Admin
 from nearcast.cluster.driver import Driver, running_driver
 from nearcast.domain.channel import ChannelSpec, Parameter
-from nearcast.domain.cluster import ClusterSpec
 from nearcast.domain.dataset import DatasetSpec
-from nearcast.domain.deployment import Deployment
+from nearcast.domain.deployment import ClusterSpec, Deployment
 from nearcast.nats.catalog import CHANNELS, DATASETS, SUBSCRIPTIONS
 from nearcast.nats.kv import BucketError
 from nearcast.site.site import run_sites

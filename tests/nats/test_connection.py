@@ -14,7 +14,7 @@ from nats.errors import Error as NatsError
 from nearcast import InputError
 from nearcast.auth.certificates import make_authority, make_certificate
 from nearcast.auth.deployment_keys import make_deployment_keys
-from nearcast.auth.grants import Grants
+from nearcast.auth.roles import Grants
 from nearcast.domain.site import SiteSpec
 from nearcast.nats.connection import Connection, open_connection
 from nearcast.nats.identity.credentials import read_credentials

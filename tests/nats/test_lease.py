@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearcast.nats.lease import Lease, LeaseMachine, Write
+from nearcast.nats.lease import Lease, LeaseMachine
 
 PERIOD = 3.0
 
@@ -23,8 +23,8 @@ class Cell:
         if self.lease != machine.lease:
             machine.seen(self.lease, now)
             return False
-        self.lease = wish.lease
-        machine.written(wish.lease, now)
+        self.lease = wish
+        machine.written(wish, now)
         return True
 
 
@@ -37,7 +37,7 @@ def test_the_first_takes_it_and_the_second_waits_a_period() -> None:
     assert not one.leads(3.0)
     two.seen(cell.lease, 1)
     assert two.wish(3.9) is None
-    assert two.wish(4.0) == Write(Lease("two", 2))
+    assert two.wish(4.0) == Lease("two", 2)
     assert cell.write(two, 4.0)
     assert two.leads(4.1)
     assert two.term == 2

@@ -22,9 +22,9 @@ import nearcast
 from nearcast import ConnectionLostError, QuotaError
 from nearcast.auth.auth_folder import AuthFolder
 from nearcast.auth.certificates import make_authority, make_certificate
-from nearcast.auth.grants import Grants
 from nearcast.auth.push import push_accounts
 from nearcast.auth.role_table import EXAMPLES, example_grants, is_allowed, role_users
+from nearcast.auth.roles import Grants
 from nearcast.cli import audit, auth
 from nearcast.client.store_finder import HistoryError
 from nearcast.domain.topic import TopicSpec

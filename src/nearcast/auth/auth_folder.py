@@ -13,12 +13,11 @@ import secrets
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
-from nearcast.auth.grants import NO_GRANTS, Grants
-from nearcast.auth.roles import Role, check_role, denied_queues, permissions
+from nearcast.auth.roles import NO_GRANTS, Grants, Role, check_role, denied_queues, permissions
 from nearcast.domain.names import check_name
 from nearcast.errors import InputError
 from nearcast.nats.identity.credentials import credentials_file, read_credentials, write_secret
@@ -36,13 +35,13 @@ from nearcast.nats.identity.tokens import (
     user_token,
 )
 
-__all__ = ["SYSTEM", "AuthFolder", "User", "site_user"]
+__all__ = ["SITE_ROLES", "SYSTEM", "AuthFolder", "User", "site_user"]
 
 SYSTEM = "system"
 """The account of the brokers themselves."""
 _PUSHER = "push"
 _OPERATOR, _SIGNING = "operator", "-signing"  # names of keys
-_OF_SITE: tuple[Role, ...] = ("site", "store", "worker")
+SITE_ROLES: tuple[Role, ...] = ("site", "store", "worker")
 # Brokers enforce these limits of a tenant for its agents and workers, too: reports, pages of history, topics.
 _LEAST_OF_TENANT = {"payload": 512 << 10, "subscriptions": 10_000}
 
@@ -80,16 +79,15 @@ class AuthFolder:
         path.mkdir(parents=True, exist_ok=True)
         path.chmod(0o700)
         folder = cls(path)
-        operator, signing = (
-            folder._make_key(_OPERATOR, "operator"),
-            folder._make_key(f"{_OPERATOR}{_SIGNING}", "operator"),
-        )
+        operator = folder._make_key(_OPERATOR, "operator")
+        signing = folder._make_key(f"{_OPERATOR}{_SIGNING}", "operator")
         system = folder._make_key(SYSTEM, "account")
         write_secret(folder.operator_file, operator_token(operator, "nearcast", [signing.public], system.public))
         write_secret(path / "gateway.password", secrets.token_urlsafe(24))
         write_secret(path / ".gitignore", "*\n")
         folder._add_account(SYSTEM)
-        folder._add_system_user()
+        # By this user changed accounts are told to running brokers.
+        folder._write_system_user(_PUSHER, ["$SYS.REQ.CLAIMS.UPDATE"], [])
         for tenant in tenants:
             folder.add_tenant(tenant)
         return folder
@@ -173,7 +171,7 @@ class AuthFolder:
     ) -> Path:
         """Make a user, and return its credentials file."""
         known = check_role(role)
-        if known in _OF_SITE:
+        if known in SITE_ROLES:
             site = check_name(site or name, "site")
         file = self.path / "users" / tenant / f"{check_name(name, 'user')}.creds"
         if file.exists():
@@ -181,11 +179,10 @@ class AuthFolder:
                 f"user {name!r} of tenant {tenant} exists already; revoke it first, or choose another name"
             )
         allowed = permissions(known, name, grants, site)
-        publish, subscribe = allowed.publish, allowed.subscribe
         if mqtt:
             if known != "device":
                 raise InputError(f"role {role} cannot use MQTT; allowed: device")
-            subscribe = [*subscribe, "$MQTT.sub.>", "$MQTT.deliver.>"]
+            allowed.subscribe += ["$MQTT.sub.>", "$MQTT.deliver.>"]
         tags = [f"role:{known}", *([f"site:{site}"] if site else [])]
         key = new_key("user")
         token = user_token(
@@ -193,8 +190,8 @@ class AuthFolder:
             self.account_claims(tenant).subject,
             key.public,
             name,
-            publish=publish,
-            subscribe=subscribe,
+            publish=allowed.publish,
+            subscribe=allowed.subscribe,
             limits=limits,
             tags=tags,
             expires=expires,
@@ -221,10 +218,8 @@ class AuthFolder:
         """Void a user's token. Brokers close its connections when they are told (`push`)."""
         file = self.credentials_file(user, tenant)
         credentials = read_credentials(file)
-        claims = self.account_claims(tenant)
-        revocations = dict(claims.nats.get("revocations", {}))
-        revocations[credentials.claims.subject] = int(time.time())
-        self._write_account(tenant, claims.nats["signing_keys"], revocations, account_limits(claims))
+        revoked = {credentials.claims.subject: int(time.time())}
+        self._change_account(tenant, revocations=self.account_claims(tenant).nats.get("revocations", {}) | revoked)
         write_secret(file.with_suffix(".revoked"), credentials.token)
         file.unlink()
 
@@ -233,9 +228,9 @@ class AuthFolder:
 
         Old tokens stay good until `finish_rotation`, so that files can be exchanged meanwhile. Returns how many users.
         """
-        claims, key = self.account_claims(tenant), self._make_key(f"{tenant}{_SIGNING}", "account")
-        keys = [*claims.nats["signing_keys"], key.public]
-        self._write_account(tenant, keys, claims.nats.get("revocations", {}), account_limits(claims))
+        keys = self.account_claims(tenant).nats["signing_keys"]
+        key = self._make_key(f"{tenant}{_SIGNING}", "account")
+        self._change_account(tenant, signing_keys=[*keys, key.public])
         files = sorted((self.path / "users" / tenant).glob("*.creds"))
         for file in files:
             self._sign_again(file, key)
@@ -243,8 +238,7 @@ class AuthFolder:
 
     def finish_rotation(self, tenant: str = "main") -> None:
         """Tokens that were signed with earlier keys are void from now on."""
-        claims, key = self.account_claims(tenant), self._key(f"{tenant}{_SIGNING}")
-        self._write_account(tenant, [key.public], claims.nats.get("revocations", {}), account_limits(claims))
+        self._change_account(tenant, signing_keys=[self._key(f"{tenant}{_SIGNING}").public])
 
     def export(self, site: str, target: Path, tenant: str = "main") -> list[Path]:
         """Copy what the machine of a site needs into another folder: no key that could sign anything."""
@@ -253,7 +247,7 @@ class AuthFolder:
         wanted += [file for file in (self.monitor_file(site),) if file.is_file()]
         for name in (self.path / "users").iterdir():
             if name.name != SYSTEM:
-                wanted += [file for role in _OF_SITE if (file := name / f"{site_user(site, role)}.creds").is_file()]
+                wanted += [file for role in SITE_ROLES if (file := name / f"{site_user(site, role)}.creds").is_file()]
         self.credentials_file(site_user(site, "site"), tenant)
         tls = [self.ca_file, *(self.path / "tls" / f"{site}.{kind}" for kind in ("pem", "key"))]
         wanted += [file for file in tls if file.is_file()]
@@ -280,14 +274,19 @@ class AuthFolder:
 
     def _add_account(self, account: str, limits: AccessLimits = UNLIMITED) -> None:
         if (self.path / "accounts" / f"{account}.jwt").is_file():
-            claims = self.account_claims(account)
-            revocations = claims.nats.get("revocations", {})
-            self._write_account(account, claims.nats["signing_keys"], revocations, limits)
+            self._change_account(account, limits=limits)
             return
         if not (self.path / "keys" / f"{account}.seed").is_file():
             self._make_key(account, "account")
         signing = self._make_key(f"{account}{_SIGNING}", "account")
         self._write_account(account, [signing.public], {}, limits)
+
+    def _change_account(self, account: str, **changed: Any) -> None:
+        """Sign its token again; what is not changed stays as it is."""
+        claims = self.account_claims(account)
+        keys, revocations = claims.nats["signing_keys"], claims.nats.get("revocations", {})
+        held = {"signing_keys": keys, "revocations": revocations, "limits": account_limits(claims)}
+        self._write_account(account, **held | changed)
 
     def _write_account(
         self, account: str, signing_keys: list[str], revocations: dict[str, int], limits: AccessLimits
@@ -302,10 +301,6 @@ class AuthFolder:
             stores=account != SYSTEM,
         )
         write_secret(self.path / "accounts" / f"{account}.jwt", token)
-
-    def _add_system_user(self) -> None:
-        """The user by which changed accounts are told to running brokers."""
-        self._write_system_user(_PUSHER, ["$SYS.REQ.CLAIMS.UPDATE"], [])
 
     def add_site_monitor(self, site: str) -> None:
         """The user by which a site hears of connections to its broker, and closes those that are over a limit."""
@@ -325,7 +320,6 @@ class AuthFolder:
         old = read_credentials(file)
         claims = old.claims
         tags = claims.nats.get("tags", [])
-        limits = user_limits(claims)
         token = user_token(
             key,
             claims.nats["issuer_account"],
@@ -333,7 +327,7 @@ class AuthFolder:
             claims.name,
             publish=claims.nats["pub"].get("allow", []),
             subscribe=claims.nats["sub"].get("allow", []),
-            limits=limits,
+            limits=user_limits(claims),
             tags=[tag for tag in tags if tag.startswith(("role:", "site:"))],
             expires=claims.expires,
             mqtt=bool(claims.nats.get("bearer_token")),
@@ -342,8 +336,8 @@ class AuthFolder:
         )
         write_secret(file, credentials_file(token, old.seed, self._ca()))
 
-    def _make_key(self, name: str, kind: str) -> KeyPair:
-        key = new_key("operator" if kind == "operator" else "account")
+    def _make_key(self, name: str, kind: Literal["operator", "account"]) -> KeyPair:
+        key = new_key(kind)
         write_secret(self.path / "keys" / f"{name}.seed", key.seed)
         return key
 

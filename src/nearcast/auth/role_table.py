@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from nearcast.auth.grants import Grants
-from nearcast.auth.roles import ROLES, Role, inbox, permissions
+from nearcast.auth.roles import ROLES, Grants, Role, inbox, permissions
 from nearcast.domain.topic import overlaps
 from nearcast.nats import subjects
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from nearcast.auth.grants import NO_GRANTS, Grants
-from nearcast.domain.names import check_name
+from nearcast.domain.names import check_identifier, check_name
+from nearcast.domain.topic import check_pattern, publisher_level
 from nearcast.errors import InputError
 from nearcast.nats import subjects
 from nearcast.nats.audit import AUDIT_BUCKET
 from nearcast.nats.catalog import SUBSCRIPTIONS
 from nearcast.nats.kv import CATCH_UP, bucket_stream, bucket_subject
 
-__all__ = ["ROLES", "Permissions", "Role", "check_role", "denied_queues", "inbox", "permissions"]
+__all__ = ["NO_GRANTS", "ROLES", "Grants", "Permissions", "Role", "check_role", "denied_queues", "inbox", "permissions"]
 
 Role = Literal[
     "device", "service", "reader", "operator", "site", "store", "worker", "coordinator", "cluster", "console"
@@ -43,6 +43,31 @@ _CATALOG_VERBS = (
 _CHANGE_VERBS = {"client": ("move",), "topic": ("add", "rm", "move"), "plan": ("apply", "execute")}
 
 
+@dataclass(frozen=True)
+class Grants:
+    """What a user was given by name: patterns of topics, channels, and datasets that it may feed."""
+
+    publish: tuple[str, ...] = ()
+    subscribe: tuple[str, ...] = ()
+    channels: tuple[str, ...] = ()
+    feeds: tuple[str, ...] = ()
+
+    def check(self, user: str) -> Grants:
+        """Itself, if every pattern is one, and none is of another publisher (`gps.@car7`)."""
+        for pattern in (*self.publish, *self.subscribe):
+            check_pattern(pattern)
+        for pattern in self.publish:
+            if publisher_level(pattern) not in ("", user):
+                raise InputError(
+                    f"{user} is to publish to {pattern!r}, which is another publisher's; allowed: a level @{user}"
+                )
+        for name in (*self.channels, *self.feeds):
+            if name != "*":
+                check_identifier(name, "channel or dataset")
+        return self
+
+
+NO_GRANTS = Grants()
 _EVERYTHING = {
     "service": Grants((">",), (">",), ("*",), ("*",)),
     "reader": Grants((), (">",), ("*",), ()),

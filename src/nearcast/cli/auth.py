@@ -14,9 +14,8 @@ import typer
 from nearcast.auth.auth_folder import AuthFolder, User
 from nearcast.auth.deployment_keys import add_site, add_tls, make_deployment_keys
 from nearcast.auth.deployment_keys import add_tenant as add_tenant_keys
-from nearcast.auth.grants import Grants
 from nearcast.auth.push import push_accounts
-from nearcast.auth.roles import ROLES
+from nearcast.auth.roles import ROLES, Grants
 from nearcast.cli.console_login import log_in
 from nearcast.cli.coordinator_call import broker_option
 from nearcast.cli.output import JsonOption, print_done, print_fields, print_json, print_rows, waiting_notice

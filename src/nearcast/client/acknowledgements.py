@@ -19,7 +19,7 @@ from nearcast.errors import NearcastError
 from nearcast.nats import subjects
 from nearcast.nats.connection import ConnectionLostError
 from nearcast.nats.refusals import RefusedError
-from nearcast.nats.stamp import late_block
+from nearcast.nats.stamp import header_block, late_block
 from nearcast.nats.stream_publisher import decode_acknowledgement
 from nearcast.nats.tasks import cancel_and_wait
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from nearcast.nats.connection import Connection
 
-__all__ = ["Acknowledgements", "QuorumError", "Receipt"]
+__all__ = ["Acknowledgements", "QuorumError", "QuorumPublication", "Receipt"]
 
 _log = logging.getLogger(__name__)
 _LOOK_EVERY = 0.05
@@ -48,36 +48,43 @@ class Receipt(msgspec.Struct, frozen=True):
     synced: bool = False
 
 
+class QuorumPublication(msgspec.Struct, frozen=True, array_like=True):
+    """A publication as it is sent, and kept in a spool. needed: how many stores must acknowledge it."""
+
+    id: str
+    topic: str
+    subject: str
+    needed: int
+    payload: bytes
+
+
 class QuorumError(NearcastError, TimeoutError):
     """Not enough stores acknowledged a publication in time. Those that did have it; a retry with its id is harmless."""
 
-    def __init__(self, topic: str, message_id: str, needed: int, answered: tuple[str, ...], refused: list[str]) -> None:
+    def __init__(self, publication: QuorumPublication, answered: tuple[str, ...], refused: list[str]) -> None:
+        self.topic, self.id, self.needed = publication.topic, publication.id, publication.needed
+        self.answered, self.refused = answered, refused
         who = ", ".join(answered) or "none"
         why = f"; refused: {'; '.join(refused)}" if refused else ""
-        super().__init__(f"topic {topic}: {len(answered)} of {needed} stores acknowledged in time ({who}){why}")
-        self.topic, self.id, self.needed, self.answered, self.refused = topic, message_id, needed, answered, refused
+        super().__init__(
+            f"topic {self.topic}: {len(answered)} of {self.needed} stores acknowledged in time ({who}){why}"
+        )
 
 
 @dataclass(slots=True)
 class _Waiting:
-    topic: str
-    subject: str
-    message_id: str
-    headers: bytes
-    payload: bytes
-    needed: int
+    publication: QuorumPublication
     deadline: float
     send_again_at: float
     future: asyncio.Future[Receipt]
-    synced: frozenset[str] = frozenset()
+    synced: frozenset[str]
     answered: tuple[str, ...] = ()
     refused: list[str] = field(default_factory=list)
 
     def fail(self, *reasons: str) -> None:
         """Raise QuorumError to whoever waits."""
         if not self.future.done():
-            refused = [*self.refused, *reasons]
-            self.future.set_exception(QuorumError(self.topic, self.message_id, self.needed, self.answered, refused))
+            self.future.set_exception(QuorumError(self.publication, self.answered, [*self.refused, *reasons]))
 
 
 class Acknowledgements:
@@ -122,7 +129,7 @@ class Acknowledgements:
         with contextlib.suppress(ConnectionLostError):  # lost again: they wait on
             for token, entry in self._waiting.items():
                 entry.send_again_at = now + _SEND_AGAIN_AFTER
-                self._connection.send(entry.subject, entry.headers, entry.payload, f"{self._inbox}.{token}")
+                self._send(token, entry.publication, header_block(entry.publication.id.encode()))
 
     async def stop(self) -> None:
         """Give up what is still waiting."""
@@ -142,15 +149,7 @@ class Acknowledgements:
             await self._room.wait()
 
     async def send(
-        self,
-        topic: str,
-        subject: str,
-        message_id: str,
-        headers: bytes,
-        payload: bytes,
-        needed: int,
-        timeout: float,
-        synced: frozenset[str] = frozenset(),
+        self, publication: QuorumPublication, timeout: float, synced: frozenset[str] = frozenset()
     ) -> asyncio.Future[Receipt]:
         """Send now, or when the connection is back; the future is for the acknowledgement.
 
@@ -163,13 +162,14 @@ class Acknowledgements:
         self._count += 1
         token = str(self._count)
         if not self._away:
-            self._connection.send(subject, headers, payload, f"{self._inbox}.{token}")
-        self._waiting[token] = _Waiting(
-            topic, subject, message_id, headers, payload, needed, now + timeout, now + _SEND_AGAIN_AFTER, future, synced
-        )
+            self._send(token, publication, header_block(publication.id.encode()))
+        self._waiting[token] = _Waiting(publication, now + timeout, now + _SEND_AGAIN_AFTER, future, synced)
         if self._connection.backlogged:
             await self._connection.wait_writable()
         return future
+
+    def _send(self, token: str, publication: QuorumPublication, headers: bytes) -> None:
+        self._connection.send(publication.subject, headers, publication.payload, f"{self._inbox}.{token}")
 
     def _arrived(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
         token = subject[self._prefix :]
@@ -181,22 +181,22 @@ class Acknowledgements:
             entry.refused.append(f"{ack.domain or ack.stream or 'a store'}: {ack.error.description}")
             return
         # Subscribers see where the answer is to go, and whoever writes it as its own reply has a store answer there.
-        if ack.domain in entry.answered or not subjects.may_keep(ack.stream, entry.subject):
+        if ack.domain in entry.answered or not subjects.may_keep(ack.stream, entry.publication.subject):
             return
         entry.answered += (ack.domain,)
-        if len(entry.answered) >= entry.needed:
+        if len(entry.answered) >= entry.publication.needed:
             del self._waiting[token]
             self._room.set()
             if not entry.future.done():
                 synced = entry.synced.issuperset(entry.answered)
-                entry.future.set_result(Receipt(entry.message_id, entry.answered, synced))
+                entry.future.set_result(Receipt(entry.publication.id, entry.answered, synced))
 
     def _refused(self, subject: str) -> None:
         """The broker does not let this user publish to a subject (in small letters): nothing is gained by waiting."""
         user = self._connection.refusals.user
         for token, entry in list(self._waiting.items()):
-            if entry.subject.lower() == subject:
-                self._end(token, RefusedError(f"topic {entry.topic}: {user} may not publish it"))
+            if entry.publication.subject.lower() == subject:
+                self._end(token, RefusedError(f"topic {entry.publication.topic}: {user} may not publish it"))
 
     def _end(self, token: str, error: NearcastError | None = None) -> None:
         """It got no quorum in time, nobody waits for it any more, or this error."""
@@ -206,7 +206,7 @@ class Acknowledgements:
             entry.fail()
         elif not entry.future.done():
             entry.future.set_exception(error)
-        self._on_failure(entry.subject, entry.message_id)
+        self._on_failure(entry.publication.subject, entry.publication.id)
 
     async def _watch(self) -> None:
         while True:
@@ -224,8 +224,8 @@ class Acknowledgements:
             elif now > entry.send_again_at and self._connection.is_connected and not self._away:
                 entry.send_again_at = now + _SEND_AGAIN_AFTER
                 entry.refused.clear()
-                headers = late_block(entry.message_id.encode(), 1)  # newer ones may have arrived before it
+                headers = late_block(entry.publication.id.encode(), 1)  # newer ones may have arrived before it
                 try:
-                    self._connection.send(entry.subject, headers, entry.payload, f"{self._inbox}.{token}")
+                    self._send(token, entry.publication, headers)
                 except ConnectionLostError:
                     break

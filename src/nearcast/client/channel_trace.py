@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from nearcast.client.stored_messages import stored_messages
 from nearcast.client.trace import CLOCKS_US, MessageStory, StoryEvent, find_story
 from nearcast.errors import InputError
 from nearcast.nats import subjects
@@ -111,17 +110,14 @@ class _Search:
 
     async def _results_of(self, channel: str, record: StoredEntry) -> None:
         stream, since = subjects.channel_stream(channel), record.stored_us - CLOCKS_US
-        async for entry, _ in stored_messages(self._reader, stream, subjects.channel_results(channel, "*"), since):
+        async for entry, _ in self._reader.messages(stream, subjects.channel_results(channel, "*"), since):
             answered = _answered(entry)
             if answered is None or answered.execution < record.sequence:
                 continue
             if answered.first > record.sequence:  # they are in the order of the records
                 return
-            of = (
-                f"record {answered.first}"
-                if answered.first == answered.execution
-                else (f"records {answered.first} to {answered.execution}")
-            )
+            alone = answered.first == answered.execution
+            of = f"record {answered.first}" if alone else f"records {answered.first} to {answered.execution}"
             key = entry.subject.rpartition(".")[2]
             self._note(f"result of channel {channel}, subscription {key}, of {of}, stored", entry)
 
@@ -136,7 +132,7 @@ class _Search:
             self._note(f"and records to {answered.execution} after it", found[-1])
 
     async def _find(self, stream: str, subject: str, since_us: int) -> StoredEntry | None:
-        async for entry, _ in stored_messages(self._reader, stream, subject, since_us):
+        async for entry, _ in self._reader.messages(stream, subject, since_us):
             if entry.id == self._id:
                 return entry
         return None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import msgspec
 
 from nearcast.client.acknowledgements import Receipt
-from nearcast.client.arguments import check_subscribe, checked_position
+from nearcast.client.arguments import check_arguments, checked_position
 from nearcast.client.cursor import Cursor, cursor_path
 from nearcast.client.history import History, HistoryQuery, history_request
 from nearcast.client.store_finder import StoreFinder
@@ -203,16 +203,7 @@ class Client:
 
         With `channel` and `params` instead of a topic: the results of a channel for these values of its parameters.
         """
-        check_subscribe(
-            topic=topic,
-            channel=channel,
-            params=params,
-            callback=callback,
-            on_error=on_error,
-            replay=replay,
-            cursor=cursor,
-            buffer=buffer,
-        )
+        check_arguments("subscribe", locals())
         if (topic is None) == (channel is None):
             raise InputError(f"subscribe takes a topic or a channel: topic is {topic!r}, channel is {channel!r}")
         if on_error is not None and type is None:
@@ -279,9 +270,9 @@ class Client:
             processed = any(spec.processed and covers(spec.name, topic) for spec in await self.topics(topic))
             wanted = msgspec.structs.replace(request, notifications=processed and not publications)
             connection = self._sessions.connection
-            return HistoryQuery(connection, StoreFinder(connection, self._choice), wanted, self._codec.decode, last)
+            return HistoryQuery(connection, StoreFinder(connection, self._choice).find, wanted)
 
-        return History(prepare)
+        return History(prepare, self._codec.decode, last)
 
     async def topics(self, pattern: str) -> list[TopicSpec]:
         """What is configured for the topics within a pattern. On a NATS server that is no site's broker: nothing."""

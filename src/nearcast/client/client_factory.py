@@ -6,7 +6,7 @@ import logging
 import secrets
 from typing import TYPE_CHECKING
 
-from nearcast.client.arguments import check_connect
+from nearcast.client.arguments import check_arguments
 from nearcast.client.client import Client
 from nearcast.client.publication_spool import PublicationSpool
 from nearcast.client.publishing import Publisher
@@ -15,7 +15,7 @@ from nearcast.client.session import Sessions
 from nearcast.client.spooling import SpooledPublisher
 from nearcast.codec import JSON, Codec
 from nearcast.domain.names import check_name
-from nearcast.errors import InputError
+from nearcast.errors import InputError, InputTypeError
 from nearcast.nats.identity.credentials import given_credentials
 from nearcast.nats.identity.tokens import tagged_limits
 
@@ -61,15 +61,9 @@ def connect(
     credentials: a file made by `nearcast auth add`, or the one that the environment variable NEARCAST_CREDS names. The
     client has the name of its user.
     """
-    check_connect(
-        urls=urls,
-        coordinator=coordinator,
-        name=name,
-        timeout=timeout,
-        report_seconds=report_seconds,
-        spool=spool,
-        codec=codec,
-    )
+    check_arguments("connect", locals())
+    if not all(callable(getattr(codec, method, None)) for method in ("encode", "decode")):
+        raise InputTypeError(f"connect: codec is {codec!r}; allowed: an object with the methods encode and decode")
     if urls is not None and coordinator is not None:
         raise InputError(
             f"connect takes urls or coordinator, not both: urls is {urls!r}, coordinator is {coordinator!r}; "

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from nats.errors import Error as NatsError
 
-from nearcast.client.stored_messages import stored_messages
 from nearcast.client.topic_lookup import look_up_topics
 from nearcast.domain.topic import covers
 from nearcast.errors import InputError, NearcastError
@@ -184,10 +183,10 @@ class DeadLetters:
         stream = subjects.stream_name(spec.name)
         settled = {
             settled_letter(entry.id)
-            for entry, _ in [one async for one in stored_messages(reader, stream, subjects.settlements(topic))]
+            for entry, _ in [one async for one in reader.messages(stream, subjects.settlements(topic))]
         }
         found = []
-        async for entry, reason in stored_messages(reader, stream, subjects.dead_letters(topic)):
+        async for entry, reason in reader.messages(stream, subjects.dead_letters(topic)):
             if entry.id in settled:
                 continue
             origin, attempts = dead_letter_origin(entry.id)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+from nearcast.nats.deduplication import RecentIds
 from nearcast.nats.stamp import message_time, parse_stamp
 
 __all__ = ["DeliveredIds", "NewestTimes"]
@@ -17,36 +18,24 @@ _REMEMBERED_WHILE_FILLING = 524_288
 _SOURCES = 65_536
 
 
-class DeliveredIds:
-    """Two generations of ids, and the newest forgotten time of each source.
+class DeliveredIds(RecentIds):
+    """Recent ids, and the newest forgotten time of each source.
 
-    `seen` is one set operation; `note_times` is called now and then with the ids that `seen` took.
+    `seen` is one set operation; `note_time` is called now and then for the ids that `seen` took.
     """
 
-    __slots__ = ("_forgotten", "_newest", "_newest_older", "_normal_size", "_older", "_size", "_younger")
+    __slots__ = ("_forgotten", "_newest", "_newest_older", "_normal_size")
 
     def __init__(self, size: int = _REMEMBERED) -> None:
-        self._size = self._normal_size = size
-        self._younger: set[bytes] = set()
-        self._older: set[bytes] = set()
+        super().__init__(size)
+        self._normal_size = size
         self._newest: dict[str, int] = {}  # source -> microseconds, of the younger generation
         self._newest_older: dict[str, int] = {}
         self._forgotten: OrderedDict[str, int] = OrderedDict()
 
-    def seen(self, message_id: bytes) -> bool:
-        """Whether this id came before; it is remembered either way. No id is never the same as another."""
-        if not message_id:
-            return False
-        if message_id in self._younger or message_id in self._older:
-            return True
-        if len(self._younger) >= self._size:
-            self._rotate()
-        self._younger.add(message_id)
-        return False
-
     def __contains__(self, message_id: bytes) -> bool:
         """Whether it was delivered, or surely before what is remembered."""
-        if message_id in self._younger or message_id in self._older:
+        if super().__contains__(message_id):
             return True
         stamp = parse_stamp(message_id)
         return 0 < stamp.published_us <= self._forgotten.get(stamp.source, 0)
@@ -81,7 +70,7 @@ class DeliveredIds:
             self._forgotten.move_to_end(source)
         while len(self._forgotten) > _SOURCES:
             self._forgotten.popitem(last=False)
-        self._older, self._younger = self._younger, set()
+        super()._rotate()
         self._newest_older, self._newest = self._newest, {}
 
 

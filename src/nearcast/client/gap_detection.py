@@ -48,15 +48,14 @@ class ReadStore:
     within: float
 
 
+@dataclass(slots=True)
 class _Second:
-    """What came of a topic in one second of message time."""
+    """What came of a topic in one second of message time. accepted: of stores that were read and had no more."""
 
-    __slots__ = ("accepted", "count", "digest", "touched")
-
-    def __init__(self) -> None:
-        self.count = self.digest = 0
-        self.touched = 0.0
-        self.accepted: set[tuple[int, int]] = set()  # of stores that were read and had no more
+    count: int = 0
+    digest: int = 0
+    touched: float = 0.0
+    accepted: set[tuple[int, int]] = field(default_factory=set)
 
 
 @dataclass(frozen=True)

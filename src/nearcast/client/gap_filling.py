@@ -120,7 +120,7 @@ class GapFiller:
             held = len(self._held or ())
             return subscription.received + held, subscription.pending + held
 
-        subscription.follow_with(cursor)
+        subscription.cursor = cursor
         subscription.spawn(cursor.run(positions, unread), "cursor of")
         subscription.on_close(lambda: cursor.save(positions(), *unread()))
 
@@ -301,10 +301,10 @@ class GapFiller:
     # Holding live messages.
 
     def hold(self) -> None:
-        """Let live messages wait for older ones."""
-        if self._held is None and self._subscription.delivers_live:
+        """Let live messages wait for older ones, unless a replay does so already."""
+        if self._held is None and self._subscription.deliver == self._subscription.put:
             self._held, self._holding_since = deque(), self._clock()
-            self._subscription.deliver_to(self._keep)
+            self._subscription.deliver = self._keep
 
     def _keep(self, message: Message) -> None:
         assert self._held is not None
@@ -314,7 +314,7 @@ class GapFiller:
 
     def _release(self) -> None:
         held, self._held = self._held or (), None
-        self._subscription.deliver_to(self._subscription.put)
+        self._subscription.deliver = self._subscription.put
         for message in held:
             self._subscription.put(message)
         for _, detector in self._parts.values():

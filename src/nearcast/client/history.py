@@ -24,7 +24,6 @@ from nearcast.nats.tasks import cancel_and_wait
 from nearcast.protocol.services import HistoryPage, HistoryRequest
 
 if TYPE_CHECKING:
-    from nearcast.client.store_finder import Finder
     from nearcast.nats.connection import Connection
 
 __all__ = [
@@ -43,69 +42,46 @@ _UNAVAILABLE_PAUSE = 0.2
 _OVERLAP_US = 5_000_000
 
 
-class _End(msgspec.Struct, frozen=True):
-    """Where a round of pages ended: the store, its last sequence when the first page was read, the last time seen."""
-
-    store: str = ""
-    sequence: int = 0
-    last_us: int = 0
-
-
 class HistoryQuery:
-    """Past messages in the order of their times. Iterate it; pages are fetched one ahead of the reader.
+    """Pages of past messages in the order of their times, fetched one ahead of the reader.
 
-    current: gives the connection to ask through; it changes when the client moves. store: the site that answered last.
-    bytes_received: what crossed the network for it. incomplete: only a store answered that was still catching up.
+    current: gives the connection to ask through; it changes when the client moves. find_stores: of a topic, nearest
+    first. store: the site that answered last. bytes_received: what crossed the network for it. incomplete: only a store
+    answered that was still catching up.
     """
 
     def __init__(
         self,
         current: Callable[[], Connection],
-        finder: Finder,
+        find_stores: Callable[[str], Awaitable[list[str]]],
         request: HistoryRequest,
-        decode: Callable[[bytes], Any],
-        limit: int | None,
     ) -> None:
-        self._current, self._finder, self._request = current, finder, request
-        self._decode, self._limit = decode, limit
+        self._current, self._find_stores, self._request = current, find_stores, request
         self.store = self._refusal = ""
         self.bytes_received = 0
         self.incomplete = False
-        self._end, self._after = _End(), ""  # after: the store whose sequence the request has
-        self._first_us = 0
+        self._end_store, self._end = "", 0  # of this round of pages, and its last sequence when the first was read
+        self._after = ""  # the store whose sequence the request has
+        self._first_us = self._last_us = 0  # times that were seen
 
     def restart(self) -> None:
         """Have the next round of pages give all again."""
-        self._end, self._after = _End(), ""
+        self._end_store, self._end, self._after, self._last_us = "", 0, "", 0
         self.incomplete = False
 
     def continue_after_end(self) -> None:
         """Have the next round of pages give what was stored since the first page of the last one was read."""
-        end = self._end
-        if end.store:
+        if self._end_store:
             self._request = msgspec.structs.replace(
-                self._request, cursor=None, since_us=None, last=None, before=None, stored_after=end.sequence
+                self._request, cursor=None, since_us=None, last=None, before=None, stored_after=self._end
             )
-            self._end = _End("", 0, end.last_us)
-            self._after = end.store
-
-    async def __aiter__(self) -> AsyncGenerator[Message, None]:
-        left = self._limit
-        async for page in self.pages():
-            for stored in page.messages:
-                if left == 0:
-                    return
-                if is_forged(stored.topic, stored.id):
-                    continue
-                yield Message(stored.topic, stored.payload, header_block(stored.id), self._decode)
-                if left is not None:
-                    left -= 1
+            self._after, self._end_store, self._end = self._end_store, "", 0
 
     async def pages(self) -> AsyncGenerator[HistoryPage, None]:
         """Page after page, from the nearest store that answers; another one continues where it stopped."""
         request, recent = self._request, RecentIds(1 << 16)
         clock = asyncio.get_running_loop().time
-        stores, give_up_at = await self._finder.find(request.topic), clock() + _UNAVAILABLE_LIMIT
+        stores, give_up_at = await self._find_stores(request.topic), clock() + _UNAVAILABLE_LIMIT
         refused: set[str] = set()
         while True:
             left = [site for site in stores if site not in refused]
@@ -119,7 +95,7 @@ class HistoryQuery:
                     why = f"; the last one asked: {self._refusal}" if self._refusal else ""
                     raise HistoryError(f"topic {request.topic}: no store that advertises it answers{why}")
                 await asyncio.sleep(_UNAVAILABLE_PAUSE)
-                stores, refused = await self._finder.find(request.topic), set()
+                stores, refused = await self._find_stores(request.topic), set()
                 request = msgspec.structs.replace(request, incomplete=False)
                 continue
             self.store = store
@@ -131,13 +107,12 @@ class HistoryQuery:
                     following = _next(request, page)
                     if following is not None:
                         ahead = asyncio.create_task(self._fetch(store, following))
-                    if not self._end.store:
-                        self._end = _End(store, page.end, self._end.last_us)
+                    if not self._end_store:
+                        self._end_store, self._end = store, page.end
                     self.incomplete |= page.incomplete
                     fresh = [m for m in page.messages if not recent.seen(m.id)]
                     if fresh:
-                        self._end = msgspec.structs.replace(self._end, last_us=fresh[-1].time_us)
-                        self._first_us = self._first_us or fresh[0].time_us
+                        self._first_us, self._last_us = self._first_us or fresh[0].time_us, fresh[-1].time_us
                     yield msgspec.structs.replace(page, messages=fresh)
                     if following is None or ahead is None:
                         return
@@ -168,7 +143,7 @@ class HistoryQuery:
         """Sequences mean nothing at another store: there, continue a little before the last time that was seen."""
         if not request.stored_after or store == self._after:
             return request
-        since = max(self._end.last_us - _OVERLAP_US, self._first_us)
+        since = max(self._last_us - _OVERLAP_US, self._first_us)
         return msgspec.structs.replace(request, stored_after=0, since_us=since, cursor=None)
 
     async def _fetch(self, store: str, request: HistoryRequest) -> HistoryPage | None:
@@ -191,8 +166,10 @@ class HistoryQuery:
 class History:
     """Past messages: `async for message in history`. What the topic is, and which store is near, is found out then."""
 
-    def __init__(self, prepare: Callable[[], Awaitable[HistoryQuery]]) -> None:
-        self._prepare = prepare
+    def __init__(
+        self, prepare: Callable[[], Awaitable[HistoryQuery]], decode: Callable[[bytes], Any], limit: int | None
+    ) -> None:
+        self._prepare, self._decode, self._limit = prepare, decode, limit
         self._query: HistoryQuery | None = None
 
     @property
@@ -211,9 +188,16 @@ class History:
         return self._query.bytes_received if self._query else 0
 
     async def __aiter__(self) -> AsyncGenerator[Message, None]:
-        self._query = await self._prepare()
-        async for message in self._query:
-            yield message
+        self._query, left = await self._prepare(), self._limit
+        async for page in self._query.pages():
+            for stored in page.messages:
+                if left == 0:
+                    return
+                if is_forged(stored.topic, stored.id):
+                    continue
+                yield Message(stored.topic, stored.payload, header_block(stored.id), self._decode)
+                if left is not None:
+                    left -= 1
 
 
 def _next(request: HistoryRequest, page: HistoryPage) -> HistoryRequest | None:

@@ -17,9 +17,10 @@ from pathlib import Path
 
 import msgspec
 
+from nearcast.client.acknowledgements import QuorumPublication
 from nearcast.errors import InputError, NearcastError
 
-__all__ = ["PublicationSpool", "SpoolFullError", "SpooledPublication"]
+__all__ = ["PublicationSpool", "SpoolFullError"]
 
 _HEAD = struct.Struct("<II")
 _COMPACT_ABOVE = 1 << 20
@@ -29,17 +30,7 @@ class SpoolFullError(NearcastError, BufferError):
     """The spool is full: no quorum has answered for long. Nothing was published."""
 
 
-class SpooledPublication(msgspec.Struct, frozen=True, array_like=True):
-    """A publication as it was to be sent."""
-
-    id: str
-    topic: str
-    subject: str
-    needed: int
-    payload: bytes
-
-
-_Entry = SpooledPublication | str  # a publication, or the id of one that is done
+_Entry = QuorumPublication | str  # a publication, or the id of one that is done
 _decode = msgspec.msgpack.Decoder(_Entry).decode
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -66,7 +57,7 @@ class PublicationSpool:
         """Ids of the publications without a receipt, oldest first."""
         return list(self._waiting)
 
-    def append(self, publication: SpooledPublication) -> None:
+    def append(self, publication: QuorumPublication) -> None:
         """Keep a publication. Raises SpoolFullError when it does not fit."""
         entry = _pack(publication)
         if self._size + len(entry) > self._limit:
@@ -81,11 +72,11 @@ class PublicationSpool:
         self._waiting[publication.id] = offset, len(entry)
         self._live += len(entry)
 
-    def read(self, message_id: str) -> SpooledPublication:
+    def read(self, message_id: str) -> QuorumPublication:
         """A publication that waits."""
         offset, length = self._waiting[message_id]
         found = _decode(os.pread(self._file, length, offset)[_HEAD.size :])
-        assert isinstance(found, SpooledPublication)
+        assert isinstance(found, QuorumPublication)
         return found
 
     def done(self, message_id: str) -> None:

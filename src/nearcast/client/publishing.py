@@ -7,9 +7,8 @@ import itertools
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from nearcast.client.acknowledgements import Receipt
+from nearcast.client.acknowledgements import QuorumPublication, Receipt
 from nearcast.client.given_up import GivenUpNumbers
-from nearcast.client.publication_spool import SpooledPublication
 from nearcast.client.topic_lookup import look_up
 from nearcast.domain.topic import check_topic
 from nearcast.errors import InputError
@@ -133,14 +132,12 @@ class Publisher:
     ) -> asyncio.Future[Receipt]:
         await self._sessions.current.acknowledgements.wait_for_room()
         # Numbered when it may be sent: numbers leave in order.
-        session, message_id, headers = self._number(name, route, payload, self._given_up.get(route.subject))
+        session, message_id, _ = self._number(name, route, payload, self._given_up.get(route.subject))
+        publication = QuorumPublication(message_id, name, route.subject, needed, payload)
         if self.spool is not None and route.subject != subjects.feed(name):
-            publication = SpooledPublication(message_id, name, route.subject, needed, payload)
             return await self.spool.publish(publication, route.synced)
         try:
-            return await session.acknowledgements.send(
-                name, route.subject, message_id, headers, payload, needed, timeout, route.synced
-            )
+            return await session.acknowledgements.send(publication, timeout, route.synced)
         except ConnectionLostError:
             self._failed(route.subject, message_id)
             raise

@@ -37,7 +37,7 @@ async def replay_then_live(
 ) -> None:
     """Subscribe now, deliver the past in the background, then what came live meanwhile, then live messages."""
     merge = ReplayMerge(subscription.buffer)
-    subscription.deliver_to(merge.live)
+    subscription.deliver = merge.live
     await subscription.attach(connection, subject)
     await connection.flush()
 
@@ -49,7 +49,7 @@ async def replay_then_live(
             return
         # Nothing is awaited between the last look and the change-over.
         subscription.note_delivered(merge.delivered_ids())
-        subscription.deliver_to(subscription.put)
+        subscription.deliver = subscription.put
         for message in merge.finish():
             subscription.put(message)
 

@@ -59,7 +59,7 @@ class Session:
         connection: Connection,
         held: HeldChannels,
         clock: HomeClock,
-        on_failure: Callable[[str, str], None] = lambda subject, message_id: None,
+        on_failure: Callable[[str, str], None],
     ) -> None:
         self._source, self.connection, self._clock = source, connection, clock
         self.acknowledgements = Acknowledgements(connection, on_failure)
@@ -169,20 +169,20 @@ class Sessions:
             on_reconnect=reconnected,
             credentials=self._credentials,
         )
-        session = Session(
-            self.name,
-            self.source,
-            connection,
-            self._held,
-            self.clock,
-            lambda subject, message_id: self.on_failure(subject, message_id),
-        )
+        session = self._new_session(connection)
         opened.append(session)
-        self._others.add(session)
         await session.acknowledgements.start()
         if self._credentials is not None:
             receiver = Receiver("notice", Notice, "json", lambda subject, reply, notice: self.on_notice(notice))
             await connection.subscribe_raw(subjects.client_notice(self.name), receiver)
+        return session
+
+    def _new_session(self, connection: Connection) -> Session:
+        def failed(subject: str, message_id: str) -> None:
+            self.on_failure(subject, message_id)
+
+        session = Session(self.name, self.source, connection, self._held, self.clock, failed)
+        self._others.add(session)
         return session
 
     def switch(self, session: Session) -> None:
@@ -221,15 +221,7 @@ class SharedSession(Sessions):
 
     async def open(self, urls: Sequence[str]) -> Session:
         """The session. What is under way when the connection is lost is sent again under its id, or fails in time."""
-        session = Session(
-            self.name,
-            self.source,
-            self._shared,
-            self._held,
-            self.clock,
-            lambda subject, message_id: self.on_failure(subject, message_id),
-        )
-        self._others.add(session)
+        session = self._new_session(self._shared)
         await session.acknowledgements.start()
         return session
 

@@ -11,14 +11,13 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from nearcast.client.acknowledgements import QuorumError, Receipt
+from nearcast.client.acknowledgements import QuorumError, QuorumPublication, Receipt
 from nearcast.errors import NearcastError
 from nearcast.nats.connection import ConnectionLostError
-from nearcast.nats.stamp import header_block
 from nearcast.nats.tasks import cancel_and_wait
 
 if TYPE_CHECKING:
-    from nearcast.client.publication_spool import PublicationSpool, SpooledPublication
+    from nearcast.client.publication_spool import PublicationSpool
     from nearcast.client.session import Sessions
 
 __all__ = ["SpooledPublisher"]
@@ -65,7 +64,7 @@ class SpooledPublisher:
                 future.exception()  # nobody may be waiting any more
         self._spool.close()
 
-    async def publish(self, publication: SpooledPublication, synced: frozenset[str]) -> asyncio.Future[Receipt]:
+    async def publish(self, publication: QuorumPublication, synced: frozenset[str]) -> asyncio.Future[Receipt]:
         """Keep it, and send it now if nothing older waits. The future is for the receipt, however long it takes."""
         self._spool.append(publication)
         self._dirty = True
@@ -77,20 +76,11 @@ class SpooledPublisher:
             await self._send(publication, synced)
         return receipt
 
-    async def _send(self, publication: SpooledPublication, synced: frozenset[str] = frozenset()) -> None:
+    async def _send(self, publication: QuorumPublication, synced: frozenset[str] = frozenset()) -> None:
         message_id = publication.id
         self._in_flight.add(message_id)
         try:
-            acknowledged = await self._sessions.current.acknowledgements.send(
-                publication.topic,
-                publication.subject,
-                message_id,
-                header_block(message_id.encode()),
-                publication.payload,
-                publication.needed,
-                _ATTEMPT_SECONDS,
-                synced,
-            )
+            acknowledged = await self._sessions.current.acknowledgements.send(publication, _ATTEMPT_SECONDS, synced)
         except ConnectionLostError:
             self._failed(message_id)
             return

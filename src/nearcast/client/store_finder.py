@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from math import inf, nan
 from types import NoneType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from nearcast.errors import NearcastError
 from nearcast.nats import subjects
@@ -17,7 +17,7 @@ from nearcast.protocol.services import StoresAnswer, TopicsRequest
 if TYPE_CHECKING:
     from nearcast.nats.connection import Connection
 
-__all__ = ["Finder", "FixedStore", "HistoryError", "StoreFinder", "rank_stores"]
+__all__ = ["HistoryError", "StoreFinder", "rank_stores"]
 
 _PING_TIMEOUT = 1.0
 _ADVERTISED_WITHIN = 5.0
@@ -40,22 +40,6 @@ def rank_stores(round_trips: dict[str, float], choice: random.Random) -> list[st
         choice.shuffle(group)
         ranked.extend(group)
     return ranked
-
-
-class Finder(Protocol):
-    """Says which stores to ask about a topic, nearest first."""
-
-    async def find(self, topic: str) -> list[str]: ...
-
-
-class FixedStore:
-    """Finds one store, always the same: the cloud's, which keeps the results of channels."""
-
-    def __init__(self, site: str) -> None:
-        self._site = site
-
-    async def find(self, topic: str) -> list[str]:
-        return [self._site]
 
 
 class StoreFinder:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from nearcast.client.gap_filling import DurablePart, GapFiller
 from nearcast.client.history import HistoryQuery
 from nearcast.client.replay import Replay, replay_range, replay_then_live
-from nearcast.client.store_finder import Finder, FixedStore, StoreFinder
+from nearcast.client.store_finder import StoreFinder
 from nearcast.client.topic_lookup import look_up_topics
 from nearcast.domain.topic import TopicSpec, covers, matches
 from nearcast.errors import InputError, NearcastError
@@ -53,18 +54,20 @@ async def begin_topic(
     if not any(covers(spec.name, pattern) for spec in processed):
         wanted.append(subjects.publications(pattern))
         if processed:
-            subscription.exclude(_publications_of(processed))
+            subscription.excluded = _publications_of(processed)
     if _continues(cursor, filler if durable else None) or replay is None or replay is False:
         await _attach(subscription, sessions, *wanted)
-        if durable:
-            await filler.start(durable, cursor)
-        return
-    if len(wanted) != 1 or not any(covers(spec.name, pattern) and spec.replicas for spec in specs):
-        raise InputError(f"topic {pattern!r}: replay needs one durable topic (with `replicas` in the configuration)")
-    since, last = replay_range(replay)
-    request = HistoryRequest(pattern, bool(processed), since, None, last)
-    await _replay(subscription, sessions, wanted[0], request, StoreFinder(sessions.connection, choice))
-    await filler.start(durable, cursor)
+    else:
+        if len(wanted) != 1 or not any(covers(spec.name, pattern) and spec.replicas for spec in specs):
+            raise InputError(
+                f"topic {pattern!r}: replay needs one durable topic (with `replicas` in the configuration)"
+            )
+        since, last = replay_range(replay)
+        request = HistoryRequest(pattern, bool(processed), since, None, last)
+        query = HistoryQuery(sessions.connection, StoreFinder(sessions.connection, choice).find, request)
+        await _replay(subscription, sessions, wanted[0], query)
+    if durable:
+        await filler.start(durable, cursor)
 
 
 async def begin_channel(
@@ -91,11 +94,14 @@ async def begin_channel(
     subject = subjects.channel_results(channel, answer.key)
     if _continues(cursor, filler) or replay is None or replay is False:
         await _attach(subscription, sessions, subject)
-        await filler.start([part], cursor)
-        return
-    since, last = replay_range(replay)
-    request = HistoryRequest(name, False, since, None, last, results=True)
-    await _replay(subscription, sessions, subject, request, FixedStore(answer.store))
+    else:
+
+        async def find_stores(topic: str) -> list[str]:
+            return [answer.store]
+
+        since, last = replay_range(replay)
+        request = HistoryRequest(name, False, since, None, last, results=True)
+        await _replay(subscription, sessions, subject, HistoryQuery(sessions.connection, find_stores, request))
     await filler.start([part], cursor)
 
 
@@ -132,10 +138,7 @@ async def _attach(subscription: Subscription, sessions: Sessions, *wanted: str) 
     _require_taken(subscription, connection, refused)
 
 
-async def _replay(
-    subscription: Subscription, sessions: Sessions, subject: str, request: HistoryRequest, finder: Finder
-) -> None:
-    query = HistoryQuery(sessions.connection, finder, request, subscription.decode, None)
+async def _replay(subscription: Subscription, sessions: Sessions, subject: str, query: HistoryQuery) -> None:
     connection = sessions.connection()
     refused = connection.refusals.subscriptions
     await replay_then_live(subscription, connection, subject, query)
@@ -171,14 +174,10 @@ def _durable_parts(pattern: str, specs: list[TopicSpec]) -> list[DurablePart]:
 
 def _publications_of(processed: list[TopicSpec]) -> Callable[[str], bool]:
     """Holds for the publications of processed topics; remembers the answer for each subject."""
-    known: dict[str, bool] = {}
 
+    @cache
     def excluded(subject: str) -> bool:
-        answer = known.get(subject)
-        if answer is None:
-            topic = subjects.topic_of(subject)
-            answer = not subjects.is_notification(subject) and any(matches(spec.name, topic) for spec in processed)
-            known[subject] = answer
-        return answer
+        topic = subjects.topic_of(subject)
+        return not subjects.is_notification(subject) and any(matches(spec.name, topic) for spec in processed)
 
     return excluded

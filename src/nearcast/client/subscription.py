@@ -81,18 +81,18 @@ class Subscription(Generic[T_co]):
         self.of_channel, self._typed, self._on_error = of_channel, typed, on_error
         self._begin, self.decode, self._callback, self._on_overflow = begin, decode, callback, on_overflow
         self._messages: deque[Message] = deque()
-        self._deliver: Callable[[Message], None] = self.put
+        self.deliver: Callable[[Message], None] = self.put  # where live messages go; elsewhere while the past is read
         self._failure: NearcastError | None = None
         self._has_room = asyncio.Event()
         self._waiter: asyncio.Future[None] | None = None
         self._attached: list[_Attached] = []
-        self._recent: RecentIds | DeliveredIds | None = None
+        self._recent: RecentIds | None = None
         self._log: list[tuple[str, bytes, bytes]] | None = None  # subject, id and payload of what came
         self._note_log: Callable[[], object] = lambda: None
         self.newest = NewestTimes()
-        self._excluded: Callable[[str], bool] | None = None
+        self.excluded: Callable[[str], bool] | None = None  # messages on subjects for which it holds are left out
         self.takes_forged = False  # dead letters are what others refused
-        self._cursor: Cursor | None = None
+        self.cursor: Cursor | None = None  # knows of each message that is read
         self._tasks = TaskSet()
         self._replay: asyncio.Task[None] | None = None
         self._on_close: list[Callable[[], object]] = []
@@ -113,8 +113,8 @@ class Subscription(Generic[T_co]):
         return await self._start()
 
     async def __aexit__(self, *exc_info: object) -> None:
-        if self._cursor is not None and exc_info[0] is not None:
-            self._cursor.discard()
+        if self.cursor is not None and exc_info[0] is not None:
+            self.cursor.discard()
         await self.close()
 
     def __aiter__(self) -> Subscription[T_co]:
@@ -123,8 +123,8 @@ class Subscription(Generic[T_co]):
     async def __anext__(self) -> Message[T_co]:
         if not self._begun:
             await self._start()
-        if self._cursor is not None:
-            self._cursor.given(None)  # who asks for the next one has read the one before
+        if self.cursor is not None:
+            self.cursor.given(None)  # who asks for the next one has read the one before
         while True:
             while not self._messages:
                 if self._overflowed:
@@ -139,8 +139,8 @@ class Subscription(Generic[T_co]):
                 self._raise_overflow()
             self._has_room.set()
             message = self._messages.popleft()
-            if self._cursor is not None:
-                self._cursor.given(message)
+            if self.cursor is not None:
+                self.cursor.given(message)
             if not self._typed or await self._is_valid(message):
                 return message
 
@@ -149,8 +149,8 @@ class Subscription(Generic[T_co]):
         if self._closed:
             return
         self._closed = True
-        if self._cursor is not None:
-            self._cursor.given(None)
+        if self.cursor is not None:
+            self.cursor.given(None)
         async with contextlib.AsyncExitStack() as last_first:  # all of it, though a part fails
             last_first.push_async_callback(self._tasks.cancel)
             last_first.callback(self._wake)
@@ -228,10 +228,6 @@ class Subscription(Generic[T_co]):
         self._always_unique = True
         self._recent, self._log, self._note_log = delivered, [], note_log
 
-    def follow_with(self, cursor: Cursor) -> None:
-        """Have a cursor know of each message that is read."""
-        self._cursor = cursor
-
     def take_log(self) -> list[tuple[str, bytes, bytes]]:
         """Subject, id and payload (of those without an id) of what came since the last call."""
         log, self._log = self._log or [], []
@@ -247,15 +243,6 @@ class Subscription(Generic[T_co]):
         """Run something in the background for as long as the subscription is open."""
         self._tasks.spawn(work, name=f"{name} {self.topic}")
 
-    @property
-    def delivers_live(self) -> bool:
-        """Whether live messages go into the buffer, not elsewhere."""
-        return self._deliver == self.put
-
-    def deliver_to(self, deliver: Callable[[Message], None]) -> None:
-        """Have live messages go there: elsewhere than into the buffer while the past is read."""
-        self._deliver = deliver
-
     def fail(self, error: NearcastError) -> None:
         """Raise this to the reader once the buffer is empty."""
         self._failure = error
@@ -268,13 +255,9 @@ class Subscription(Generic[T_co]):
             await self._has_room.wait()
         self.put(message)
 
-    def exclude(self, excluded: Callable[[str], bool]) -> None:
-        """Leave out messages on subjects for which this holds."""
-        self._excluded = excluded
-
     def take(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
         """One message from the socket."""
-        if self._excluded is not None and self._excluded(subject):
+        if self.excluded is not None and self.excluded(subject):
             return
         if self._recent is not None:
             message_id = stamp_of(headers)
@@ -291,7 +274,7 @@ class Subscription(Generic[T_co]):
             self.sampler(payload, headers)
         if message_spans.active is not None:
             message_spans.active.received(stamp_of(headers), subject[4:])
-        self._deliver(Message(subject[4:], payload, headers, self.decode))
+        self.deliver(Message(subject[4:], payload, headers, self.decode))
 
     def put(self, message: Message) -> None:
         """One message into the buffer."""

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from nats.errors import Error as NatsError
 
-from nearcast.client.stored_messages import stored_messages
 from nearcast.client.topic_lookup import look_up_topics
 from nearcast.errors import InputError
 from nearcast.nats import subjects
@@ -103,7 +102,7 @@ async def _at_store(
     def note(what: str, where: str, at_us: int) -> None:
         events.append(StoryEvent(what, where, (at_us - published_us) / 1000))
 
-    async for entry, _ in stored_messages(reader, stream, subjects.publications(spec.name), since):
+    async for entry, _ in reader.messages(stream, subjects.publications(spec.name), since):
         if entry.id == origin.encode():
             topic = subjects.topic_of(entry.subject)
             note("stored", store, entry.stored_us)
@@ -111,14 +110,14 @@ async def _at_store(
     if not topic or not spec.processed:
         return events, topic
     own = f"{origin};".encode()
-    async for entry, _ in stored_messages(reader, stream, subjects.notifications(topic), since):
+    async for entry, _ in reader.messages(stream, subjects.notifications(topic), since):
         if entry.id.startswith(own):
             note(f"notification {entry.id[len(own) :].decode()}, stored", store, entry.stored_us)
-    async for entry, reason in stored_messages(reader, stream, subjects.dead_letters(topic), since):
+    async for entry, reason in reader.messages(stream, subjects.dead_letters(topic), since):
         if entry.id.startswith(own):
             note(f"dead letter ({reason}), stored", store, entry.stored_us)
     for subject in {subjects.marks(topic), subjects.marks_of_family(spec.name)}:
-        async for entry, _ in stored_messages(reader, stream, subject, since):
+        async for entry, _ in reader.messages(stream, subject, since):
             worker = _marked_by(entry, topic, stamp)
             if worker:
                 note(f"processed by {worker}, marked", store, entry.stored_us)

@@ -9,8 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from nearcast.config.validation import read_toml
-from nearcast.domain.cluster import ClusterSpec
-from nearcast.domain.deployment import AuthSpec, Deployment, TenantSpec
+from nearcast.domain.deployment import AuthSpec, ClusterSpec, Deployment, TenantSpec
 from nearcast.domain.processor_limits import ProcessorLimits
 from nearcast.domain.ranges import Name
 from nearcast.domain.site import SiteSpec

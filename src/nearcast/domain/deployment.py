@@ -15,10 +15,9 @@ from nearcast.domain.topic import TopicSpec, matches
 from nearcast.errors import InputError
 
 if TYPE_CHECKING:
-    from nearcast.domain.cluster import ClusterSpec
     from nearcast.domain.site import SiteSpec
 
-__all__ = ["AuthSpec", "Deployment", "TenantSpec"]
+__all__ = ["AuthSpec", "ClusterSpec", "Deployment", "TenantSpec"]
 
 
 class AuthSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -26,6 +25,25 @@ class AuthSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     folder: Path
     tenant: Annotated[str, Meta(pattern=rf"^{NAME_PATTERN}\Z", description=NAME_RULE)] = "main"
+
+
+class ClusterSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What `[cluster]` in `nearcast.toml` says.
+
+    warehouse: a folder, or a URI that all of Spark's machines reach. checkpoints: the same, for Spark's checkpoints.
+    batch_rows: records in a micro-batch at most. analyse_every: seconds between workload tables, 0 for none.
+    keep_results: seconds for which results stay in the warehouse, in whole days. channel_seconds: how long one
+    evaluation of a channel may take; a slower channel is switched off. spark: further Spark settings.
+    """
+
+    warehouse: Annotated[str, Meta(min_length=1, description="a folder, or a URI such as s3://bucket/nearcast")]
+    checkpoints: str = ""
+    master: str = "local[*]"
+    batch_rows: Annotated[int, Meta(ge=1)] = 250_000
+    analyse_every: Annotated[float, Meta(ge=0)] = 60.0
+    keep_results: Annotated[float, Meta(ge=0)] = 7 * 86400.0
+    channel_seconds: Annotated[float, Meta(ge=1)] = 60.0
+    spark: dict[str, str] = {}
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import accumulate
 
 __all__ = ["BUCKETS", "bucket", "cumulative", "empty", "percentile", "total_ms"]
 
@@ -26,15 +28,8 @@ def bucket(milliseconds: float) -> int:
 
 def percentile(counts: Sequence[int], share: float) -> float:
     """The middle, in milliseconds, of the bucket in which a share of all is reached; 0 of nothing."""
-    total = sum(counts)
-    if not total:
-        return 0.0
-    wanted, so_far = share * total, 0
-    for n, count in enumerate(counts):
-        so_far += count
-        if so_far >= wanted:
-            return float(_SMALLEST_MS * 2 ** ((n - 0.5) / _PER_DOUBLING))
-    raise AssertionError("unreachable")
+    so_far = list(accumulate(counts))
+    return _middle_ms(bisect_left(so_far, share * so_far[-1])) if any(counts) else 0.0
 
 
 def cumulative(counts: Sequence[int], bounds_ms: Sequence[float]) -> list[int]:
@@ -45,4 +40,8 @@ def cumulative(counts: Sequence[int], bounds_ms: Sequence[float]) -> list[int]:
 
 def total_ms(counts: Sequence[int]) -> float:
     """The sum of all latencies, each taken for the middle of its bucket."""
-    return sum(count * _SMALLEST_MS * 2 ** ((n - 0.5) / _PER_DOUBLING) for n, count in enumerate(counts) if count)
+    return sum(count * _middle_ms(n) for n, count in enumerate(counts) if count)
+
+
+def _middle_ms(n: int) -> float:
+    return float(_SMALLEST_MS * 2 ** ((n - 0.5) / _PER_DOUBLING))

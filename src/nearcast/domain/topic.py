@@ -47,12 +47,9 @@ def check_pattern(pattern: str) -> str:
         if level == "*" or (level == ">" and position == len(levels) - 1):
             continue
         if not _LEVEL.fullmatch(level):
-            raise TopicError(f"topic pattern {pattern!r}: {_pattern_fault(level)}")
+            fault = "`>` may only be the last level" if level == ">" else _fault(level)
+            raise TopicError(f"topic pattern {pattern!r}: {fault}")
     return pattern
-
-
-def _pattern_fault(level: str) -> str:
-    return "`>` may only be the last level" if level == ">" else _fault(level)
 
 
 def matches(pattern: str, topic: str) -> bool:

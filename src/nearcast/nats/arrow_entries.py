@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nearcast.nats.subject_text import subject_text
+from nearcast.nats.subjects import subject_text
 
 if TYPE_CHECKING:
     from nearcast.nats.streams import RawBatch

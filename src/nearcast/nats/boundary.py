@@ -34,31 +34,26 @@ class MalformedError(InputError):
 
 def decode(payload: bytes, kind: type[T] | Any, encoding: Encoding = "json") -> T:
     """The payload as a value of this type, within its ranges; MalformedError otherwise."""
-    hashable: Any = kind
-    try:
-        return _kept_decoder(hashable, encoding)(payload)  # type: ignore[no-any-return]
-    except _UNREADABLE as error:
-        raise MalformedError(_reason(error)) from None
+    return decoder(kind, encoding)(payload)  # type: ignore[no-any-return]
 
 
 def decoder(kind: type[T], encoding: Encoding) -> Callable[[bytes], T]:
     """`decode` for a path that many messages take."""
     hashable: Any = kind
-    raw = _kept_decoder(hashable, encoding)
-
-    def decode_kind(payload: bytes) -> T:
-        try:
-            return raw(payload)  # type: ignore[no-any-return]
-        except _UNREADABLE as error:
-            raise MalformedError(_reason(error)) from None
-
-    return decode_kind
+    return _kept_decoder(hashable, encoding)
 
 
 @lru_cache(maxsize=1000)
 def _kept_decoder(kind: Any, encoding: Encoding) -> Callable[[bytes], Any]:
-    made: Any = getattr(msgspec, encoding).Decoder(kind)
-    return made.decode  # type: ignore[no-any-return]
+    raw = getattr(msgspec, encoding).Decoder(kind).decode
+
+    def decode_kind(payload: bytes) -> Any:
+        try:
+            return raw(payload)
+        except _UNREADABLE as error:
+            raise MalformedError(_reason(error)) from None
+
+    return decode_kind
 
 
 class DroppedMessages:

@@ -32,7 +32,7 @@ from nearcast.nats.refusals import (
 )
 from nearcast.nats.reply_inbox import ReplyInbox
 from nearcast.nats.stamp import RESERVED_BYTES
-from nearcast.nats.subject_text import subject_text
+from nearcast.nats.subjects import subject_text
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -280,26 +280,23 @@ async def open_connection(
         _log.debug("nats: %s", error)  # a lost connection is reported by the disconnect callback, too
 
     options: dict[str, Any] = {
+        "name": name,
+        "no_echo": not echo,
         "disconnected_cb": on_disconnect,
         "reconnected_cb": on_reconnect,
         "error_cb": failed,
         "reconnect_time_wait": 0.2,
+        "max_reconnect_attempts": -1,
+        "connect_timeout": max(1, int(timeout)),
+        "dont_randomize": True,
+        "pending_size": _BUFFERED_WHILE_AWAY,
+        "ping_interval": _PING_SECONDS,
+        "max_outstanding_pings": _UNANSWERED_PINGS,
         **(credentials.options() if credentials is not None else {}),
     }
     try:
         async with asyncio.timeout(timeout) as limit:
-            await connection.connect(
-                list(urls),
-                name=name,
-                no_echo=not echo,
-                max_reconnect_attempts=-1,
-                connect_timeout=max(1, int(timeout)),
-                dont_randomize=True,
-                pending_size=_BUFFERED_WHILE_AWAY,
-                ping_interval=_PING_SECONDS,
-                max_outstanding_pings=_UNANSWERED_PINGS,
-                **options,
-            )
+            await connection.connect(list(urls), **options)
             opening.clear()
     except asyncio.CancelledError as error:
         opening.clear()

@@ -31,18 +31,21 @@ class RecentIds:
         if message_id in self._younger or message_id in self._older:
             return True
         if len(self._younger) >= self._size:
-            self._older, self._younger = self._younger, set()
+            self._rotate()
         self._younger.add(message_id)
         return False
 
     def add(self, ids: Iterable[bytes]) -> None:
         """Remember many at once."""
         if len(self._younger) >= self._size:
-            self._older, self._younger = self._younger, set()
+            self._rotate()
         self._younger.update(ids)
 
     def __contains__(self, message_id: bytes) -> bool:
         return message_id in self._younger or message_id in self._older
+
+    def _rotate(self) -> None:
+        self._older, self._younger = self._younger, set()
 
 
 class RecentContents:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from nearcast.nats.kv import Bucket
     from nearcast.nats.streams import StoredEntry
 
-__all__ = ["LEASE_KEY", "UNREADABLE", "Lease", "LeaseKeeper", "LeaseMachine", "Write"]
+__all__ = ["LEASE_KEY", "UNREADABLE", "Lease", "LeaseKeeper", "LeaseMachine"]
 
 _log = logging.getLogger(__name__)
 LEASE_KEY = "lease"
@@ -38,13 +37,6 @@ class Lease(msgspec.Struct, frozen=True):
     holder: Text
     term: Term
     count: Count = 0  # renewals: two writes are never the same
-
-
-@dataclass(frozen=True)
-class Write:
-    """Write this lease, if the last one seen is still there."""
-
-    lease: Lease
 
 
 class LeaseMachine:
@@ -69,19 +61,19 @@ class LeaseMachine:
             self._valid_until = float("-inf")
         self.lease = lease
 
-    def wish(self, now: float) -> Write | None:
-        """What to write now, if anything."""
+    def wish(self, now: float) -> Lease | None:
+        """The lease to write now, if the last one seen is still there; None for none."""
         if not self._seen_any:
             return None
         if self.lease is None:
-            return Write(Lease(self.name, self._highest + 1))
+            return Lease(self.name, self._highest + 1)
         if self.lease.holder == self.name:
             if self.lease.term <= self._highest:
-                return Write(Lease(self.name, self._highest + 1))
+                return Lease(self.name, self._highest + 1)
             renewed = msgspec.structs.replace(self.lease, count=self.lease.count + 1)
-            return Write(renewed) if now >= self._renew_at else None
+            return renewed if now >= self._renew_at else None
         if not self.lease.holder or now - self._first_seen >= self.period:
-            return Write(Lease(self.name, max(self.lease.term, self._highest) + 1))
+            return Lease(self.name, max(self.lease.term, self._highest) + 1)
         return None
 
     def written(self, lease: Lease, began: float) -> None:
@@ -136,11 +128,11 @@ class LeaseKeeper:
             return
         began = clock()
         try:
-            await self._write(wish.lease)
+            await self._write(wish)
         except ConflictError:
             await self.look()
         else:
-            machine.written(wish.lease, began)
+            machine.written(wish, began)
 
     async def release(self) -> None:
         """Give the lease back, if it is held: the next one need not wait."""

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import time
 from hashlib import blake2b
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from nearcast.nats.stamp import message_time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from opentelemetry.context import Context
     from opentelemetry.trace import Link, Tracer
@@ -52,75 +52,71 @@ class MessageSpans:
 
     def published(self, message_id: bytes, topic: str, size: int) -> None:
         """A client has sent a publication, or a record of a dataset."""
-        from opentelemetry.trace import Link, SpanKind, get_current_span
+        from opentelemetry.trace import Link, get_current_span
 
         maker = get_current_span().get_span_context()
-        span = self._tracer.start_span(
-            f"publish {topic}", trace_context(message_id), SpanKind.PRODUCER,
-            {**_attributes(message_id, topic), "messaging.message.body.size": size},
-            [Link(maker)] if maker.is_valid else (),
-        )  # fmt: skip
-        span.end()
+        links = [Link(maker)] if maker.is_valid else []
+        self._add("publish", message_id, topic, {"messaging.message.body.size": size}, links)
 
     def processed(self, message_id: bytes, topic: str, seconds: float, notifications: int) -> None:
         """A worker is done with a publication, so many seconds after it came there."""
-        from opentelemetry.trace import SpanKind
-
-        now = time.time_ns()
-        attributes = {**_attributes(message_id, topic), "nearcast.notifications": notifications}
-        span = self._tracer.start_span(
-            f"process {topic}", trace_context(message_id), SpanKind.CONSUMER, attributes,
-            start_time=now - round(seconds * 1e9),
-        )  # fmt: skip
-        span.end(now)
+        self._add("process", message_id, topic, {"nearcast.notifications": notifications}, times=_last(seconds))
 
     def failed(self, message_id: bytes, topic: str, reason: str) -> None:
         """A worker has given a publication up."""
-        from opentelemetry.trace import SpanKind, Status, StatusCode
-
-        span = self._tracer.start_span(
-            f"process {topic}", trace_context(message_id), SpanKind.CONSUMER, _attributes(message_id, topic)
-        )
-        span.set_status(Status(StatusCode.ERROR, reason))
-        span.end()
+        self._add("process", message_id, topic, problem=reason)
 
     def answered(
         self, dataset: str, records: Sequence[bytes], results: Sequence[tuple[str, bytes]], seconds: float
     ) -> None:
         """The data cluster has answered records of a dataset, by their ids, with results: channel and id of each."""
-        from opentelemetry.trace import SpanKind
-
-        now = time.time_ns()
-        begun = now - round(seconds * 1e9)
+        times = _last(seconds)
         records, results = records[:MOST_LINKS], results[:MOST_LINKS]
         to_records = _links(records)
         to_results = _links([result for _, result in results])
         for record in records:
-            attributes = {**_attributes(record, dataset), "nearcast.results": len(results)}
-            span = self._tracer.start_span(
-                f"process {dataset}", trace_context(record), SpanKind.CONSUMER, attributes, to_results, begun
-            )
-            span.end(now)
+            self._add("process", record, dataset, {"nearcast.results": len(results)}, to_results, times)
         for channel, result in results:
-            attributes = {**_attributes(result, channel), "messaging.batch.message_count": len(records)}
-            span = self._tracer.start_span(
-                f"publish {channel}", trace_context(result), SpanKind.PRODUCER, attributes, to_records, begun
-            )
-            span.end(now)
+            self._add("publish", result, channel, {"messaging.batch.message_count": len(records)}, to_records, times)
 
     def received(self, message_id: bytes, topic: str) -> None:
         """A subscriber has a message. The span begins when it was published, by the publisher's clock."""
-        from opentelemetry.trace import SpanKind
-
         now = time.time_ns()
         published = message_time(message_id.partition(b";")[0]) * 1000
-        if not published:  # it has no id of ours
-            return
-        span = self._tracer.start_span(
-            f"deliver {topic}", trace_context(message_id), SpanKind.CONSUMER, _attributes(message_id, topic),
-            start_time=min(published, now),
-        )  # fmt: skip
-        span.end(now)
+        if published:  # else it has no id of ours
+            self._add("deliver", message_id, topic, times=(min(published, now), now))
+
+    def _add(
+        self,
+        verb: Literal["publish", "process", "deliver"],
+        message_id: bytes,
+        topic: str,
+        figures: Mapping[str, int] = {},
+        links: Sequence[Link] = (),
+        times: tuple[int, int] | None = None,
+        problem: str | None = None,
+    ) -> None:
+        """A span. times: when it began and ended, in nanoseconds since 1970; both are now if there are none."""
+        from opentelemetry.trace import SpanKind, Status, StatusCode
+
+        attributes: dict[str, str | int] = {
+            "messaging.system": "nearcast",
+            "messaging.destination.name": topic,
+            "messaging.message.id": message_id.decode(errors="replace"),
+            **figures,
+        }
+        kind = SpanKind.PRODUCER if verb == "publish" else SpanKind.CONSUMER
+        begun, ended = times or (None, None)
+        span = self._tracer.start_span(f"{verb} {topic}", trace_context(message_id), kind, attributes, links, begun)
+        if problem is not None:
+            span.set_status(Status(StatusCode.ERROR, problem))
+        span.end(ended)
+
+
+def _last(seconds: float) -> tuple[int, int]:
+    """So many seconds up to now, in nanoseconds since 1970."""
+    now = time.time_ns()
+    return now - round(seconds * 1e9), now
 
 
 def _links(message_ids: Iterable[bytes]) -> list[Link]:
@@ -128,11 +124,3 @@ def _links(message_ids: Iterable[bytes]) -> list[Link]:
     from opentelemetry.trace import Link, get_current_span
 
     return [Link(get_current_span(trace_context(one)).get_span_context()) for one in message_ids]
-
-
-def _attributes(message_id: bytes, topic: str) -> dict[str, str | int]:
-    return {
-        "messaging.system": "nearcast",
-        "messaging.destination.name": topic,
-        "messaging.message.id": message_id.decode(errors="replace"),
-    }

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -170,15 +171,13 @@ class Server:
             self._service = await add_service(self._connection, ServiceConfig(self._name, "1.0.0"))
         for endpoint in self._endpoints:
             if self._service is None:
-                handler = self._raw_handler(endpoint)
+                handler = partial(self._take, endpoint)
                 self._subscriptions.append(await self._connection.subscribe_raw(endpoint.listens_on, handler))
             else:
-                config = EndpointConfig(
-                    endpoint.name,
-                    self._micro_handler(endpoint),
-                    subject=endpoint.listens_on,
-                    metadata=_metadata(endpoint),
-                )
+                # What `$SRV.INFO` says, so that nobody needs the code to know what an endpoint takes.
+                metadata = {"request": getattr(endpoint.request, "__name__", ""), "encoding": endpoint.encoding}
+                answer = partial(self._take_discovered, endpoint)
+                config = EndpointConfig(endpoint.name, answer, subject=endpoint.listens_on, metadata=metadata)
                 await self._service.add_endpoint(config)
 
     async def stop(self) -> None:
@@ -190,19 +189,10 @@ class Server:
             with contextlib.suppress(NatsError, TimeoutError):  # a broker that is away has nobody to tell
                 await self._service.stop()
 
-    def _raw_handler(self, endpoint: Endpoint) -> Callable[[str, str, bytes, bytes], None]:
-        def take(subject: str, reply: str, payload: bytes, headers: bytes) -> None:
-            self._take(endpoint, subject, reply, payload)
+    async def _take_discovered(self, endpoint: Endpoint, request: Request) -> None:
+        self._take(endpoint, request.subject, request._msg.reply, request.data)
 
-        return take
-
-    def _micro_handler(self, endpoint: Endpoint) -> Callable[[Request], Awaitable[None]]:
-        async def take(request: Request) -> None:
-            self._take(endpoint, request.subject, request._msg.reply, request.data)
-
-        return take
-
-    def _take(self, endpoint: Endpoint, subject: str, reply: str, payload: bytes) -> None:
+    def _take(self, endpoint: Endpoint, subject: str, reply: str, payload: bytes, headers: bytes = b"") -> None:
         caller = subjects.inbox_owner(reply) if self._connection.credentials is not None else ""
         busy = None
         if len(self._tasks) >= _MOST_REQUESTS:
@@ -265,11 +255,6 @@ def _empty(kind: Any) -> Any:
         return msgspec.convert({}, kind)
     except msgspec.ValidationError as error:
         raise MalformedError(f"the request is empty: {error}") from None
-
-
-def _metadata(endpoint: Endpoint) -> dict[str, str]:
-    """What `$SRV.INFO` says of an endpoint, so that nobody needs the code to know what it takes."""
-    return {"request": getattr(endpoint.request, "__name__", ""), "encoding": endpoint.encoding}
 
 
 def _error_headers(code: str, error: Exception) -> bytes:

@@ -10,7 +10,7 @@ import msgspec
 
 from nearcast.nats.boundary import decoder
 from nearcast.nats.stamp import header_block
-from nearcast.nats.streams import StreamError
+from nearcast.nats.streams import StreamApiError, StreamError
 
 if TYPE_CHECKING:
     from nearcast.nats.connection import Connection
@@ -21,12 +21,6 @@ OutgoingMessage = tuple[str, str, bytes]
 """Subject, id and payload. An empty id is not sent."""
 
 _UNACKNOWLEDGED = 4_096
-
-
-class StreamApiError(msgspec.Struct):
-    """Why a stream refused a publication."""
-
-    description: str = "unknown error"
 
 
 class Acknowledgement(msgspec.Struct):
@@ -52,7 +46,7 @@ class StreamPublisher:
         """Store messages, each acknowledged; returns how many a stream had already under their ids."""
         duplicates = 0
         for start in range(0, len(messages), _UNACKNOWLEDGED):
-            duplicates += (await self._acknowledged(messages[start : start + _UNACKNOWLEDGED])).duplicates
+            duplicates += (await self._acknowledged(_blocks(messages[start : start + _UNACKNOWLEDGED]))).duplicates
         return duplicates
 
     async def publish_in_order(self, messages: Sequence[OutgoingMessage]) -> int:
@@ -62,16 +56,17 @@ class StreamPublisher:
         """
         sequence = 0
         for start in range(0, len(messages), _UNACKNOWLEDGED):
-            *unacknowledged, last = messages[start : start + _UNACKNOWLEDGED]
-            await self._send(_blocks(unacknowledged))
-            sequence = (await self._acknowledged([last])).sequence
+            sequence = await self.publish_blocks(_blocks(messages[start : start + _UNACKNOWLEDGED]))
         return sequence
 
-    async def publish_blocks(self, messages: Sequence[tuple[str, bytes, bytes]]) -> None:
-        """Store messages with these header blocks; only the last is acknowledged, the caller checks the rest."""
+    async def publish_blocks(self, messages: Sequence[tuple[str, bytes, bytes]]) -> int:
+        """Store messages with these header blocks; only the last is acknowledged, by its sequence, which is returned.
+
+        The caller checks the rest.
+        """
         *unacknowledged, last = messages
         await self._send(unacknowledged)
-        await self._acknowledged_blocks([last])
+        return (await self._acknowledged([last])).sequence
 
     async def _send(self, messages: Sequence[tuple[str, bytes, bytes]], reply: str = "") -> None:
         for subject, headers, payload in messages:
@@ -79,10 +74,7 @@ class StreamPublisher:
             if self._connection.backlogged:
                 await self._connection.wait_writable()
 
-    async def _acknowledged(self, messages: Sequence[OutgoingMessage]) -> _Acknowledgements:
-        return await self._acknowledged_blocks(_blocks(messages))
-
-    async def _acknowledged_blocks(self, messages: Sequence[tuple[str, bytes, bytes]]) -> _Acknowledgements:
+    async def _acknowledged(self, messages: Sequence[tuple[str, bytes, bytes]]) -> _Acknowledgements:
         acknowledgements = _Acknowledgements(len(messages))
         async with self._connection.replies.expect(acknowledgements.take) as reply:
             try:

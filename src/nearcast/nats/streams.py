@@ -17,8 +17,8 @@ from nats.js.errors import NotFoundError
 
 from nearcast.errors import NearcastError
 from nearcast.nats.boundary import MalformedError, decode
-from nearcast.nats.stamp import message_time, stamp_of
-from nearcast.nats.subject_text import subject_text
+from nearcast.nats.stamp import message_time, reason_of, stamp_of
+from nearcast.nats.subjects import subject_text
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -30,6 +30,7 @@ __all__ = [
     "Batch",
     "RawBatch",
     "StoredEntry",
+    "StreamApiError",
     "StreamBounds",
     "StreamError",
     "StreamNotFoundError",
@@ -45,6 +46,7 @@ _ADDED = b"Nats-Stream: "  # where a store's own header fields begin; no subject
 _TIMEOUT = 5.0
 # Messages of one request: enough to keep the connection busy, few enough for the server's send buffer.
 _PAGE = 5_000
+_SMALL_PAGE = 1_000  # for those who are far from the store, or stop early
 _FRAME = 1024  # of an answer, and of the message in it
 _BATCH_BYTES = 8 << 20  # payloads may be large, and all answers to a request are in memory
 
@@ -144,7 +146,9 @@ class _ListedStream(msgspec.Struct):
     state: _StreamState
 
 
-class _ListError(msgspec.Struct):
+class StreamApiError(msgspec.Struct):
+    """Why a store refused a request or a publication."""
+
     description: str = "unknown error"
 
 
@@ -153,7 +157,7 @@ class _StreamPage(msgspec.Struct):
 
     total: int = 0
     streams: list[_ListedStream] | None = None
-    error: _ListError | None = None
+    error: StreamApiError | None = None
 
 
 @dataclass(frozen=True)
@@ -253,6 +257,25 @@ class StreamReader:
             if batch.exhausted or batch.entries[-1].sequence >= high - 1:
                 break
             low = batch.entries[-1].sequence + 1
+
+    async def messages(
+        self, stream: str, subject: str, since_us: int | None = None
+    ) -> AsyncGenerator[tuple[StoredEntry, str], None]:
+        """The messages of a subject, all or those stored from a time on, with the reason in their headers."""
+        start = 1
+        if since_us is not None:
+            first = (await self.read(stream, subject, 1, 1, since_us=since_us)).entries
+            if not first:
+                return
+            start = first[0].sequence
+        while True:
+            batch = await self.read_raw(stream, start, _SMALL_PAGE, subject)
+            for payload, headers in zip(batch.payloads, batch.headers, strict=True):
+                entry = parse_entry(payload, headers)
+                start = entry.sequence + 1
+                yield entry, reason_of(headers)
+            if not batch.pending or not batch.payloads:
+                return
 
     async def last(self, stream: str, subject: str) -> StoredEntry | None:
         """The last message of a subject."""

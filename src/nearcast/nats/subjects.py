@@ -44,6 +44,7 @@ __all__ = [
     "may_keep",
     "mqtt_kept",
     "notifications",
+    "progress",
     "publications",
     "redelivery",
     "repair",
@@ -55,10 +56,12 @@ __all__ = [
     "site_registration",
     "store_api",
     "stream_name",
+    "subject_text",
     "term_claim",
     "tips",
     "topic_of",
     "topics_lookup",
+    "witness",
     "worker",
     "worker_command",
 ]
@@ -66,6 +69,7 @@ __all__ = [
 _SPELT_OUT = re.compile(r"[^A-Za-z0-9-]")
 _SPELT_BYTES = re.compile(r"(?:_[0-9a-f]{2})+")
 _ROUTED_REPLY = re.compile(r"_GR_\.[^.]+\.[^.]+\.")  # what a gateway writes before the reply of a request
+_LONGEST_TEXT = 3000  # of a subject that is no UTF-8; marks carry topics, and are limited
 _LONGEST_NAME, _LONGEST_START = 240, 190  # a file name has at most 255 bytes, its suffix among them
 
 PROCESSORS = "processors"
@@ -150,6 +154,20 @@ def topic_of(subject: str) -> str:
 def is_notification(subject: str) -> bool:
     """Whether a message on this subject was made by a processor."""
     return subject.startswith("ntf.")
+
+
+def subject_text(subject: bytes) -> str:
+    r"""A subject as it came off the wire, where nobody checks that it is UTF-8; what is not is written `\xff`.
+
+    It is the same for a message that comes by itself and one that is read from a store, so that marks are found.
+    """
+    try:
+        return subject.decode()
+    except UnicodeDecodeError:
+        found = subject.decode("utf-8", "backslashreplace")
+        if len(found) <= _LONGEST_TEXT:
+            return found
+        return f"{found[:_LONGEST_TEXT]}~{hashlib.sha256(subject).hexdigest()[:40]}"
 
 
 def topics_lookup(site: str) -> str:

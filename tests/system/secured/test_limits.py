@@ -8,8 +8,8 @@ import pytest
 from tests.system.secured.conftest import Secured
 
 import nearcast
-from nearcast.auth.grants import Grants
 from nearcast.auth.push import push_accounts
+from nearcast.auth.roles import Grants
 from nearcast.nats import subjects
 from nearcast.nats.identity.tokens import AccessLimits
 from nearcast.testing import until

@@ -12,7 +12,7 @@ import pytest
 from paho.mqtt import client as mqtt
 
 from nearcast.auth.auth_folder import AuthFolder
-from nearcast.auth.grants import Grants
+from nearcast.auth.roles import Grants
 from nearcast.domain.topic import TopicSpec
 from nearcast.nats import subjects
 from nearcast.nats.connection import Connection, open_connection

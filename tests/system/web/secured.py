@@ -23,7 +23,7 @@ from tests.system.web.console_process import console_process
 
 import nearcast
 from nearcast.auth.auth_folder import AuthFolder
-from nearcast.auth.grants import Grants
+from nearcast.auth.roles import Grants
 from nearcast.coordinator.leadership import Coordinator
 from nearcast.domain.topic import TopicSpec
 from nearcast.nats.connection import open_connection

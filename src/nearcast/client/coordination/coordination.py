@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from nats.errors import Error as NatsError
 
-from nearcast.client.coordination.client_report import DeliveryStatistics, build_report
+from nearcast.client.coordination.delivery_statistics import DeliveryStatistics
 from nearcast.client.coordination.neighbourhood import HomePing, Neighbourhood, is_usual
 from nearcast.client.coordination.rehoming_executor import RehomingExecutor
 from nearcast.errors import NearcastError
@@ -20,7 +20,7 @@ from nearcast.nats.coordinator_rpc import CoordinatorError, ask_coordinator, ask
 from nearcast.nats.tasks import TaskSet
 from nearcast.protocol.control import Rehome
 from nearcast.protocol.registration import ClientRecord, HomeAnswer
-from nearcast.protocol.reports import ClientReport, is_channel
+from nearcast.protocol.reports import ClientReport, ClientTopic, is_channel
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -79,11 +79,8 @@ class Coordination:
         session = await self._sessions.open(self._sessions.urls)
         try:
             await self._measure(session.connection, _FIRST_ROUNDS)
-            record = ClientRecord(
-                self._sessions.name,
-                coordinate=self._coordinate.coordinate,
-                round_trips=self._neighbourhood.round_trips,
-            )
+            coordinate, round_trips = self._coordinate.coordinate, self._neighbourhood.round_trips
+            record = ClientRecord(self._sessions.name, coordinate=coordinate, round_trips=round_trips)
             answer = await ask_coordinator_until_known(session.connection, self._registration, record, HomeAnswer)
         except CoordinatorError as error:
             _log.warning(
@@ -113,9 +110,9 @@ class Coordination:
         await self.rehoming.stop()
         await self._tasks.cancel()
         with contextlib.suppress(NearcastError, NatsError, TimeoutError):
-            name, connection = self._sessions.name, self._sessions.connection()
-            last = msgspec.msgpack.encode(ClientReport(name, 0.0))
-            connection.send(subjects.client_reports(self._sessions.home, name), b"", last)
+            name = self._sessions.name
+            self._send_report(self._sessions.home, ClientReport(name, 0.0))
+            connection = self._sessions.connection()
             await ask_coordinator(connection, subjects.client_request("leave", name), {"name": name}, object, 0.5)
 
     def observe(self, subscription: Subscription) -> None:
@@ -132,9 +129,7 @@ class Coordination:
         self._ping.reset()
         if old_home:
             with contextlib.suppress(NearcastError):
-                name = self._sessions.name
-                last = msgspec.msgpack.encode(ClientReport(name, 0.0))
-                self._sessions.connection().send(subjects.client_reports(old_home, name), b"", last)
+                self._send_report(old_home, ClientReport(self._sessions.name, 0.0))
         self._way_changed()
 
     def _way_changed(self) -> None:
@@ -198,8 +193,7 @@ class Coordination:
         await self._measure(self._sessions.connection(), rounds=2 if moved else 1)
         session, home = self._sessions.current, self._sessions.home  # it may have moved meanwhile
         report = self._report(moved)
-        subject = subjects.client_reports(home, self._sessions.name)
-        session.connection.send(subject, b"", msgspec.msgpack.encode(report))
+        self._send_report(home, report)
         record = ClientRecord(
             self._sessions.name,
             home,
@@ -243,18 +237,20 @@ class Coordination:
         return told if same else measured
 
     def _report(self, moved: bool) -> ClientReport:
+        """Since the last one. Counts start again."""
         now = time.monotonic()
         seconds, self._reported_at = max(now - self._reported_at, 1e-3), now
-        return build_report(
-            self._sessions.name,
-            seconds,
-            self._coordinate.coordinate,
-            self._routes,
-            self._deliveries.values(),
-            self._neighbourhood.round_trips,
-            moved,
-            self.position,
-        )
+        topics = []
+        for topic, route in self._routes.items():
+            topics.append(ClientTopic(topic, publishes=True, messages_out=route.sent, bytes_out=route.bytes))
+            route.sent = route.bytes = 0
+        topics += [statistics.take() for statistics in self._deliveries.values()]
+        coordinate, round_trips = self._coordinate.coordinate, self._neighbourhood.round_trips
+        return ClientReport(self._sessions.name, seconds, coordinate, topics, round_trips, moved, self.position)
+
+    def _send_report(self, home: str, report: ClientReport) -> None:
+        subject = subjects.client_reports(home, self._sessions.name)
+        self._sessions.connection().send(subject, b"", msgspec.msgpack.encode(report))
 
 
 async def _ping_ms(connection: Connection) -> float:

@@ -71,21 +71,20 @@ def is_usual(measured_ms: float, usual_ms: float) -> bool:
 
 
 class Neighbourhood:
-    """Round trips to the nearest sites that the home knows, and the offset of this machine's clock to the home's."""
+    """Round trips to the nearest sites that the home knows.
+
+    clock_offset_us: what to add to this machine's clock to have the home's; 0 while the difference is within the
+    uncertainty.
+    """
 
     def __init__(self) -> None:
         self._samples: dict[str, deque[float]] = {}
-        self._offset_us = 0
+        self.clock_offset_us = 0
 
     @property
     def round_trips(self) -> dict[str, float]:
         """By site, filtered."""
         return {site: min(samples) for site, samples in self._samples.items()}
-
-    @property
-    def clock_offset_us(self) -> int:
-        """What to add to this machine's clock to have the home's; 0 while the difference is within the uncertainty."""
-        return self._offset_us
 
     def reset(self) -> None:
         """The client has moved: what was measured before says nothing any more."""
@@ -114,7 +113,7 @@ class Neighbourhood:
     def _note_clock(self, home_us: int, asked_us: int, round_trip_us: float) -> None:
         """Cristian's algorithm: the home's clock was read half a round trip after the request left."""
         offset = home_us - (asked_us + round_trip_us / 2)
-        self._offset_us = int(offset) if abs(offset) > round_trip_us / 2 + _CLOCK_NOISE_US else 0
+        self.clock_offset_us = int(offset) if abs(offset) > round_trip_us / 2 + _CLOCK_NOISE_US else 0
 
 
 async def _round_trip(place: SiteCoordinate) -> float | None:

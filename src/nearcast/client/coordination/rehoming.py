@@ -11,48 +11,20 @@ for the other sites: they send here only once they have heard of the new subscri
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import Literal
 
-__all__ = [
-    "Close",
-    "Commanded",
-    "Event",
-    "Instruction",
-    "Lost",
-    "MoveOutcome",
-    "Open",
-    "Opened",
-    "Rehoming",
-    "Resubscribe",
-    "Resubscribed",
-    "Settled",
-    "Switch",
-    "Wait",
-]
+from nearcast.protocol.control import Rehome
+
+__all__ = ["Event", "Instruction", "Lost", "MoveOutcome", "Open", "Reached", "Rehoming", "Step"]
 
 
-@dataclass(frozen=True)
-class Commanded:
-    """The coordinator of a term says where to go."""
+class Reached(Enum):
+    """How far a move has come."""
 
-    term: int
-    home: str
-    url: str
-
-
-@dataclass(frozen=True)
-class Opened:
-    """The new connection is there."""
-
-
-@dataclass(frozen=True)
-class Resubscribed:
-    """All subscriptions are known to the new broker."""
-
-
-@dataclass(frozen=True)
-class Settled:
-    """The other sites have had time to hear of them."""
+    OPENED = "the new connection is there"
+    RESUBSCRIBED = "all subscriptions are known to the new broker"
+    SETTLED = "the other sites have had time to hear of them"
 
 
 @dataclass(frozen=True)
@@ -69,26 +41,14 @@ class Open:
     url: str
 
 
-@dataclass(frozen=True)
-class Resubscribe:
-    """Resubscribe on the new connection to all there is on the old one."""
+class Step(Enum):
+    """What to do once the new connection is there."""
 
-
-@dataclass(frozen=True)
-class Switch:
-    """Publish on the new connection from now on."""
-
-
-@dataclass(frozen=True)
-class Wait:
-    """Take messages from both for a while."""
-
-
-@dataclass(frozen=True)
-class Close:
-    """Close one of the two connections."""
-
-    which: Literal["old", "new"]
+    RESUBSCRIBE = "subscribe on the new connection to all there is on the old one"
+    SWITCH = "publish on the new connection from now on"
+    WAIT = "take messages from both for a while"
+    CLOSE_OLD = "close the old connection"
+    CLOSE_NEW = "close the new connection"
 
 
 @dataclass(frozen=True)
@@ -99,8 +59,8 @@ class MoveOutcome:
     term: int
 
 
-Event = Commanded | Opened | Resubscribed | Settled | Lost
-Instruction = Open | Resubscribe | Switch | Wait | Close | MoveOutcome
+Event = Rehome | Reached | Lost
+Instruction = Open | Step | MoveOutcome
 
 
 class Rehoming:
@@ -117,30 +77,30 @@ class Rehoming:
     def handle(self, event: Event) -> list[Instruction]:
         """What to do now that this happened."""
         match event:
-            case Commanded(term, home, url):
-                return self._commanded(term, home, url)
-            case Opened() if self.phase == "opening":
+            case Rehome():
+                return self._commanded(event)
+            case Reached.OPENED if self.phase == "opening":
                 self.phase = "subscribing"
-                return [Resubscribe()]
-            case Resubscribed() if self.phase == "subscribing":
+                return [Step.RESUBSCRIBE]
+            case Reached.RESUBSCRIBED if self.phase == "subscribing":
                 self.phase, self.home = "overlapping", self.target
-                return [Switch(), MoveOutcome("", self.term), Wait()]
-            case Settled() if self.phase == "overlapping":
+                return [Step.SWITCH, MoveOutcome("", self.term), Step.WAIT]
+            case Reached.SETTLED if self.phase == "overlapping":
                 self.phase = "at home"
-                return [Close("old")]
+                return [Step.CLOSE_OLD]
             case Lost(reason) if self.phase in ("opening", "subscribing"):
                 opened, self.phase = self.phase == "subscribing", "at home"
                 outcome = MoveOutcome(f"{self.target}: {reason}", self.term)
-                return [Close("new"), outcome] if opened else [outcome]
+                return [Step.CLOSE_NEW, outcome] if opened else [outcome]
         return []
 
-    def _commanded(self, term: int, home: str, url: str) -> list[Instruction]:
-        if term < self.term:
-            return [MoveOutcome(f"term {term} is over; term {self.term} leads", self.term)]
-        self.term = term
-        if home == self.home:  # told twice
-            return [MoveOutcome("", term)]
+    def _commanded(self, command: Rehome) -> list[Instruction]:
+        if command.term < self.term:
+            return [MoveOutcome(f"term {command.term} is over; term {self.term} leads", self.term)]
+        self.term = command.term
+        if command.home == self.home:  # told twice
+            return [MoveOutcome("", self.term)]
         if self.phase != "at home":
-            return [MoveOutcome(f"is on its way to {self.target or self.home}", term)]
-        self.phase, self.target = "opening", home
-        return [Open(url)]
+            return [MoveOutcome(f"is on its way to {self.target or self.home}", self.term)]
+        self.phase, self.target = "opening", command.home
+        return [Open(command.url)]

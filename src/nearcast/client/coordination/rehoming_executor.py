@@ -77,9 +77,7 @@ class RehomingExecutor:
         if command.term != self._machine.term:
             await self._require_term(command.term)
         outcome: asyncio.Future[rh.MoveOutcome] = asyncio.get_running_loop().create_future()
-        self._tasks.spawn(
-            self._move(rh.Commanded(command.term, command.home, command.url), outcome), f"move to {command.home}"
-        )
+        self._tasks.spawn(self._move(command, outcome), f"move to {command.home}")
         known = await outcome
         if known.term > command.term:
             raise StaleTermError(known.error, known.term)
@@ -115,17 +113,17 @@ class RehomingExecutor:
                             events.append(opened)
                         else:
                             new = opened
-                            events.append(rh.Opened())
-                    case rh.Resubscribe():
+                            events.append(rh.Reached.OPENED)
+                    case rh.Step.RESUBSCRIBE:
                         events.append(await self._subscribe(old, new))
-                    case rh.Switch():
+                    case rh.Step.SWITCH:
                         await self._switch(old, new)
-                    case rh.Wait():
+                    case rh.Step.WAIT:
                         await asyncio.sleep(interest_settle(await _round_trip(old.connection)))
-                        events.append(rh.Settled())
-                    case rh.Close("new"):
+                        events.append(rh.Reached.SETTLED)
+                    case rh.Step.CLOSE_NEW:
                         await self._sessions.discard(new)
-                    case rh.Close("old"):
+                    case rh.Step.CLOSE_OLD:
                         await self._drain(old)
                         await self._sessions.discard(old)
 
@@ -147,7 +145,7 @@ class RehomingExecutor:
             await new.connection.flush(timeout=10)
         except Exception as error:
             return rh.Lost(str(error) or type(error).__name__)
-        return rh.Resubscribed()
+        return rh.Reached.RESUBSCRIBED
 
     async def _switch(self, old: Session, new: Session) -> None:
         """From here on publications leave by the new session; what waits for stores is still answered on the old."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from nearcast.auth.grants import Grants
+from nearcast.auth.roles import Grants
 from nearcast.client import Client, Subscription, connect
 from nearcast.errors import NearcastError
 from nearcast.lab.demo.city import CLOUD, DRONE_RATE, REPORT_SECONDS, ZONES, Report

@@ -1,4 +1,4 @@
-"""What a client reports to its home: the traffic of each topic since the last report, and sampled latencies."""
+"""What a client reports of a subscription: its traffic since the last report, and sampled latencies."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING
 
 from nearcast.domain.latency_histogram import bucket
 from nearcast.nats.stamp import parse_stamp, stamp_of
-from nearcast.protocol.reports import ClientReport, ClientTopic, channel_row
+from nearcast.protocol.reports import ClientTopic, channel_row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable
 
-    from nearcast.client.publishing import Route
     from nearcast.client.subscription import Subscription
-    from nearcast.coordinates import Coordinate
 
-__all__ = ["DeliveryStatistics", "build_report"]
+__all__ = ["DeliveryStatistics"]
 
 _SAMPLES_A_SECOND = 100
 
@@ -66,22 +64,3 @@ class DeliveryStatistics:
         published_us = parse_stamp(stamp_of(headers)).published_us
         if published_us:
             self._latency[bucket((self._clock() - published_us) / 1000)] += 1
-
-
-def build_report(
-    client: str,
-    seconds: float,
-    coordinate: Coordinate | None,
-    routes: Mapping[str, Route],
-    deliveries: Iterable[DeliveryStatistics],
-    round_trips: dict[str, float],
-    moved: bool,
-    position: tuple[float, float] | None = None,
-) -> ClientReport:
-    """The report over these seconds. Counts start again."""
-    topics = []
-    for topic, route in routes.items():
-        topics.append(ClientTopic(topic, publishes=True, messages_out=route.sent, bytes_out=route.bytes))
-        route.sent = route.bytes = 0
-    topics.extend(statistics.take() for statistics in deliveries)
-    return ClientReport(client, seconds, coordinate, topics, round_trips, moved, position)
