@@ -49,11 +49,6 @@ _LAST_SECOND = int(datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp())  
 _DEVICE_SUBSCRIPTIONS = 10_000  # each takes memory of the broker
 
 
-@app.callback()
-def root() -> None:
-    """Make, list and revoke users; make keys and certificates."""
-
-
 @app.command()
 def init(
     folder: FolderOption = _AUTH,

@@ -20,11 +20,6 @@ app = typer.Typer()
 NameArgument = Annotated[str, typer.Argument(help="The channel.")]
 
 
-@app.callback()
-def root() -> None:
-    """List, add, try, replay and remove channels; list their subscriptions and faults."""
-
-
 @app.command("ls")
 def list_channels(config: ConfigOption = Path("nearcast.toml"), as_json: JsonOption = False) -> None:
     """All channels. Example: nearcast channel ls"""

@@ -24,11 +24,6 @@ _log = logging.getLogger("nearcast.cluster")
 _REPORT_SECONDS = 10.0
 
 
-@app.callback()
-def root() -> None:
-    """Run the data cluster."""
-
-
 @app.command()
 def run(
     config: ConfigOption = Path("nearcast.toml"),

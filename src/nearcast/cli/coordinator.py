@@ -21,11 +21,6 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
-@app.callback()
-def root() -> None:
-    """Run a coordinator, or show the state of the leader."""
-
-
 @app.command()
 def run(
     url: UrlOption = DEFAULT_URL,

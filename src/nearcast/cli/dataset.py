@@ -20,11 +20,6 @@ app = typer.Typer()
 NameArgument = Annotated[str, typer.Argument(help="The dataset.")]
 
 
-@app.callback()
-def root() -> None:
-    """List, add, load, alter and remove datasets."""
-
-
 @app.command("ls")
 def list_datasets(config: ConfigOption = Path("nearcast.toml"), as_json: JsonOption = False) -> None:
     """All datasets. Example: nearcast dataset ls"""

@@ -28,11 +28,6 @@ SinceOption = Annotated[str, typer.Option(help="Published since: a time (ISO 860
 UntilOption = Annotated[str, typer.Option(help="Published before: a time (ISO 8601), or a span such as 15m, 2h, 3d.")]
 
 
-@app.callback()
-def root() -> None:
-    """List, show, retry and drop dead letters of durable topics."""
-
-
 @app.command("ls")
 def list_letters(
     topic: Topic = ">",

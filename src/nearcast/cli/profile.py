@@ -17,11 +17,6 @@ app = typer.Typer()
 COLUMNS = ["run", "topic", "rate", "processing_ms", "p90_ms"]
 
 
-@app.callback()
-def root() -> None:
-    """Measure what a worker and a broker can take."""
-
-
 @app.command()
 def worker(
     out: Annotated[

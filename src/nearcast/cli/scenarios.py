@@ -28,11 +28,6 @@ Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same cha
 Out = Annotated[Path, typer.Option(help="The folder for the CSV tables, the plot and the logs of all processes.")]
 
 
-@app.callback()
-def root() -> None:
-    """Run the papers' experiments. `swarms` and `game` (ePulsar, Fig. 8 and 9) use real processes and need root."""
-
-
 @app.command()
 def swarms(
     seconds: Seconds = 600.0,

@@ -15,11 +15,6 @@ from nearcast.cli.site_info import site_fields, topic_rows, worker_rows
 app = typer.Typer()
 
 
-@app.callback()
-def root() -> None:
-    """Run one site on this machine; list all of them."""
-
-
 @app.command()
 def run(
     name: Annotated[str, typer.Option(help="Which site of the configuration this machine is.")],
