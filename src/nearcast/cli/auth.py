@@ -19,9 +19,9 @@ from nearcast.auth.push import push_accounts
 from nearcast.auth.roles import ROLES
 from nearcast.cli.console_login import log_in
 from nearcast.cli.coordinator_call import broker_option
+from nearcast.cli.options import ConfigOption
 from nearcast.cli.output import JsonOption, print_done, print_fields, print_json, print_rows, waiting_notice
 from nearcast.cli.rates import byte_rate, message_rate
-from nearcast.cli.serve import ConfigOption
 from nearcast.cli.times import span_seconds
 from nearcast.config.deployment_file import read_sites
 from nearcast.errors import InputError, NearcastError

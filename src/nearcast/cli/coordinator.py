@@ -12,7 +12,7 @@ import typer
 import uvloop
 
 from nearcast.cli.coordinator_call import DEFAULT_URL, UrlOption, call_leader
-from nearcast.cli.metrics_option import MetricsOption
+from nearcast.cli.options import MetricsOption
 from nearcast.cli.output import JsonOption, print_fields
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nearcast.cli.options import ConfigOption
 from nearcast.cli.output import JsonOption, print_done, print_fields, print_rows, waiting_notice
-from nearcast.cli.serve import ConfigOption
 from nearcast.domain.dataset import DatasetSpec
 
 if TYPE_CHECKING:
