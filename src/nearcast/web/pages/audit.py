@@ -9,7 +9,7 @@ from fastapi import Request
 from nicegui import ui
 
 from nearcast.web.pages.data_table import data_table, show_rows
-from nearcast.web.pages.frame import answer_of, frame
+from nearcast.web.pages.frame import answer_or_problem, frame
 
 if TYPE_CHECKING:
     from nearcast.web.live import Live
@@ -38,7 +38,7 @@ def add(operations: Operations, live: Live) -> None:
             show_rows(table, [row for row in rows if any(text in str(row[name]).lower() for name in _COLUMNS)])
 
         async def read() -> None:
-            found, problem = await answer_of(operations.ask("audit", "ls"))
+            found, problem = await answer_or_problem(operations.ask("audit", "ls"))
             if table.is_deleted:  # the page was left meanwhile
                 return
             rows[:] = [_row(n, entry) for n, entry in enumerate(found or ())][::-1]

@@ -10,7 +10,7 @@ from fastapi import Request
 from nicegui import ui
 
 from nearcast.web.pages.data_table import data_table, live_table, show_rows
-from nearcast.web.pages.frame import answer_of, counted, frame, heading
+from nearcast.web.pages.frame import answer_or_problem, counted, frame, heading
 
 if TYPE_CHECKING:
     from nearcast.web.live import Live
@@ -135,7 +135,7 @@ def _quarantine(operations: Operations, live: Live) -> None:
         if not chosen.value:
             said.text = "There is no stream dataset."
             return
-        found, problem = await answer_of(operations.quarantine(chosen.value, _SHOWN))
+        found, problem = await answer_or_problem(operations.quarantine(chosen.value, _SHOWN))
         if table.is_deleted:  # the page was left meanwhile
             return
         said.text = problem or (
@@ -181,7 +181,7 @@ def _query(operations: Operations) -> None:
         button.disable()
         said.text = "Running."
         answer.clear()
-        found, problem = await answer_of(operations.query(str(text.value or "").strip() or " ", _SHOWN))
+        found, problem = await answer_or_problem(operations.query(str(text.value or "").strip() or " ", _SHOWN))
         if answer.is_deleted:  # the page was left meanwhile
             return
         button.enable()

@@ -9,7 +9,7 @@ from nicegui import ui
 
 from nearcast.web.changes import Changes
 from nearcast.web.pages.data_table import data_table, show_rows
-from nearcast.web.pages.frame import answer_of, frame
+from nearcast.web.pages.frame import answer_or_problem, frame
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -50,7 +50,7 @@ def add(operations: Operations, live: Live) -> None:
         changes = Changes(operations, user)
 
         async def look() -> None:
-            letters, problem = await answer_of(operations.dead_letters(topic.value))
+            letters, problem = await answer_or_problem(operations.dead_letters(topic.value))
             if table.is_deleted:  # the page was left meanwhile
                 return
             # What was selected while the stores were asked stays selected, as far as it is still there.
@@ -73,7 +73,7 @@ def add(operations: Operations, live: Live) -> None:
             if not ids:
                 said.text = "Select dead letters first."
                 return
-            done, problem = await answer_of(selected(ids))
+            done, problem = await answer_or_problem(selected(ids))
             said.text = problem or done
             if not problem:
                 await look()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from nearcast.web.live import Live
 
-__all__ = ["PAGES", "answer_of", "counted", "frame", "heading", "redraw"]
+__all__ = ["PAGES", "answer_or_problem", "counted", "frame", "heading", "redraw"]
 
 T = TypeVar("T")
 
@@ -114,7 +114,7 @@ def redraw(chart: ui.echart, options: dict[str, Any]) -> None:
         chart.update()
 
 
-async def answer_of(question: Awaitable[T]) -> tuple[T | None, str]:
+async def answer_or_problem(question: Awaitable[T]) -> tuple[T | None, str]:
     """The answer, or none and why."""
     try:
         return await question, ""

@@ -9,7 +9,7 @@ from fastapi import Request
 from nicegui import ui
 
 from nearcast.web.changes import Changes
-from nearcast.web.pages.frame import answer_of, frame, redraw
+from nearcast.web.pages.frame import answer_or_problem, frame, redraw
 from nearcast.web.pages.map_page import map_options
 from nearcast.web.pages.plan_map import plan_options
 
@@ -50,7 +50,7 @@ def add(operations: Operations, live: Live) -> None:
             # with two buttons to execute, and nobody could say which was meant.
             button.disable()
             content.clear()
-            plan, problem = await answer_of(operations.ask("plan", "show"))
+            plan, problem = await answer_or_problem(operations.ask("plan", "show"))
             if content.is_deleted:  # the page was left meanwhile
                 return
             with content:
@@ -118,7 +118,7 @@ class _Proposed:
         for box in self._approved:  # what is executed does not change any more
             box.disable()
         self._expiry.text = f"Plan {self._plan['id']} is being executed: {len(moves)} of {len(self._approved)} moves."
-        done, problem = await answer_of(self._changes.ask("plan", "execute", id=self._plan["id"], moves=moves))
+        done, problem = await answer_or_problem(self._changes.ask("plan", "execute", id=self._plan["id"], moves=moves))
         if self._content.is_deleted:
             return
         self._expiry.text = f"Plan {self._plan['id']} was {'not ' if done is None else ''}executed."

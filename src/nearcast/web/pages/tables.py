@@ -10,7 +10,7 @@ from nicegui import ui
 
 from nearcast.config.coordinator_settings import CoordinatorSettings
 from nearcast.web.pages.data_table import BYTES, PERCENT, live_table
-from nearcast.web.pages.frame import answer_of, frame, heading
+from nearcast.web.pages.frame import answer_or_problem, frame, heading
 from nearcast.web.pages.topics import MOVES, move_rows
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def add(operations: Operations, live: Live) -> None:
         given: list[dict[str, Any]] = []
 
         async def read() -> None:
-            found, _ = await answer_of(operations.ask("coordinator", "settings"))
+            found, _ = await answer_or_problem(operations.ask("coordinator", "settings"))
             if found is None:  # the header says that no coordinator answers
                 return
             given[:] = [{"name": name, "value": value, "default": _DEFAULTS.get(name)} for name, value in found.items()]

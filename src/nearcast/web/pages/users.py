@@ -8,7 +8,7 @@ from fastapi import Request
 from nicegui import ui
 
 from nearcast.web.pages.data_table import live_table
-from nearcast.web.pages.frame import answer_of, frame, heading
+from nearcast.web.pages.frame import answer_or_problem, frame, heading
 
 if TYPE_CHECKING:
     from nearcast.web.live import Live
@@ -33,7 +33,7 @@ def add(operations: Operations, live: Live, sessions: LoginSessions | None) -> N
         clients: list[dict[str, Any]] = []
 
         async def read() -> None:
-            found, _ = await answer_of(operations.ask("client", "ls"))
+            found, _ = await answer_or_problem(operations.ask("client", "ls"))
             if found is not None:  # else the header says that no coordinator answers
                 clients[:] = found
 
