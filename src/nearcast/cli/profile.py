@@ -38,8 +38,7 @@ def worker(
     """
     from nearcast.cli.model import read_samples
     from nearcast.lab.profiling.worker_profile import draw, measure, one_site
-    from nearcast.placement.colocation.calibration import overhead_ms
-    from nearcast.placement.colocation.worker_simulation import SimulatedWorker
+    from nearcast.placement.colocation.worker_simulation import SimulatedWorker, overhead_ms
 
     if not 0 < processing_ms[0] <= processing_ms[1]:
         raise InputError(f"--processing-ms is {processing_ms[0]:g} {processing_ms[1]:g}; two rising numbers are needed")
