@@ -14,9 +14,15 @@ import numpy as np
 from benchmarks.measure import Figure
 
 from nearcast.cli.model import read_samples
-from nearcast.placement.colocation.calibration import overhead_ms
 from nearcast.placement.colocation.training import Training, runs_of_size, train
-from nearcast.placement.colocation.worker_simulation import Samples, SimulatedWorker, joined, p90_ms, simulate
+from nearcast.placement.colocation.worker_simulation import (
+    Samples,
+    SimulatedWorker,
+    joined,
+    overhead_ms,
+    p90_ms,
+    simulate,
+)
 
 __all__ = ["model"]
 

@@ -13,7 +13,7 @@ from nearcast.config.coordinator_settings import CoordinatorSettings
 from nearcast.coordinates import Coordinate
 from nearcast.coordinator.detectors import detect
 from nearcast.coordinator.model.build_model import build_model
-from nearcast.coordinator.model.client_columns import ClientColumnsCache
+from nearcast.coordinator.model.client_columns import client_columns
 from nearcast.coordinator.monitor import Monitor
 from nearcast.coordinator.plan import make_plan
 from nearcast.domain.topic import TopicSpec
@@ -91,13 +91,13 @@ def one_pass(topics: int, sites: int, clients: int, skew: float = 1.0) -> dict[s
         for n, name in enumerate(names)
     }  # fmt: skip
     settings = CoordinatorSettings()
-    cache, monitor = ClientColumnsCache(), Monitor(settings.site_lost_after)
-    cache.get(1, registered, tuple(sorted(records)), tuple(sorted(infos)))  # made when a client came, not every pass
+    monitor = Monitor(settings.site_lost_after)
+    # Made when a client came, not every pass.
+    columns = client_columns(registered, tuple(sorted(records)), tuple(sorted(infos)))
     arrived = time.perf_counter()
     for report in reports.values():
         monitor.take(report, 0.0)
     began = time.perf_counter()
-    columns = cache.get(1, registered, tuple(sorted(records)), tuple(sorted(infos)))
     model = build_model(infos, records, columns, monitor, 0.0, settings)
     modelled = time.perf_counter()
     found = detect(model, settings, frozenset(names))

@@ -24,7 +24,7 @@ def test_once_and_in_time(plan: Plan) -> None:
     now = [0.0]
     proposals = Proposals(300.0, clock=lambda: now[0])
     first, second = proposals.add(plan, []), proposals.add(plan, [])
-    assert proposals.take(first.id).plan is plan
+    assert proposals.take(first.id)[1] is plan
     with pytest.raises(InputError, match=f"there is no plan '{first.id}'"):
         proposals.take(first.id)
     now[0] = 301.0

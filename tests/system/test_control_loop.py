@@ -179,7 +179,7 @@ async def test_a_worker_that_hangs_does_not_take_its_site_with_it(city):
 
                 def heard_long_enough():
                     assert "tokyo" not in monitor.lost(clock())
-                    return monitor.last_seen["tokyo"] > until_when
+                    return monitor.leases.last_heard["tokyo"] > until_when
 
                 await until(heard_long_enough)
             finally:

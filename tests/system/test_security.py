@@ -25,7 +25,8 @@ from nearcast.auth.certificates import make_authority, make_certificate
 from nearcast.auth.push import push_accounts
 from nearcast.auth.role_table import EXAMPLES, example_grants, is_allowed, role_users
 from nearcast.auth.roles import Grants
-from nearcast.cli import audit, auth
+from nearcast.cli.app import COMMANDS
+from nearcast.cli.lazy_group import lazy_app
 from nearcast.client.store_finder import HistoryError
 from nearcast.domain.topic import TopicSpec
 from nearcast.errors import InputError, NearcastError
@@ -339,8 +340,7 @@ async def test_changes_are_audited_with_their_user(city: RunningSites) -> None:
 
 async def test_users_that_are_made_and_revoked_are_audited(city: RunningSites, tmp_path: Path) -> None:
     def run(*words: str) -> str:
-        app = {"auth": auth.app, "audit": audit.app}[words[0]]
-        result = CliRunner().invoke(app, [*words[1:], "--folder", str(city.auth.path)])
+        result = CliRunner().invoke(lazy_app(COMMANDS), [*words, "--folder", str(city.auth.path)])
         assert result.exit_code == 0, result.output
         return result.output
 

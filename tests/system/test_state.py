@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from nearcast.coordinator.state import CoordinatorState
+from nearcast.nats import subjects
 from nearcast.nats.connection import open_connection
-from nearcast.nats.kv import ConflictError
+from nearcast.nats.kv import Bucket, ConflictError
 from nearcast.nats.lease import Lease
 
 
@@ -14,10 +15,10 @@ async def test_two_views_of_the_state_do_not_overwrite_each_other_and_removed_ke
     async with city(names=("cloud",)) as c:
         connection = await open_connection([c.url("cloud")], name="test")
         try:
-            one, other = (
-                await CoordinatorState.open(connection, "cloud"),
-                await CoordinatorState.open(connection, "cloud"),
-            )
+            one, other = [
+                CoordinatorState(await Bucket(connection, "cloud", subjects.STATE_BUCKET).create(within=30.0))
+                for _ in range(2)
+            ]
             assert await one.read_all() == {}
             for n in range(2500):  # more than a page
                 await one.write(f"client.c{n}", Lease("c", n))

@@ -195,9 +195,9 @@ def test_where_it_listens() -> None:
 async def test_a_reader_changes_nothing() -> None:
     changes = Changes(cast("Any", None), ConsoleUser("eve", "reader", cast("Any", None), logged_in=True))
     for change in (
-        changes.move("topic", "gps", ["edge"]),
-        changes.remove_topic("gps"),
-        changes.execute_plan("p1", None),
+        changes.ask("topic", "move", name="gps", to=["edge"]),
+        changes.ask("topic", "rm", name="gps"),
+        changes.ask("plan", "execute", id="p1", moves=None),
         changes.retry("gps", ["1"], force=True),
         changes.drop("gps", ["1"]),
     ):

@@ -49,7 +49,7 @@ COMMANDS = {
     "feed": _command("feed", "Feed the records of a file to a dataset."),
     "trace": _command("trace", "One message's story: published, stored, processed, notified."),
     "web": _command("web", "Serve the console and REST."),
-    "up": _command("up", "Run all sites of a configuration on this machine."),
+    "up": LazyCommand("nearcast.cli.serve", "up", "Run all sites of a configuration on this machine."),
 }
 
 # The extra that installs a package, unless the command has one that installs everything it needs.

@@ -15,11 +15,6 @@ from nearcast.cli.output import JsonOption, print_rows
 app = typer.Typer()
 
 
-@app.callback()
-def root() -> None:
-    """Who changed what."""
-
-
 @app.command("ls")
 def list_entries(
     url: UrlOption = DEFAULT_URL,

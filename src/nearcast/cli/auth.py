@@ -18,9 +18,9 @@ from nearcast.auth.push import push_accounts
 from nearcast.auth.roles import ROLES, Grants
 from nearcast.cli.console_login import log_in
 from nearcast.cli.coordinator_call import broker_option
+from nearcast.cli.options import ConfigOption
 from nearcast.cli.output import JsonOption, print_done, print_fields, print_json, print_rows, waiting_notice
-from nearcast.cli.rates import byte_rate, message_rate
-from nearcast.cli.serve import ConfigOption
+from nearcast.cli.rates import send_rates
 from nearcast.cli.times import span_seconds
 from nearcast.config.deployment_file import read_sites
 from nearcast.errors import InputError, NearcastError
@@ -46,11 +46,6 @@ Name = Annotated[str, typer.Argument(help="The user's name.")]
 _AUTH = Path("auth")
 _LAST_SECOND = int(datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp())  # a token may name a later one
 _DEVICE_SUBSCRIPTIONS = 10_000  # each takes memory of the broker
-
-
-@app.callback()
-def root() -> None:
-    """Make, list and revoke users; make keys and certificates."""
 
 
 @app.command()
@@ -145,7 +140,7 @@ def add(
     grants = Grants(tuple(publish or ()), tuple(subscribe or ()), tuple(channel or ()), tuple(feed or ()))
     if max_subscriptions is None:
         max_subscriptions = _DEVICE_SUBSCRIPTIONS if role == "device" else -1
-    limits = AccessLimits(max_connections, max_subscriptions, max_payload, -1, -1, *_rates(rate, byte_rate_))
+    limits = AccessLimits(max_connections, max_subscriptions, max_payload, -1, -1, *send_rates(rate, byte_rate_))
     until = int(time.time()) + _seconds(expires) if expires else 0
     if role == "site":
         add_site(opened, name, tenant)
@@ -188,7 +183,7 @@ def add_tenant(
     opened = AuthFolder.open(folder)
     new = name not in opened.tenants
     given = max_connections, max_subscriptions, max_payload, max_stored_bytes, max_streams
-    limits = AccessLimits(*given, *_rates(rate, byte_rate_))
+    limits = AccessLimits(*given, *send_rates(rate, byte_rate_))
     if new:
         add_tenant_keys(opened, name, read_sites(config), limits)
     else:
@@ -307,10 +302,6 @@ def login(
         print_fields(session, as_json)
     else:
         typer.echo(session["token"])
-
-
-def _rates(messages: str, size: str) -> tuple[float, float]:
-    return message_rate(messages, "--rate"), byte_rate(size, "--bytes")
 
 
 def _done_and_pushed(sentence: str, fields: dict[str, Any], folder: AuthFolder, url: str, as_json: bool) -> None:

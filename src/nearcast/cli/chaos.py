@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from nearcast.cli.output import JsonOption, print_json
+from nearcast.cli.output import JsonOption, open_console, print_json
 from nearcast.cli.progress_bar import progress
 from nearcast.errors import InputError
 
@@ -47,8 +46,7 @@ def chaos(
     count = 3 if quick else phases.faults_within(minutes * 60)
     plan = ChaosPlan(seed, tuple(make_schedule(seed, count, phases, cluster=cluster)), phases, cluster)
     version = commit()
-    console = Console(stderr=as_json)
-    console = console if console.is_terminal else Console(stderr=as_json, width=200)
+    console = open_console(stderr=as_json)
     if not cluster:
         console.print("Left out: the data cluster and its channel (--cluster).")
     console.print(f"seed {seed}, commit {version}, {count} faults in {plan.seconds:.0f} s", highlight=False)

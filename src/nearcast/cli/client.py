@@ -14,11 +14,6 @@ app = typer.Typer()
 Name = Annotated[str, typer.Argument(help="The client's name.")]
 
 
-@app.callback()
-def root() -> None:
-    """List and move clients."""
-
-
 @app.command("ls")
 def list_clients(url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
     """List the registered clients. Example: nearcast client ls"""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import signal
 import sys
@@ -13,8 +14,7 @@ import typer
 from rich.live import Live
 from rich.table import Table
 
-from nearcast.cli.metrics_option import MetricsOption, serving_metrics
-from nearcast.cli.serve import ConfigOption
+from nearcast.cli.options import ConfigOption, MetricsOption
 
 if TYPE_CHECKING:
     from nearcast.cluster.driver_progress import DriverProgress
@@ -22,11 +22,6 @@ if TYPE_CHECKING:
 app = typer.Typer()
 _log = logging.getLogger("nearcast.cluster")
 _REPORT_SECONDS = 10.0
-
-
-@app.callback()
-def root() -> None:
-    """Run the data cluster."""
 
 
 @app.command()
@@ -42,6 +37,7 @@ def run(
     from nearcast.cluster.driver_metrics import DriverMetrics
     from nearcast.cluster.spark_session import spark_session
     from nearcast.config.deployment_file import read_configuration
+    from nearcast.metrics import listen_near
     from nearcast.tracing import enable_by_environment
 
     deployment = use_credentials(read_configuration(config), "cluster")
@@ -60,10 +56,9 @@ def run(
             typer.echo("On standby.")
             if not lease.wait(stop):
                 return
-        with (
-            Driver(spark, deployment, lease) as driver,
-            serving_metrics(DriverMetrics(driver.progress), metrics, "127.0.0.1:9474") as server,
-        ):
+        with Driver(spark, deployment, lease) as driver, contextlib.ExitStack() as stack:
+            server = listen_near(DriverMetrics(driver.progress), metrics, "127.0.0.1:9474")
+            stack.callback(server.stop)
             typer.echo(f"Metrics: {server.url}")
             _log.info("the data cluster is running")
             typer.echo("Ready. Stop with Ctrl-C.")

@@ -30,11 +30,6 @@ class _ContextFile(msgspec.Struct):
     contexts: dict[str, Context] = {}
 
 
-@app.callback()
-def root() -> None:
-    """Name deployments and choose one."""
-
-
 @app.command()
 def add(
     name: Annotated[str, typer.Argument(help="A name for the deployment.")],

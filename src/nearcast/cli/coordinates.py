@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +15,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from nearcast.cli.progress_bar import progress
-from nearcast.cli.tables import Column, Table, read_table, write_table
+from nearcast.cli.tables import Column, Ids, Table, read_table, write_table
 from nearcast.coordinates.optimisation import optimise
 from nearcast.coordinates.simulation import fit
 
@@ -28,13 +27,7 @@ __all__ = ["app"]
 app = typer.Typer()
 
 
-class Method(StrEnum):
-    """How coordinates are fitted."""
-
-    optimised = "optimised"
-    vivaldi = "vivaldi"
-
-
+Method = Literal["optimised", "vivaldi"]
 LINKS = (Column("source", "text"), Column("destination", "text"), Column("rtt_ms"))
 
 
@@ -42,9 +35,9 @@ LINKS = (Column("source", "text"), Column("destination", "text"), Column("rtt_ms
 def fit_command(
     rtt: Annotated[Path, typer.Option(help="source,destination,rtt_ms; CSV or Parquet")],
     out: Annotated[Path | None, typer.Option(help="node,c0…c7,height; standard output if left out")] = None,
-    method: Annotated[Method, typer.Option(help="optimised: all round trips at once; vivaldi: as live nodes do.")] = (
-        Method.optimised
-    ),
+    method: Annotated[
+        Method, typer.Option(help="optimised: all round trips at once; vivaldi: as live nodes do.")
+    ] = "optimised",
     seed: Annotated[int, typer.Option(min=0, help="Same seed, same coordinates.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as one JSON object.")] = False,
 ) -> None:
@@ -60,7 +53,7 @@ def fit_command(
     started = time.perf_counter()
     with progress("fitting coordinates") as advance:
         result = fit(len(names), source, destination, rtt_ms, seed=seed, advance=advance)
-    if method is Method.optimised:
+    if method == "optimised":
         with progress("optimising them") as advance:
             result = optimise(result, source, destination, rtt_ms, advance=advance)
     metrics = {
@@ -79,20 +72,17 @@ def fit_command(
 
 def _links(table: Table) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
     """Node names in order of appearance, and the links between different nodes by position."""
-    both = pa.chunked_array([pa.array(table["source"]), pa.array(table["destination"])])
-    names = pc.unique(both)
-    source, destination = (
-        pc.index_in(pa.array(table[c]), value_set=names).to_numpy() for c in ("source", "destination")
-    )
-    source, destination, rtt_ms = source.astype(np.int64), destination.astype(np.int64), table["rtt_ms"]
-    between = source != destination
-    if (rtt_ms[between] == 0).any():
-        table.refuse(int(np.flatnonzero(between & (rtt_ms == 0))[0]), "rtt_ms is 0; more than 0 is needed")
+    both = pa.chunked_array([table.columns["source"], table.columns["destination"]])
+    nodes = Ids("node", table.path, np.asarray(pc.unique(both)))
+    source, destination = nodes.positions(table, "source"), nodes.positions(table, "destination")
+    names, rtt_ms, between = nodes.names, table["rtt_ms"], source != destination
+    table.refuse_first(between & (rtt_ms == 0), lambda row: "rtt_ms is 0; more than 0 is needed")
     if not between.any():
         table.refuse(0, "a node with itself, as all rows; round trips between different nodes are needed")
     graph = coo_array((np.ones(table.rows), (source, destination)), (len(names),) * 2)
-    parts, part = connected_components(graph, directed=False)
-    if parts > 1:
-        row = int(np.flatnonzero(part[source] != part[0])[0])
-        table.refuse(row, f"no chain of measurements joins {table['source'][row]!r} and {names[0].as_py()!r}")
-    return names.to_pylist(), source[between], destination[between], rtt_ms[between]
+    part = connected_components(graph, directed=False)[1]
+    table.refuse_first(
+        part[source] != part[0],
+        lambda row: f"no chain of measurements joins {table['source'][row]!r} and {names[0]!r}",
+    )
+    return names.tolist(), source[between], destination[between], rtt_ms[between]

@@ -12,18 +12,13 @@ import typer
 import uvloop
 
 from nearcast.cli.coordinator_call import DEFAULT_URL, UrlOption, call_leader
-from nearcast.cli.metrics_option import MetricsOption
+from nearcast.cli.options import MetricsOption
 from nearcast.cli.output import JsonOption, print_fields
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 app = typer.Typer()
-
-
-@app.callback()
-def root() -> None:
-    """Run a coordinator, or show the state of the leader."""
 
 
 @app.command()

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nearcast.cli.options import ConfigOption
 from nearcast.cli.output import JsonOption, print_done, print_fields, print_rows, waiting_notice
-from nearcast.cli.serve import ConfigOption
 from nearcast.domain.dataset import DatasetSpec
 
 if TYPE_CHECKING:
@@ -18,11 +18,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 NameArgument = Annotated[str, typer.Argument(help="The dataset.")]
-
-
-@app.callback()
-def root() -> None:
-    """List, add, load, alter and remove datasets."""
 
 
 @app.command("ls")

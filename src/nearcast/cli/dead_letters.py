@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Annotated, TypeVar
 
 import typer
 
-from nearcast.cli.coordinator_call import DEFAULT_URL, broker_option
-from nearcast.cli.output import JsonOption, print_fields, print_rows, waiting_notice
+from nearcast.cli.coordinator_call import DEFAULT_URL, broker_option, run_connected
+from nearcast.cli.output import JsonOption, print_fields, print_rows
 from nearcast.cli.times import parse_time
 from nearcast.client.dead_letters import DeadLetters, LetterFilter, RetryOutcome
 from nearcast.domain.topic import check_pattern
 from nearcast.errors import InputError, NearcastError
-from nearcast.nats.connection import open_connection
-from nearcast.nats.identity.credentials import given_credentials
 
 app = typer.Typer()
 T = TypeVar("T")
@@ -26,11 +23,6 @@ IdOption = Annotated[list[str] | None, typer.Option("--id", help="The id of a de
 ReasonOption = Annotated[str, typer.Option(help="A part of the reason.")]
 SinceOption = Annotated[str, typer.Option(help="Published since: a time (ISO 8601), or a span such as 15m, 2h, 3d.")]
 UntilOption = Annotated[str, typer.Option(help="Published before: a time (ISO 8601), or a span such as 15m, 2h, 3d.")]
-
-
-@app.callback()
-def root() -> None:
-    """List, show, retry and drop dead letters of durable topics."""
 
 
 @app.command("ls")
@@ -118,15 +110,7 @@ def drop(
 
 
 def _run(url: str, work: Callable[[DeadLetters], Awaitable[T]]) -> T:
-    async def run() -> T:
-        connection = await open_connection([url], name="nearcast-cli", timeout=5, credentials=given_credentials())
-        try:
-            return await work(DeadLetters(connection))
-        finally:
-            await connection.close()
-
-    with waiting_notice(f"Waiting for the stores by {url}."):
-        return asyncio.run(run())
+    return run_connected(url, f"Waiting for the stores by {url}.", lambda connection: work(DeadLetters(connection)))
 
 
 def _filter(

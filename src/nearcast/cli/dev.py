@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import typer
 import uvloop
 
-from nearcast.cli.serve import ConfigOption, RunDirectoryOption, describe
+from nearcast.cli.options import ConfigOption, RunDirectoryOption
+from nearcast.cli.serve import describe
 from nearcast.config.deployment_file import read_configuration
 from nearcast.errors import NearcastError
 from nearcast.message import Message

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table as Screen
 
-from nearcast.cli.output import JsonOption, print_figures
+from nearcast.cli.output import JsonOption, open_console, print_figures
 from nearcast.cli.progress_bar import progress
 from nearcast.errors import InputError, NearcastError
 from nearcast.lab.experiments.catalog import CATALOG
@@ -164,5 +163,4 @@ def _print(claims: Sequence[Claim], as_json: bool) -> None:
     screen = Screen("claim", "the paper", "ours", "verdict", show_lines=False)
     for claim in claims:
         screen.add_row(claim.claim, claim.paper, claim.ours, claim.verdict)
-    console = Console()
-    (console if console.is_terminal else Console(width=200)).print(screen)
+    open_console().print(screen)

@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table as Screen
 
 from nearcast.cli import experiments, scenarios
 from nearcast.cli.chaos import chaos
-from nearcast.cli.output import JsonOption, print_json, print_rows
+from nearcast.cli.output import JsonOption, open_console, print_json, print_rows
 from nearcast.errors import InputError
 from nearcast.lab import wan
 from nearcast.lab.wan.topology import MS_PER_KM
@@ -165,7 +164,7 @@ def show(
             str(link["sent"]),
             str(link["lost"]),
         )
-    _print(screen)
+    open_console().print(screen)
 
 
 def _link(a: str, b: str, there: LinkState, back: LinkState, times: Sequence[float]) -> dict[str, Any]:
@@ -197,12 +196,6 @@ def down(name: Name = DEFAULT_NAME) -> None:
         wan.stop(name)
     elif name not in cleared:
         wan.find(name)
-
-
-def _print(screen: Screen) -> None:
-    """To a terminal as it fits; to a file or a pipe whole."""
-    console = Console()
-    (console if console.is_terminal else Console(width=200)).print(screen)
 
 
 def quantity(option: str, text: str, units: Mapping[str, float]) -> float:

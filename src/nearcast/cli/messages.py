@@ -13,13 +13,14 @@ import typer
 import uvloop
 
 import nearcast
-from nearcast.cli.coordinator_call import DEFAULT_URL, broker_option
+from nearcast.cli.coordinator_call import DEFAULT_URL, broker_option, run_connected
 from nearcast.cli.output import JsonLinesOption, JsonOption, print_fields, print_json, waiting_notice
 from nearcast.cli.times import parse_time, span_seconds
 from nearcast.errors import InputError, NearcastError
 
 if TYPE_CHECKING:
     from nearcast import Message
+    from nearcast.nats.connection import Connection
 
 __all__ = ["history", "pub", "request", "sub"]
 
@@ -137,23 +138,16 @@ def request(
     from nats.errors import Error as NatsError
     from nats.errors import NoRespondersError
 
-    from nearcast.nats.connection import open_connection
-    from nearcast.nats.identity.credentials import given_credentials
-
-    async def work() -> tuple[bytes, dict[str, str]]:
-        connection = await open_connection([url], name="nearcast-cli", timeout=5, credentials=given_credentials())
+    async def work(connection: Connection) -> tuple[bytes, dict[str, str]]:
         try:
             answer = await connection.request(subject, data.encode(), timeout=timeout)
         except NoRespondersError:
             raise NearcastError(f"nobody answers requests on {subject}") from None
         except (NatsError, TimeoutError):
             raise NearcastError(f"no answer on {subject} within {timeout:g} s") from None
-        finally:
-            await connection.close()
         return answer.data, dict(answer.headers or {})
 
-    with waiting_notice(f"Waiting for an answer on {subject} by {url}."):
-        payload, headers = uvloop.run(work())
+    payload, headers = run_connected(url, f"Waiting for an answer on {subject} by {url}.", work)
     text = payload.decode(errors="backslashreplace")
     if as_json:
         print_json({"subject": subject, "headers": headers, "payload": text})

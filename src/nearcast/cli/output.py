@@ -7,14 +7,18 @@ import json
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
 __all__ = [
     "JsonLinesOption",
     "JsonOption",
+    "open_console",
     "print_done",
     "print_fields",
     "print_figures",
@@ -78,6 +82,14 @@ def print_rows(rows: list[dict[str, Any]], as_json: bool, empty: str) -> None:
     for row in rows:
         table.add_row(*(_text(value) for value in row.values()))
     Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH).print(table)
+
+
+def open_console(stderr: bool = False) -> Console:
+    """For tables and texts of a fixed layout: as wide as a terminal; in a file or a pipe they have room."""
+    from rich.console import Console
+
+    console = Console(stderr=stderr)
+    return console if console.is_terminal else Console(stderr=stderr, width=200)
 
 
 def print_fields(fields: dict[str, Any], as_json: bool) -> None:

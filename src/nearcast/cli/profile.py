@@ -17,11 +17,6 @@ app = typer.Typer()
 COLUMNS = ["run", "topic", "rate", "processing_ms", "p90_ms"]
 
 
-@app.callback()
-def root() -> None:
-    """Measure what a worker and a broker can take."""
-
-
 @app.command()
 def worker(
     out: Annotated[
@@ -43,8 +38,7 @@ def worker(
     """
     from nearcast.cli.model import read_samples
     from nearcast.lab.profiling.worker_profile import draw, measure, one_site
-    from nearcast.placement.colocation.calibration import overhead_ms
-    from nearcast.placement.colocation.worker_simulation import SimulatedWorker
+    from nearcast.placement.colocation.worker_simulation import SimulatedWorker, overhead_ms
 
     if not 0 < processing_ms[0] <= processing_ms[1]:
         raise InputError(f"--processing-ms is {processing_ms[0]:g} {processing_ms[1]:g}; two rising numbers are needed")

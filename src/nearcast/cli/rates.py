@@ -6,7 +6,7 @@ import re
 
 from nearcast.errors import InputError
 
-__all__ = ["byte_rate", "message_rate"]
+__all__ = ["send_rates"]
 
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)/(s|min|h)")
 _SECONDS = {"s": 1, "min": 60, "h": 3600}
@@ -14,14 +14,12 @@ _MESSAGES = {"": 1, "k": 1e3, "M": 1e6}
 _BYTES = {"B": 1, "kB": 1e3, "KB": 1e3, "MB": 1e6, "GB": 1e9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 
-def message_rate(text: str, option: str) -> float:
-    """Messages per second; -1 for nothing."""
-    return _rate(text, option, _MESSAGES, "100/s, 5k/s or 6000/min")
-
-
-def byte_rate(text: str, option: str) -> float:
-    """Bytes per second; -1 for nothing."""
-    return _rate(text, option, _BYTES, "500kB/s, 1MB/s or 2GB/h")
+def send_rates(messages: str, size: str) -> tuple[float, float]:
+    """Messages and bytes per second, as --rate and --bytes give them; -1 for nothing."""
+    return (
+        _rate(messages, "--rate", _MESSAGES, "100/s, 5k/s or 6000/min"),
+        _rate(size, "--bytes", _BYTES, "500kB/s, 1MB/s or 2GB/h"),
+    )
 
 
 def _rate(text: str, option: str, units: dict[str, float], allowed: str) -> float:

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
-from nearcast.cli.output import JsonOption, print_figures
+from nearcast.cli.output import JsonOption, open_console, print_figures
 from nearcast.cli.progress_bar import progress
 from nearcast.errors import InputError
 
@@ -26,11 +25,6 @@ Seconds = Annotated[float, typer.Option(min=5.0, help="The measured time of each
 Policies = Annotated[str, typer.Option(help="Which, separated by commas, one after the other; all: every one.")]
 Seed = Annotated[int, typer.Option(min=0, help="The same seed gives the same changes, for every policy.")]
 Out = Annotated[Path, typer.Option(help="The folder for the CSV tables, the plot and the logs of all processes.")]
-
-
-@app.callback()
-def root() -> None:
-    """Run the papers' experiments. `swarms` and `game` (ePulsar, Fig. 8 and 9) use real processes and need root."""
 
 
 @app.command()
@@ -95,8 +89,7 @@ def _run(scenario: Scenario, policies: str, out: Path, as_json: bool) -> None:
     chosen = _chosen(policies)
     if reason := missing_right():
         raise InputError(reason)
-    console = Console(stderr=as_json)
-    console = console if console.is_terminal else Console(stderr=as_json, width=200)
+    console = open_console(stderr=as_json)
     participants, changes = len(scenario.participants), len(scenario.changes)
     console.print(
         f"{scenario.name}: {participants} clients, {len(scenario.topics)} topics, {changes} changes in "

@@ -1,4 +1,4 @@
-"""Run sites until SIGINT or SIGTERM: what `nearcast up` and `nearcast site run` share."""
+"""`nearcast up`, and what `nearcast site run` and `nearcast dev` have of it: sites run until SIGINT or SIGTERM."""
 
 from __future__ import annotations
 
@@ -13,17 +13,22 @@ import typer
 import uvloop
 
 from nearcast.cli.companions import running_companions
+from nearcast.cli.options import ConfigOption, RunDirectoryOption
 from nearcast.config.deployment_file import read_configuration
 from nearcast.site.security import is_loopback
 from nearcast.site.site import Site, run_sites
 
-__all__ = ["ConfigOption", "RunDirectoryOption", "serve"]
+__all__ = ["describe", "serve", "up"]
 
-ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The configuration file.")]
-RunDirectoryOption = Annotated[
-    Path | None,
-    typer.Option(help="Where logs, spools and server files go; .nearcast beside the configuration by default."),
-]
+
+def up(
+    config: ConfigOption = Path("nearcast.toml"),
+    run_directory: RunDirectoryOption = None,
+    console: Annotated[bool, typer.Option("--console", help="Also run a coordinator and the console.")] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Of the console; 0 for any free port.")] = 8600,
+) -> None:
+    """Run all sites of a configuration on this machine. Example: nearcast up --config nearcast.toml --console"""
+    serve(config, run_directory, None, port if console else None)
 
 
 def serve(config: Path, run_directory: Path | None, names: list[str] | None, console_port: int | None = None) -> None:

@@ -159,8 +159,6 @@ def _load(path: Path) -> pa.Table:
         # Everything is read as text, so that an identifier such as 007 stays what it is.
         types = {name: pa.string() for name in names}
         return pa.csv.read_csv(path, convert_options=pa.csv.ConvertOptions(column_types=types))
-    except FileNotFoundError:
-        raise InputError(f"{path}, row 0: there is no such file") from None
     except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}, row 0: cannot be read as a table: {str(error).splitlines()[0]}") from None
 

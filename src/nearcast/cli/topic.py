@@ -16,11 +16,6 @@ app = typer.Typer()
 Name = Annotated[str, typer.Argument(help="The topic, or the pattern of a family of topics.")]
 
 
-@app.callback()
-def root() -> None:
-    """List, add, remove and move topics."""
-
-
 @app.command("ls")
 def list_topics(url: UrlOption = DEFAULT_URL, as_json: JsonOption = False) -> None:
     """List the registered topics. Example: nearcast topic ls"""

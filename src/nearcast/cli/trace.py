@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-import uvloop
 
-from nearcast.cli.coordinator_call import DEFAULT_URL, UrlOption
-from nearcast.cli.output import JsonOption, print_fields, print_json, print_rows, waiting_notice
+from nearcast.cli.coordinator_call import DEFAULT_URL, UrlOption, run_connected
+from nearcast.cli.output import JsonOption, print_fields, print_json, print_rows
 
 
 def command(
@@ -27,18 +26,12 @@ def command(
     Example: nearcast trace car7~1a2b3:tokyo:1763340000000000:17
     """
     from nearcast.client.channel_trace import find_whole_story
-    from nearcast.nats.connection import open_connection
-    from nearcast.nats.identity.credentials import given_credentials
 
-    async def work() -> dict[str, Any]:
-        connection = await open_connection([url], name="trace", credentials=given_credentials())
-        try:
-            return (await find_whole_story(connection, message_id, topic)).to_dict()
-        finally:
-            await connection.close()
-
-    with waiting_notice(f"Waiting for the stores by {url}."):
-        found = uvloop.run(work())
+    found = run_connected(
+        url,
+        f"Waiting for the stores by {url}.",
+        lambda connection: find_whole_story(connection, message_id, topic),
+    ).to_dict()
     if as_json:
         print_json(found)
         return

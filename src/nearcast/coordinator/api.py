@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -15,7 +16,7 @@ from nearcast.domain.topic import TopicSpec, check_pattern, overlaps
 from nearcast.domain.worker_id import WorkerId
 from nearcast.errors import InputError, NearcastError
 from nearcast.nats import subjects
-from nearcast.nats.audit import AuditEntry, AuditLog
+from nearcast.nats.audit import AuditLog
 from nearcast.nats.rpc import CALLER, Endpoint
 from nearcast.protocol.control import Assignments, AssignmentsRequest
 from nearcast.protocol.registration import ClientRecord, HomeAnswer, RegisterSite
@@ -80,13 +81,14 @@ class CoordinatorApi:
 
     def endpoints(self) -> list[Endpoint]:
         """The endpoints of the service."""
+        registry, loop = self._registry, self._control_loop
         handlers: list[tuple[str, str, Any, Callable[[Any], Awaitable[Any]]]] = [
             ("site", "register", RegisterSite, self._register_site),
             ("site", "assignments", AssignmentsRequest, self._assignments),
             ("site", "ls", NameRequest, self._queries.sites),
             ("site", "info", NameRequest, self._queries.site),
             ("client", "register", ClientRecord, self._register_client),
-            ("client", "leave", NameRequest, self._client_leaves),
+            ("client", "leave", NameRequest, lambda request: registry.remove_client(request.name)),
             ("client", "ls", NameRequest, self._queries.clients),
             ("client", "info", NameRequest, self._queries.client),
             ("client", "move", MoveRequest, self._move_client),
@@ -94,22 +96,22 @@ class CoordinatorApi:
             ("topic", "ls", NameRequest, self._queries.topics),
             ("topic", "info", NameRequest, self._queries.topic),
             ("topic", "add", AddTopicRequest, self._add_topic),
-            ("topic", "rm", NameRequest, self._remove_topic),
+            ("topic", "rm", NameRequest, lambda request: registry.remove_topic(request.name)),
             ("topic", "move", MoveRequest, self._move_topic),
             ("plan", "show", NameRequest, self._show_plan),
-            ("plan", "apply", NameRequest, self._apply_plan),
-            ("plan", "execute", ExecutePlanRequest, self._execute_plan),
+            ("plan", "apply", NameRequest, lambda _: loop.apply_plan()),
+            ("plan", "execute", ExecutePlanRequest, lambda request: loop.execute_proposal(request.id, request.moves)),
             ("move", "ls", NameRequest, self._queries.moves),
             ("site", "map", NameRequest, self._queries.site_map),
             ("topic", "figures", NameRequest, self._queries.topic_figures),
             ("coordinator", "status", NameRequest, self._queries.status),
             ("coordinator", "settings", NameRequest, self._queries.settings),
-            ("audit", "ls", NameRequest, self._audit_entries),
+            ("audit", "ls", NameRequest, lambda _: self._audit.entries()),
         ]
         about: dict[str, Callable[[Any], str]] = {
-            "site-register": lambda request: str(request.info.name),
-            "client-register": _name,
-            "client-leave": _name,
+            "site-register": attrgetter("info.name"),
+            "client-register": attrgetter("name"),
+            "client-leave": attrgetter("name"),
         }
         return [
             Endpoint(
@@ -142,9 +144,6 @@ class CoordinatorApi:
                     _log.warning("not in the audit log: %s of %s: %s", name, _subject_of(request), error)
 
         return handle
-
-    async def _audit_entries(self, request: NameRequest) -> list[AuditEntry]:
-        return await self._audit.entries()
 
     async def _register_site(self, request: RegisterSite) -> Assignments:
         await self._registry.put_site(request.info, request.topics)
@@ -180,9 +179,6 @@ class CoordinatorApi:
         if moved:
             self._control_loop.wake()
         return HomeAnswer(self._term.number(), [(name, registry.sites[name].url) for name in homes])
-
-    async def _client_leaves(self, request: NameRequest) -> None:
-        await self._registry.remove_client(request.name)
 
     async def _move_client(self, request: MoveRequest) -> dict[str, Any]:
         client = self._registry.client(request.name)
@@ -224,9 +220,6 @@ class CoordinatorApi:
                     "Add one to the modules of nearcast.toml, or choose another site"
                 )
 
-    async def _remove_topic(self, request: NameRequest) -> None:
-        await self._registry.remove_topic(request.name)
-
     async def _move_topic(self, request: MoveRequest) -> dict[str, Any]:
         record = self._registry.topic(request.name)
         if not record.members:
@@ -248,12 +241,6 @@ class CoordinatorApi:
     async def _show_plan(self, request: NameRequest) -> dict[str, Any]:
         return self._control_loop.show_plan()
 
-    async def _apply_plan(self, request: NameRequest) -> dict[str, Any]:
-        return await self._control_loop.apply_plan()
-
-    async def _execute_plan(self, request: ExecutePlanRequest) -> dict[str, Any]:
-        return await self._control_loop.execute_proposal(request.id, request.moves)
-
 
 def _refuse_repeated(what: str, sites: Sequence[str]) -> None:
     if len(set(sites)) < len(sites):
@@ -265,8 +252,4 @@ def _subject_of(request: Any) -> str:
     if isinstance(request, ExecutePlanRequest):
         return request.id
     name = request.spec.name if isinstance(request, AddTopicRequest) else request.name
-    return " ".join([name, *(f"to {', '.join(request.to)}" for _ in (0,) if isinstance(request, MoveRequest))])
-
-
-def _name(request: ClientRecord | NameRequest) -> str:
-    return request.name
+    return f"{name} to {', '.join(request.to)}" if isinstance(request, MoveRequest) else str(name)

@@ -14,12 +14,12 @@ from nearcast.coordinator.detectors import Anomaly, detect, unprocessed
 from nearcast.coordinator.goals import ClientProposal, ReplicaProposal
 from nearcast.coordinator.hysteresis import Hysteresis
 from nearcast.coordinator.model.build_model import build_model
-from nearcast.coordinator.model.client_columns import ClientColumnsCache
+from nearcast.coordinator.model.client_columns import client_columns
 from nearcast.coordinator.moves import ClientMove, ReplicaMove, TopicMove
-from nearcast.coordinator.plan import Plan, latency_figures, make_plan, subject_of
+from nearcast.coordinator.plan import Plan, changed_topics, latency_figures, make_plan, subject_of
 from nearcast.coordinator.proposals import Proposals
 from nearcast.coordinator.term import DeposedError
-from nearcast.errors import InputError, NearcastError
+from nearcast.errors import NearcastError
 from nearcast.nats.kv import BucketError, ConflictError
 from nearcast.nats.tasks import gather_or_cancel
 
@@ -55,7 +55,8 @@ class ControlLoop:
     ) -> None:
         self._registry, self._monitor, self._homes, self._executor = registry, monitor, homes, executor
         self._term, self._settings, self._goals = term, settings, goals
-        self._clients = ClientColumnsCache()
+        self._clients = client_columns({}, (), ())
+        self._clients_of: tuple[int, tuple[str, ...], tuple[str, ...]] | None = None  # what these columns were made of
         self._moved_at: dict[str, float] = {}
         self._settled: dict[str, float] = {}  # topics: when their last move, or that of a client of theirs, ended
         self._hysteresis = Hysteresis()
@@ -126,12 +127,7 @@ class ControlLoop:
 
     async def execute_proposal(self, identity: str, moves: Sequence[int] | None) -> dict[str, Any]:
         """Execute a plan that was shown, or some of its moves; each has its outcome."""
-        proposal = self._proposals.take(identity)
-        try:
-            plan = proposal.approved(moves)
-        except InputError:
-            self._proposals.restore(proposal)
-            raise
+        proposal, plan = self._proposals.take(identity, moves)
         shown = proposal.plan.to_dict(proposal.anomalies)
         outcomes = iter(await self._execute(plan, wait_for_copies=True))
         for number, move in enumerate(shown["moves"]):
@@ -161,12 +157,14 @@ class ControlLoop:
     def _model(self) -> Model:
         registry = self._registry
         topics, sites = tuple(sorted(registry.topics)), tuple(sorted(registry.sites))
-        clients = self._clients.get(registry.clients_version, registry.clients, topics, sites)
+        if self._clients_of != (made_of := (registry.clients_version, topics, sites)):
+            self._clients, self._clients_of = client_columns(registry.clients, topics, sites), made_of
         now = asyncio.get_running_loop().time()
         held, just_late = self._hysteresis.held(now), self._hysteresis.just_late(now)
         return build_model(
-            registry.sites, registry.topics, clients, self._monitor, now, self._settings, self._settled, held, just_late
-        )
+            registry.sites, registry.topics, self._clients, self._monitor, now, self._settings, self._settled, held,
+            just_late,
+        )  # fmt: skip
 
     def _observe(self) -> tuple[Model, list[Anomaly]]:
         model = self._model()
@@ -188,8 +186,8 @@ class ControlLoop:
             *(self._move(plan.model, move.proposal, move.goal, wait_for_copies) for move in plan.accepted)
         )
         now = asyncio.get_running_loop().time()
-        for topic in _touched(plan):
-            self._settled[topic] = now
+        for row in changed_topics(plan.model, plan.accepted):
+            self._settled[plan.model.topics.names[row]] = now
         return outcomes
 
     async def _move(self, model: Model, proposal: Proposal, goal: str, wait_for_copies: bool) -> str:
@@ -241,16 +239,3 @@ class ControlLoop:
         if not copying.done():
             return "its stored messages are being copied"
         return "this coordinator stopped leading" if copying.cancelled() else copying.result().reason or "done"
-
-
-def _touched(plan: Plan) -> set[str]:
-    """The topics whose latency a plan changes: those that move, and those of clients that move."""
-    model, found = plan.model, set()
-    moving = [move.proposal.client for move in plan.accepted if isinstance(move.proposal, ClientProposal)]
-    rows = set(model.clients.pair_topic[np.isin(model.clients.pair_client, moving)].tolist())
-    for move in plan.accepted:
-        if not isinstance(move.proposal, ClientProposal | ReplicaProposal):
-            rows.add(move.proposal.topic)
-    for row in rows:
-        found.add(model.topics.names[row])
-    return found

@@ -76,11 +76,6 @@ class Monitor:
     def __post_init__(self) -> None:
         self.leases = SiteLeases(self.lost_after)
 
-    @property
-    def last_seen(self) -> dict[str, float]:
-        """When each site was last heard."""
-        return self.leases.last_heard
-
     def take(self, report: SiteReport, now: float) -> None:
         """A report arrived."""
         self.reports[report.site] = report

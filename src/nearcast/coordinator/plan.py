@@ -21,7 +21,16 @@ if TYPE_CHECKING:
 
 _LISTED = 100  # late topics that are left; the goals see all
 
-__all__ = ["AcceptedMove", "Plan", "RefusedMove", "figures", "latency_figures", "make_plan", "subject_of"]
+__all__ = [
+    "AcceptedMove",
+    "Plan",
+    "RefusedMove",
+    "changed_topics",
+    "figures",
+    "latency_figures",
+    "make_plan",
+    "subject_of",
+]
 
 
 @dataclass(frozen=True)
@@ -136,15 +145,20 @@ def _left(
     model: Model, settings: CoordinatorSettings, accepted: Sequence[AcceptedMove], refused: Sequence[RefusedMove]
 ) -> dict[str, str]:
     """Late topics that no move of the plan helps, and why."""
-    topics, clients = model.topics, model.clients
-    helped = {move.proposal.topic for move in accepted if isinstance(move.proposal, TopicProposal)}
-    moving = [move.proposal.client for move in accepted if isinstance(move.proposal, ClientProposal)]
-    helped |= set(clients.pair_topic[np.isin(clients.pair_client, moving)].tolist())
+    topics, helped = model.topics, changed_topics(model, accepted)
     objections = {m.proposal.topic: m.reason for m in refused if isinstance(m.proposal, TopicProposal)}
     late = np.flatnonzero(topics.latency > topics.bound)[:_LISTED].tolist()
     return {
         topics.names[row]: objections.get(row) or why_left(model, row, settings) for row in late if row not in helped
     }
+
+
+def changed_topics(model: Model, accepted: Iterable[AcceptedMove]) -> set[int]:
+    """The topics whose latency moves change: those that move, and those of clients that move."""
+    proposals = [move.proposal for move in accepted]
+    moving = [proposal.client for proposal in proposals if isinstance(proposal, ClientProposal)]
+    of_clients = model.clients.pair_topic[np.isin(model.clients.pair_client, moving)]
+    return {*of_clients.tolist(), *(proposal.topic for proposal in proposals if isinstance(proposal, TopicProposal))}
 
 
 def subject_of(model: Model, proposal: Proposal) -> str:

@@ -54,15 +54,13 @@ class Proposals:
             del self._kept[next(iter(self._kept))]
         return made
 
-    def take(self, identity: str) -> Proposal:
-        """A plan is to be executed: it is not there for a second time."""
-        found = self._kept.pop(identity, None)
+    def take(self, identity: str, moves: Sequence[int] | None = None) -> tuple[Proposal, Plan]:
+        """A plan, or these moves of it, is to be executed: it is not there for a second time, unless it is refused."""
+        found = self._kept.get(identity)
         if found is None:
             raise InputError(f"there is no plan {identity!r}; it was executed, or another coordinator leads now")
         if found.expires < self._clock():
             raise InputError(f"plan {identity} has expired; ask for a new one with: nearcast plan show")
-        return found
-
-    def restore(self, proposal: Proposal) -> None:
-        """It was not executed after all."""
-        self._kept[proposal.id] = proposal
+        plan = found.approved(moves)
+        del self._kept[identity]
+        return found, plan

@@ -110,8 +110,6 @@ class Registry:
 
     async def add_topic(self, spec: TopicSpec, members: tuple[WorkerId, ...]) -> None:
         """Register a topic. One that was removed before continues with its epochs."""
-        if spec.name in self.topics:
-            raise InputError(f"topic {spec.name!r} is registered already; remove it first")
         previous = self._changes.get(spec.name)
         await self.put_topic(TopicRecord(spec, previous[1].epoch + 1 if previous else 1, members))
 

@@ -6,13 +6,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from nearcast.nats import subjects
-from nearcast.nats.kv import Bucket
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nearcast.nats.connection import Connection
+    from nearcast.nats.kv import Bucket
     from nearcast.nats.streams import StoredEntry
 
 __all__ = ["CoordinatorState"]
@@ -27,11 +24,6 @@ class CoordinatorState:
     def __init__(self, bucket: Bucket, changed: Callable[[str, bytes | None], None] = lambda key, value: None) -> None:
         self._bucket, self._changed = bucket, changed
         self._revisions: dict[str, int] = {}
-
-    @classmethod
-    async def open(cls, connection: Connection, site: str) -> CoordinatorState:
-        """The bucket in a site's store, created if needed. Waits for a store that is still starting."""
-        return cls(await Bucket(connection, site, subjects.STATE_BUCKET).create(within=30.0))
 
     async def read_all(self) -> dict[str, StoredEntry]:
         """All keys with their values; `sequence` is the revision."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from nearcast.errors import InputError
 from nearcast.nats.identity.tokens import tagged_role
+from nearcast.site.security import is_loopback
 
 if TYPE_CHECKING:
     from nearcast.nats.identity.credentials import Credentials
@@ -44,7 +44,7 @@ class ServerTls:
 
 def check_access(host: str, *, login: bool, tls: bool) -> None:
     """Refuse to listen where strangers would be let in, or could listen to who is let in."""
-    if _is_loopback(host) or (login and tls):
+    if is_loopback(host) or (login and tls):
         return
     missing = [] if login else ["credentials (NEARCAST_CREDS) for a login"]
     missing += [] if tls else ["--certificate and --key for TLS"]
@@ -53,17 +53,10 @@ def check_access(host: str, *, login: bool, tls: bool) -> None:
 
 def check_link(host: str, credentials: Credentials | None) -> None:
     """Refuse a link that logs in where it would not work, or could be used by other machines."""
-    if not _is_loopback(host):
+    if not is_loopback(host):
         raise InputError(f"--host is {host!r}; a link that logs in is for loopback only")
     if credentials is None:
         raise InputError("--link needs credentials (NEARCAST_CREDS) of an operator or a reader, and a login")
     role = tagged_role(credentials.claims.nats.get("tags", []))
     if role not in ("operator", "reader"):
         raise InputError(f"--link: {credentials.user} has role {role or 'none'}; allowed: operator and reader")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from nearcast.client.dead_letters import DeadLetters
 from nearcast.errors import NearcastError
 from nearcast.nats.audit import AuditLog
@@ -15,7 +13,6 @@ from nearcast.nats.coordinator_rpc import call_coordinator
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from nearcast.domain.topic import TopicSpec
     from nearcast.web.operations import Operations
     from nearcast.web.users import ConsoleUser
 
@@ -32,21 +29,11 @@ class Changes:
     def __init__(self, operations: Operations, user: ConsoleUser) -> None:
         self._operations, self._user = operations, user
 
-    async def move(self, noun: str, name: str, to: list[str]) -> dict[str, Any]:
-        """Move a topic or a client."""
-        return dict(await self._ask(noun, "move", _MOVE_LIMIT, name=name, to=to))
-
-    async def add_topic(self, spec: TopicSpec) -> dict[str, Any]:
-        """Register a topic."""
-        return dict(await self._ask("topic", "add", spec=msgspec.to_builtins(spec)))
-
-    async def remove_topic(self, name: str) -> None:
-        """Unregister a topic."""
-        await self._ask("topic", "rm", name=name)
-
-    async def execute_plan(self, identity: str, moves: list[int] | None) -> dict[str, Any]:
-        """Execute a plan that was shown, or some of its moves."""
-        return dict(await self._ask("plan", "execute", _MOVE_LIMIT, id=identity, moves=moves))
+    async def ask(self, noun: str, verb: str, **body: Any) -> Any:
+        """One request to the coordinator that leads."""
+        self._user.require_operator()
+        limit = _MOVE_LIMIT if verb in ("move", "execute") else _LIMIT
+        return await call_coordinator(self._user.connection, noun, verb, body, object, limit)
 
     async def retry(self, topic: str, ids: Iterable[str], *, force: bool) -> list[dict[str, Any]]:
         """Give dead letters to their processors again; what became of each."""
@@ -66,10 +53,6 @@ class Changes:
         dropped = await DeadLetters(self._user.connection).drop(letters)
         await self.note("dead letters drop", topic, f"{dropped} of {len(letters)}")
         return dropped
-
-    async def _ask(self, noun: str, verb: str, limit: float = _LIMIT, **body: Any) -> Any:
-        self._user.require_operator()
-        return await call_coordinator(self._user.connection, noun, verb, body, object, limit)
 
     async def note(self, action: str, what: str, outcome: str = "done") -> None:
         """Note in the audit log what was changed without the coordinator."""

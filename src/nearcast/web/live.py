@@ -7,6 +7,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -109,11 +110,10 @@ class Live:
             status, sites, topics, moves = await asyncio.gather(
                 ask("coordinator", "status"), ask("site", "map"), ask("topic", "figures"), ask("move", "ls")
             )
-        except NearcastError as error:
-            taken = Snapshot(before.number + 1, str(error), before.status, before.sites, before.topics, before.moves)
-        except Exception as error:  # an odd answer must not end the console
-            _log.exception("the state cannot be read")
-            taken = Snapshot(before.number + 1, str(error), before.status, before.sites, before.topics, before.moves)
+        except Exception as error:
+            if not isinstance(error, NearcastError):  # an odd answer must not end the console
+                _log.exception("the state cannot be read")
+            taken = replace(before, number=before.number + 1, problem=str(error))
         else:
             taken = Snapshot(before.number + 1, "", status, sites, topics, moves)
             known = {topic["topic"] for topic in topics}

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from importlib.resources import files
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import Depends, FastAPI, Request, Response
+from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from nearcast.web.guard import cookie_name, session_secret
 from nearcast.web.login_sessions import LoginSession, LoginSessions
-from nearcast.web.users import ConsoleUser, current_user
+from nearcast.web.request_bodies import Body, User
 
 __all__ = ["add_health", "add_login"]
 
@@ -22,26 +22,23 @@ _POLICY = (
 _FILES = files("nearcast.web")
 
 
-class LoginBegin(BaseModel):
+class LoginBegin(Body):
     """token: the user's, from its credentials."""
 
-    model_config = ConfigDict(extra="forbid")
     token: str = Field(min_length=1, max_length=64_000)
 
 
-class LoginEnd(BaseModel):
+class LoginEnd(Body):
     """signature: of the challenge by the user's key, in base64. cookie: for a browser, which is not told the token."""
 
-    model_config = ConfigDict(extra="forbid")
     id: str = Field(min_length=1, max_length=100)
     signature: str = Field(min_length=1, max_length=200)
     cookie: bool = False
 
 
-class LoginByLink(BaseModel):
+class LoginByLink(Body):
     """link: the secret of the link that the console printed. cookie: for a browser, which is not told the token."""
 
-    model_config = ConfigDict(extra="forbid")
     link: str = Field(min_length=1, max_length=200)
     cookie: bool = False
 
@@ -91,7 +88,7 @@ def add_login(app: FastAPI, sessions: LoginSessions) -> None:
         return _told(session, login.cookie, request, response)
 
     @app.get("/api/v1/session", tags=["login"])
-    async def session(user: Annotated[ConsoleUser, Depends(current_user)]) -> dict[str, str]:
+    async def session(user: User) -> dict[str, str]:
         """Who is logged in."""
         return {"user": user.name, "role": user.role}
 

@@ -84,16 +84,7 @@ class LoginSessions:
         if len(self._challenges) >= _MOST_CHALLENGES:
             raise NearcastError(f"{_MOST_CHALLENGES} logins are under way; try again in some seconds")
         credentials, over = RemoteKeyCredentials.of_token(token, self._own.ca), asyncio.Event()
-
-        async def lost() -> None:
-            over.set()
-
-        opening = asyncio.create_task(
-            open_connection(
-                [self._url], name="nearcast-web-user", timeout=_SIGN_LIMIT, credentials=credentials, on_disconnect=lost
-            ),
-            name="login",
-        )
+        opening = asyncio.create_task(self._connect(credentials, over), name="login")
         identity = secrets.token_urlsafe(16)
         self._challenges[identity] = _Challenge(credentials, opening, address, over)
         opening.add_done_callback(lambda _: self._forget(identity))
@@ -136,13 +127,7 @@ class LoginSessions:
         if not own or not secrets.compare_digest(shown, own):
             raise LoginError("this is not the link of this console, which makes a new one whenever it is started")
         over = asyncio.Event()
-
-        async def lost() -> None:
-            over.set()
-
-        connection = await open_connection(
-            [self._url], name="nearcast-web-user", timeout=_SIGN_LIMIT, credentials=self._own, on_disconnect=lost
-        )
+        connection = await self._connect(self._own, over)
         self._limits.succeed(address)
         return self._open(self._own.claims, connection, address, over)
 
@@ -176,6 +161,16 @@ class LoginSessions:
                 session.over.set()
                 await session.user.close()
             await self._closing.cancel()
+
+    async def _connect(self, credentials: Credentials, over: asyncio.Event) -> Connection:
+        """over: set when the broker closes the connection."""
+
+        async def lost() -> None:
+            over.set()
+
+        return await open_connection(
+            [self._url], name="nearcast-web-user", timeout=_SIGN_LIMIT, credentials=credentials, on_disconnect=lost
+        )
 
     def _check(self, token: str) -> None:
         """What can be refused without asking the broker, which does not know what the console is for."""

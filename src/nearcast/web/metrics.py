@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, Request, Response
@@ -40,15 +39,6 @@ class WebMetrics:
         self.streams = Gauge("nearcast_web_event_streams", "Open streams of server-sent events.", registry=registry)
         up = Gauge("nearcast_web_coordinator_up", "Whether a coordinator answered the last time.", registry=registry)
         up.set_function(lambda: float(not live.now.problem))
-
-    @contextmanager
-    def stream(self) -> Iterator[None]:
-        """While a stream of events is open."""
-        self.streams.inc()
-        try:
-            yield
-        finally:
-            self.streams.dec()
 
 
 class _Counting:

@@ -10,8 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from nearcast.web.users import ConsoleUser, current_user
 
 __all__ = [
-    "Approval", "Channel", "Columns", "Dataset", "FedRecords", "Letters", "Limit", "MessageId", "Name", "Publication",
-    "Records", "Replay", "Row", "Seconds", "SqlQuery", "StoryAnnouncement", "Target", "Topic", "Trial", "User",
+    "Approval", "Body", "Channel", "Columns", "Dataset", "FedRecords", "Letters", "Limit", "MessageId", "Name",
+    "Publication", "Records", "Replay", "Row", "Seconds", "SqlQuery", "StoryAnnouncement", "Target", "Topic", "Trial",
+    "User",
 ]  # fmt: skip
 
 Row = dict[str, Any]

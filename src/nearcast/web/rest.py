@@ -99,7 +99,8 @@ def _add_registry(router: APIRouter, operations: Operations) -> None:
     @router.post("/topics", status_code=201)
     async def add_topic(topic: Topic, user: User) -> Row:
         """Register a topic."""
-        return await Changes(operations, user).add_topic(to_struct(topic.model_dump(), TopicSpec))
+        spec = msgspec.to_builtins(to_struct(topic.model_dump(), TopicSpec))
+        return dict(await Changes(operations, user).ask("topic", "add", spec=spec))
 
     @router.get("/topics/{name}")
     async def topic(name: Name) -> Row:
@@ -109,12 +110,12 @@ def _add_registry(router: APIRouter, operations: Operations) -> None:
     @router.delete("/topics/{name}", status_code=204)
     async def remove_topic(name: Name, user: User) -> None:
         """Unregister a topic; stored messages are kept."""
-        await Changes(operations, user).remove_topic(name)
+        await Changes(operations, user).ask("topic", "rm", name=name)
 
     @router.post("/topics/{name}/move")
     async def move_topic(name: Name, target: Target, user: User) -> Row:
         """Move a topic's processor to other sites; answers when that is done."""
-        return await Changes(operations, user).move("topic", name, target.to)
+        return dict(await Changes(operations, user).ask("topic", "move", name=name, to=target.to))
 
     @router.get("/clients")
     async def clients() -> list[Row]:
@@ -129,7 +130,7 @@ def _add_registry(router: APIRouter, operations: Operations) -> None:
     @router.post("/clients/{name}/move")
     async def move_client(name: Name, target: Target, user: User) -> Row:
         """Move a client to another home."""
-        return await Changes(operations, user).move("client", name, target.to)
+        return dict(await Changes(operations, user).ask("client", "move", name=name, to=target.to))
 
     @router.get("/stores")
     async def stores() -> list[Row]:
@@ -166,7 +167,7 @@ def _add_plan(router: APIRouter, operations: Operations) -> None:
     @router.post("/plans/{identity}/execute")
     async def execute_plan(identity: Name, approval: Approval, user: User) -> Row:
         """Execute exactly what was shown, or the approved moves of it."""
-        return await Changes(operations, user).execute_plan(identity, approval.moves)
+        return dict(await Changes(operations, user).ask("plan", "execute", id=identity, moves=approval.moves))
 
 
 def _add_dead_letters(router: APIRouter, operations: Operations) -> None:
@@ -215,7 +216,7 @@ def _add_events(router: APIRouter, live: Live, metrics: WebMetrics) -> None:
 async def event_stream(live: Live, metrics: WebMetrics, limit: int | None = None) -> AsyncIterator[str]:
     """Each new state as a server-sent event; ends after `limit` of them."""
     number = sent = 0
-    with metrics.stream():
+    with metrics.streams.track_inprogress():
         while limit is None or sent < limit:
             snapshot = await live.next(number)
             number, sent = snapshot.number, sent + 1

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import msgspec
@@ -16,32 +14,13 @@ from nearcast.domain.dataset import DatasetSpec
 from nearcast.web.catalog_changes import CatalogChanges
 from nearcast.web.operations import NoDataClusterError, Operations
 from nearcast.web.request_bodies import Channel, Columns, Dataset, Name, Records, Replay, Row, SqlQuery, Trial, User
-from nearcast.web.users import ConsoleUser
 
-__all__ = ["CatalogNoun", "add_catalog"]
-
-
-@dataclass(frozen=True)
-class CatalogNoun:
-    """What the catalog has of one kind. removal: gives the function by which a user removes one."""
-
-    name: str
-    every: Callable[[], Awaitable[Mapping[str, DatasetSpec | ChannelSpec]]]
-    one: Callable[[str], Awaitable[DatasetSpec | ChannelSpec]]
-    removal: Callable[[ConsoleUser], Callable[[str], Awaitable[None]]]
+__all__ = ["add_catalog"]
 
 
 def add_catalog(router: APIRouter, operations: Operations) -> None:
     """Add what is below /datasets, /channels, /query and /cluster."""
-    datasets = CatalogNoun(
-        "dataset", operations.datasets, operations.dataset, lambda user: CatalogChanges(operations, user).remove_dataset
-    )
-    channels = CatalogNoun(
-        "channel", operations.channels, operations.channel, lambda user: CatalogChanges(operations, user).remove_channel
-    )
-    _add_noun(router, datasets, "Remove a dataset that no channel reads. Its files stay in the warehouse.")
     _add_datasets(router, operations)
-    _add_noun(router, channels, "Remove a channel with its results; its subscribers get no more.")
     _add_channels(router, operations)
 
     @router.post("/query")
@@ -58,24 +37,22 @@ def add_catalog(router: APIRouter, operations: Operations) -> None:
         return dict(msgspec.to_builtins(state))
 
 
-def _add_noun(router: APIRouter, noun: CatalogNoun, removal: str) -> None:
-    """All of them, one with its settings, and its removal. removal: what it does."""
-    path = f"/{noun.name}s"
-
-    @router.get(path, name=f"{noun.name}s", description=f"The {noun.name}s of the catalog.")
-    async def every() -> list[Row]:
-        return [_fields(spec) for spec in (await noun.every()).values()]
-
-    @router.get(f"{path}/{{name}}", name=noun.name, description=f"One {noun.name} with all its settings.")
-    async def one(name: Name) -> Row:
-        return _fields(await noun.one(name))
-
-    @router.delete(f"{path}/{{name}}", name=f"remove_{noun.name}", description=removal, status_code=204)
-    async def remove(name: Name, user: User) -> None:
-        await noun.removal(user)(name)
-
-
 def _add_datasets(router: APIRouter, operations: Operations) -> None:
+    @router.get("/datasets")
+    async def datasets() -> list[Row]:
+        """The datasets of the catalog."""
+        return [_fields(spec) for spec in (await operations.datasets()).values()]
+
+    @router.get("/datasets/{name}")
+    async def dataset(name: Name) -> Row:
+        """One dataset with all its settings."""
+        return _fields(await operations.dataset(name))
+
+    @router.delete("/datasets/{name}", status_code=204)
+    async def remove_dataset(name: Name, user: User) -> None:
+        """Remove a dataset that no channel reads. Its files stay in the warehouse."""
+        await CatalogChanges(operations, user).remove_dataset(name)
+
     @router.post("/datasets", status_code=201)
     async def add_dataset(dataset: Dataset, user: User) -> Row:
         """Add a dataset; the data cluster checks its schema."""
@@ -104,6 +81,21 @@ def _add_datasets(router: APIRouter, operations: Operations) -> None:
 
 
 def _add_channels(router: APIRouter, operations: Operations) -> None:
+    @router.get("/channels")
+    async def channels() -> list[Row]:
+        """The channels of the catalog."""
+        return [_fields(spec) for spec in (await operations.channels()).values()]
+
+    @router.get("/channels/{name}")
+    async def channel(name: Name) -> Row:
+        """One channel with all its settings."""
+        return _fields(await operations.channel(name))
+
+    @router.delete("/channels/{name}", status_code=204)
+    async def remove_channel(name: Name, user: User) -> None:
+        """Remove a channel with its results; its subscribers get no more."""
+        await CatalogChanges(operations, user).remove_channel(name)
+
     @router.post("/channels", status_code=201)
     async def add_channel(channel: Channel, user: User) -> Row:
         """Add a channel; the data cluster checks its query."""

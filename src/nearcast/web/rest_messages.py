@@ -69,7 +69,7 @@ async def message_stream(
 ) -> AsyncIterator[str]:
     """Each message as a server-sent event, and a comment when none comes; ends after `limit` of them."""
     sent = 0
-    with metrics.stream():
+    with metrics.streams.track_inprogress():
         try:
             async with await client.subscribe(topic) as subscription:
                 yield "event: subscribed\ndata: {}\n\n"

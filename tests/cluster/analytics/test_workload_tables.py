@@ -18,8 +18,10 @@ from nearcast.cluster.nats_source.source import NatsSource
 from nearcast.coordinator import registry as coordinator_registry
 from nearcast.coordinator.state import CoordinatorState
 from nearcast.domain.topic import TopicSpec
+from nearcast.nats import subjects
 from nearcast.nats.catalog import Catalog
 from nearcast.nats.connection import open_connection
+from nearcast.nats.kv import Bucket
 from nearcast.protocol.registration import ClientRecord
 from nearcast.site.site import run_sites
 
@@ -45,7 +47,8 @@ async def test_tables_of_running_sites_with_a_coordinators_registry(spark: Spark
                 await car.publish("gps.a", {"n": n})
         assert not await catalog.knows_clients()
         before = await asyncio.to_thread(tables, False)
-        clients = coordinator_registry.Registry(await CoordinatorState.open(connection, "cloud"))
+        bucket = await Bucket(connection, "cloud", subjects.STATE_BUCKET).create(within=30.0)
+        clients = coordinator_registry.Registry(CoordinatorState(bucket))
         await clients.put_client(ClientRecord("watcher", "cloud", subscribes=["gps.*"]))
         await clients.put_client(ClientRecord("gone", "cloud", subscribes=["gps.a"]))
         await clients.remove_client("gone")

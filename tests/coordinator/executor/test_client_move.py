@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from typing import Any
+
 import pytest
 
 from nearcast.coordinator.executor import client_move as cm
-from nearcast.coordinator.executor.steps import Begin, Erase, Erased, Finish, Journal, Journalled, Resume
+from nearcast.coordinator.executor.steps import Erase, Finish, Journal
 from nearcast.coordinator.moves import ClientMove
 
 MOVE = ClientMove("m1", "car", "a", "b")
@@ -27,35 +30,31 @@ class World:
             raise CrashError
         self.steps += 1
 
-    def do(self, instruction: cm.Instruction) -> cm.Event:
+    def do(self, step: cm.ClientStep) -> str | None:
         self.step()
-        event: cm.Event
-        match instruction:
+        answer = None
+        match step:
             case Journal():
                 self.journal[MOVE.id] = MOVE
-                event = Journalled()
             case cm.TellClient():
                 self.home = MOVE.after if self.answers else self.home
-                event = cm.Moved() if self.answers else cm.Stayed("no answer")
+                answer = "" if self.answers else "no answer"
             case cm.RecordHome():
                 self.registry = MOVE.after
-                event = cm.HomeRecorded()
             case Erase():
                 self.journal.pop(MOVE.id, None)
-                event = Erased()
-            case Finish():
-                raise AssertionError
         self.step()
-        return event
+        return answer
 
 
-def run(world: World, event: cm.Event) -> Finish:
-    machine = cm.ClientMoveMachine()
+def run(world: World, steps: Generator[cm.ClientStep, Any, Finish]) -> Finish:
+    answer = None
     while True:
-        instruction = machine.handle(event)
-        if isinstance(instruction, Finish):
-            return instruction
-        event = world.do(instruction)
+        try:
+            step = steps.send(answer)
+        except StopIteration as ended:
+            return ended.value
+        answer = world.do(step)
 
 
 @pytest.mark.parametrize("answers", [True, False])
@@ -63,14 +62,14 @@ def run(world: World, event: cm.Event) -> Finish:
 def test_registry_and_client_agree_whatever_happens(answers: bool, crash_at: int) -> None:
     world = World(answers, crash_at)
     try:
-        run(world, Begin())
+        run(world, cm.begin_client_move())
     except CrashError:
         if world.journal:
-            run(world, Resume())
+            run(world, cm.resume_client_move())
     assert not world.journal
     assert world.registry == world.home
 
 
 def test_a_client_that_stays_says_why() -> None:
-    assert run(World(False, -1), Begin()) == Finish("abandoned", "no answer")
-    assert run(World(True, -1), Begin()) == Finish("done")
+    assert run(World(False, -1), cm.begin_client_move()) == Finish("abandoned", "no answer")
+    assert run(World(True, -1), cm.begin_client_move()) == Finish("done")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from typing import Any
+
 import pytest
 
 from nearcast.coordinator.executor import replica_move as rm
-from nearcast.coordinator.executor.steps import Begin, Erase, Erased, Finish, Journal, Journalled, Resume
+from nearcast.coordinator.executor.steps import Erase, Finish, Journal
 from nearcast.coordinator.moves import ReplicaMove
-from nearcast.domain.topic import TopicSpec
-from nearcast.protocol.control import TopicRecord
 
 MOVES = [
     ReplicaMove("m1", "log", ("a",), ("b",)),
@@ -20,11 +21,6 @@ MOVES = [
 
 class CrashError(Exception):
     """The coordinator is killed."""
-
-
-def resume(replicas: tuple[str, ...] | None) -> Resume:
-    """The event for a topic with these stores; None: it was removed."""
-    return Resume(None if replicas is None else TopicRecord(TopicSpec("log", (), replicas)))
 
 
 class World:
@@ -42,37 +38,40 @@ class World:
             raise CrashError
         self.steps += 1
 
-    def do(self, instruction: rm.Instruction) -> rm.Event:
+    def do(self, step: rm.ReplicaStep) -> bool | str | None:
         self.step()
-        event: rm.Event
-        match instruction:
+        answer: bool | str | None = None
+        match step:
             case Journal():
                 self.journal.add(self.move.id)
-                event = Journalled()
             case rm.AssignReplicas(replicas):
                 assert self.move.id in self.journal, "journalled first"
                 assert self.has_past & set(replicas), "some store that is named has the past"
                 self.record = replicas if self.record is not None else None
-                event = rm.ReplicasAssigned() if self.record is not None else rm.TopicRemoved()
+                answer = self.record is not None
             case rm.WaitForCopy(fresh):
                 if self.copies:
                     self.has_past |= set(fresh)
-                event = rm.Copied() if self.copies or not fresh else rm.NotCopied("too slow")
+                answer = "" if self.copies or not fresh else "too slow"
             case Erase():
                 self.journal.discard(self.move.id)
-                event = Erased()
-            case Finish():
-                raise AssertionError
         self.step()
-        return event
+        return answer
 
-    def run(self, event: rm.Event) -> Finish:
-        machine = rm.ReplicaMoveMachine(self.move)
+    def begin(self) -> Finish:
+        return self._run(rm.begin_replica_move(self.move))
+
+    def resume(self) -> Finish:
+        return self._run(rm.resume_replica_move(self.move, self.record))
+
+    def _run(self, steps: Generator[rm.ReplicaStep, Any, Finish]) -> Finish:
+        answer = None
         while True:
-            instruction = machine.handle(event)
-            if isinstance(instruction, Finish):
-                return instruction
-            event = self.do(instruction)
+            try:
+                step = steps.send(answer)
+            except StopIteration as ended:
+                return ended.value
+            answer = self.do(step)
 
 
 @pytest.mark.parametrize("copies", [True, False])
@@ -83,10 +82,10 @@ def test_whenever_the_coordinator_dies_the_stores_are_the_old_or_the_new_ones(
 ) -> None:
     world = World(move, copies, crash_at)
     try:
-        world.run(Begin())
+        world.begin()
     except CrashError:
         if world.journal:
-            world.run(resume(world.record))
+            world.resume()
     assert not world.journal
     assert world.record is not None
     done = copies or not move.fresh
@@ -99,8 +98,8 @@ def test_a_topic_that_goes_or_is_changed_meanwhile_is_left_alone() -> None:
     world = World(MOVES[0], True, -1)
     world.record = None
     world.has_past = {"a", "b"}
-    assert world.run(Begin()) == Finish("abandoned", "the topic was removed")
-    assert world.run(resume(None)) == Finish("abandoned", "the topic was removed")
+    assert world.begin() == Finish("abandoned", "the topic was removed")
+    assert world.resume() == Finish("abandoned", "the topic was removed")
     world.record = ("z",)
-    assert world.run(resume(("z",))) == Finish("abandoned", "its stores were changed by another coordinator")
+    assert world.resume() == Finish("abandoned", "its stores were changed by another coordinator")
     assert world.record == ("z",)

@@ -7,7 +7,8 @@ import itertools
 import pytest
 
 from nearcast.coordinator.executor import topic_move as tm
-from nearcast.coordinator.executor.steps import Begin, Erase, Erased, Finish, Journal, Journalled, Resume
+from nearcast.coordinator.executor.steps import Erase, Finish, Journal
+from nearcast.coordinator.executor.topic_move import Begin, Erased, Journalled, Resume
 from nearcast.coordinator.moves import TopicMove
 from nearcast.domain.topic import TopicSpec
 from nearcast.domain.worker_id import WorkerId

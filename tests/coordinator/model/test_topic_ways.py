@@ -48,11 +48,11 @@ def test_legs_and_ways_are_those_of_the_worst_client(seed: int) -> None:
         columns[home] = ReportColumns(SiteReport(home, 1, topics=topics_here))
     managing = np.zeros((1, 4), dtype=bool)
     managing[0, 2] = True
-    found = topic_ways(columns, 0, {"gps": 0}, {site: n for n, site in enumerate(SITES)}, managing, round_trips)
+    legs, ways = topic_ways(columns, 0, {"gps": 0}, {site: n for n, site in enumerate(SITES)}, managing, round_trips)
     for n, site in enumerate(SITES):
-        assert found.ways[0, n] == pytest.approx(max(measured[site] for _, measured in clients) / 2)
+        assert ways[0, n] == pytest.approx(max(measured[site] for _, measured in clients) / 2)
     through_home = [(measured[home] + between[SITES.index(home), 2]) / 2 for home, measured in clients]
-    assert found.legs[0] == pytest.approx(max(through_home))
-    consumers = topic_ways(columns, 1, {"gps": 0}, {site: n for n, site in enumerate(SITES)}, managing, round_trips)
-    assert np.isnan(consumers.legs).all()
-    assert np.isnan(consumers.ways).all()
+    assert legs[0] == pytest.approx(max(through_home))
+    legs, ways = topic_ways(columns, 1, {"gps": 0}, {site: n for n, site in enumerate(SITES)}, managing, round_trips)
+    assert np.isnan(legs).all()
+    assert np.isnan(ways).all()

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearcast.placement.colocation.calibration import overhead_ms
 from nearcast.placement.colocation.worker_simulation import (
     Arrivals,
     SimulatedWorker,
     arrival_times,
     joined,
     latencies_ms,
+    overhead_ms,
     p90_ms,
     simulate,
 )

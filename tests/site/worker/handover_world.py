@@ -45,7 +45,7 @@ class WorkerSim:
         self.machine: HandoverMachine | None = None
         self.handlers: set[str] = set()  # roles whose messages are taken
         self.io: deque[ho.Instruction] = deque()
-        self.spool: list[ho.Publication] = []
+        self.spool: list[ho.HandoverMessage] = []
         self.own_ids = 0
 
     def command(self, command: HostTopic | LeaveTopic | MembersChanged) -> None:
@@ -120,7 +120,7 @@ class WorkerSim:
         entries = [SpoolEntry(one.topic, n, one.id, one.payload) for n, one in enumerate(self.spool)]
         self.world.send(self.site, to, ("page", SpoolPage(entries)))
 
-    def delivered(self, roles: tuple[str, ...], publication: ho.Publication) -> None:
+    def delivered(self, roles: tuple[str, ...], publication: ho.HandoverMessage) -> None:
         if "plain" in roles and "plain" in self.handlers:
             self.handle(ho.PlainReceived(publication))
         if "queue" in roles and "queue" in self.handlers:
@@ -128,7 +128,7 @@ class WorkerSim:
             if self.machine.take_publication(*publication, self.world.now):
                 self.process(publication, self.machine.sends_copies)
 
-    def process(self, publication: ho.Publication, copied: bool = False) -> None:
+    def process(self, publication: ho.HandoverMessage, copied: bool = False) -> None:
         assert self.machine is not None
         assert self.machine.phase not in (Phase.ABSENT, Phase.FORWARDING, Phase.FINISHING), "it has left"
         self.world.processed[publication.payload] += 1
@@ -142,7 +142,7 @@ class WorkerSim:
                 if site != self.site:
                     self.world.send(self.site, site, ("copy", publication))
 
-    def copied(self, publication: ho.Publication) -> None:
+    def copied(self, publication: ho.HandoverMessage) -> None:
         if "copies" in self.handlers:
             assert self.machine is not None
             if self.machine.take_copy(*publication, self.world.now):
@@ -161,7 +161,7 @@ class World:
         self,
         before: Sequence[str],
         script: Sequence[Command],
-        publications: Sequence[tuple[str, ho.Publication]],
+        publications: Sequence[tuple[str, ho.HandoverMessage]],
         *,
         workers: str = "ab",
         preference: str = "abc",
@@ -176,7 +176,7 @@ class World:
         self.slow_locally, self.ticks_under_way, self.patient = slow_locally, ticks_under_way, patient
         self.crashing, self.preference = crashing, preference
         self.processed: Counter[bytes] = Counter()
-        self.discarded: list[ho.Publication] = []
+        self.discarded: list[ho.HandoverMessage] = []
         self.answers: list[tuple[str, str]] = []
         self.timers: list[tuple[int, str, int, ho.Event]] = []
         self.page_requests: list[str] = []
@@ -187,7 +187,7 @@ class World:
         self.links: dict[tuple[str, str, str], deque[tuple[int, tuple]]] = {}
         self.workers = {site: WorkerSim(self, site) for site in workers}
         self.script: list[Command] = []
-        self.publications: list[tuple[str, ho.Publication]] = []
+        self.publications: list[tuple[str, ho.HandoverMessage]] = []
         for site in before:
             self.workers[site].command(host(site, 1, None, before)[1])
         while any(self.links.values()):
@@ -293,7 +293,7 @@ class World:
                     self.put(("interest", site, other), item)
         self.put(("down", site, site), ("pong",))
 
-    def route(self, site: str, publication: ho.Publication) -> None:
+    def route(self, site: str, publication: ho.HandoverMessage) -> None:
         """A publication at its publisher's broker: to one of the queue group, the own site first, and to the plain."""
         having = [other for other in self.preference if other != site and "queue" in self.view[site].get(other, ())]
         chosen = site if "queue" in self.subscribed[site] else next(iter(having), "")

@@ -11,8 +11,8 @@ from nearcast.protocol.worker import HostTopic, LeaveTopic, SpoolEntry, SpoolPag
 from nearcast.site.worker import handover_events as ho
 from nearcast.site.worker.handover import HandoverMachine
 
-ONE, TWO = (("p", ho.Publication("gps", b"%d" % n, b"payload %d" % n)) for n in (1, 2))
-WITHOUT_ID = ("p", ho.Publication("gps", b"", b"payload"))
+ONE, TWO = (("p", ho.HandoverMessage("gps", b"%d" % n, b"payload %d" % n)) for n in (1, 2))
+WITHOUT_ID = ("p", ho.HandoverMessage("gps", b"", b"payload"))
 MOVE = (["a"], [host("b", 2, "a"), leave("a", 2, "b")], "b", {})
 # Members before, commands in order, members afterwards, and what else the world is to be like.
 SCENARIOS = {
@@ -86,7 +86,7 @@ def test_what_is_left_for_nobody_is_processed_at_most_once() -> None:
 
 @pytest.mark.parametrize("crashing", ["a", "b"])
 def test_a_crash_at_any_point_leaves_one_agreed_member_that_processes_what_comes_later(crashing: str) -> None:
-    late = ("p", ho.Publication("gps", LATE, b"late"))
+    late = ("p", ho.HandoverMessage("gps", LATE, b"late"))
     owners = set()
     for end in explore(World(*MOVE[:2], [ONE, late], crashing=crashing)):
         assert end.processed[b"late"] == 1
@@ -116,12 +116,12 @@ def test_joining_copies_the_spool_and_then_the_copies_that_came_meanwhile() -> N
     assert not joining.take_copy("gps", b"1", b"", 0.0)
     more = SpoolPage([SpoolEntry("gps", 7, b"0", b"")], more=True)
     assert joining.handle(ho.PageReceived(more), 0.0) == [
-        ho.Keep(ho.Publication("gps", b"0", b"")),
+        ho.Keep(ho.HandoverMessage("gps", b"0", b"")),
         ho.FetchPage(WorkerId("a", "w"), SpoolPageRequest("gps", ("gps", 7))),
     ]
     assert joining.handle(ho.PageReceived(SpoolPage([SpoolEntry("gps", 8, b"1", b"")])), 0.0) == [
-        ho.Keep(ho.Publication("gps", b"1", b"")),
-        ho.Keep(ho.Publication("gps", b"2", b"")),
+        ho.Keep(ho.HandoverMessage("gps", b"1", b"")),
+        ho.Keep(ho.HandoverMessage("gps", b"2", b"")),
         ho.Subscribe("queue"),
     ]
     assert joining.handle(ho.Subscribed("queue"), 0.0) == [ho.Done(HOST)]
@@ -151,7 +151,7 @@ def test_a_topic_that_comes_back_while_it_leaves_is_hosted_again_unless_it_is_re
 
 
 def test_what_is_handed_over_at_the_last_moment_is_forwarded_before_the_topic_is_forgotten() -> None:
-    late = ho.Publication("gps", b"", b"payload")
+    late = ho.HandoverMessage("gps", b"", b"payload")
     end = (ho.SettleOver(), ho.Drained("plain"), ho.HandedOver(late), ho.HoldOver(), ho.Drained("copies"))
     leaving, said = machine(*LEFT, *end, ho.Idle())
     assert said == [ho.StartTimer(0.5, ho.HoldOver())]

@@ -183,14 +183,13 @@ def _reassigned(
 ) -> planners.StoragePlan:
     """The topics of today's stores assigned again; today's plan when that is no better."""
     stores = np.flatnonzero(held.any(axis=0))
-    if (problem.sizes @ held > problem.capacity * (1 + 1e-9)).any() or not held.any(axis=1).all():
-        held_or_none = None  # today's plan is none for these topics and this capacity: nothing to fall back to
-    else:
-        held_or_none = held
+    fits = (problem.sizes @ held <= problem.capacity * (1 + 1e-9)).all() and held.any(axis=1).all()
+    # Where today's plan is none for these topics and this capacity, there is nothing to fall back to.
+    method: Literal["sequential", "wrr"] = "sequential" if assign == "sequential" else "wrr"
+    plan = planners.reassign(problem, stores, method, advance, held if fits else None)
     if assign == "refined":
-        start = planners.reassign(problem, stores, "wrr", advance, held_or_none)
-        return planners.refined(problem, start, failure=failure, min_replicas=min_replicas, keep_stores=True)
-    return planners.reassign(problem, stores, "wrr" if assign == "wrr" else "sequential", advance, held_or_none)
+        return planners.refined(problem, plan, failure=failure, min_replicas=min_replicas, keep_stores=True)
+    return plan
 
 
 def _placed(path: Path, topics: Ids, nodes: Ids) -> NDArray[np.bool_]:

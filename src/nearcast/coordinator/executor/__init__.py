@@ -1,1 +1,1 @@
-"""`topic_move`, `client_move`, `replica_move` decide (events in, instructions out), `executor` acts."""
+"""`topic_move`, `client_move`, `replica_move` decide what is done next, `executor` does it."""

@@ -6,63 +6,38 @@ a coordinator that finds the move in the journal sends it again. A client that d
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import dataclass
+from typing import Any
 
-from nearcast.coordinator.executor.steps import Begin, Erase, Erased, Finish, Journal, Journalled, Resume
+from nearcast.coordinator.executor.steps import Erase, Finish, Journal
 
-__all__ = ["ClientMoveMachine", "Event", "HomeRecorded", "Instruction", "Moved", "RecordHome", "Stayed", "TellClient"]
-
-
-@dataclass(frozen=True)
-class Moved:
-    """Event: the client is connected to its new home."""
-
-
-@dataclass(frozen=True)
-class Stayed:
-    """Event: the client refused, could not connect, or did not answer in time."""
-
-    reason: str
-
-
-@dataclass(frozen=True)
-class HomeRecorded:
-    """Event: the registry has the new home."""
+__all__ = ["ClientStep", "RecordHome", "TellClient", "begin_client_move", "resume_client_move"]
 
 
 @dataclass(frozen=True)
 class TellClient:
-    """Instruction: send the client the address of its new home."""
+    """Send the client the address of its new home. Answer: why it stays, empty when it is connected there."""
 
 
 @dataclass(frozen=True)
 class RecordHome:
-    """Instruction: write the new home to the registry."""
+    """Write the new home to the registry."""
 
 
-Event = Begin | Resume | Journalled | Moved | Stayed | HomeRecorded | Erased
-Instruction = Journal | TellClient | RecordHome | Erase | Finish
+ClientStep = Journal | TellClient | RecordHome | Erase
 
 
-class ClientMoveMachine:
-    """One move. Events in, instructions out; no I/O, no clock."""
+def begin_client_move() -> Generator[ClientStep, Any, Finish]:
+    """The steps of a new move."""
+    yield Journal()
+    return (yield from resume_client_move())
 
-    def __init__(self) -> None:
-        self._reason = ""
 
-    def handle(self, event: Event) -> Instruction:
-        """The next instruction."""
-        match event:
-            case Begin():
-                return Journal()
-            case Journalled() | Resume():
-                return TellClient()
-            case Moved():
-                return RecordHome()
-            case Stayed(reason):
-                self._reason = reason
-                return Erase()
-            case HomeRecorded():
-                return Erase()
-            case Erased():
-                return Finish("abandoned" if self._reason else "done", self._reason)
+def resume_client_move() -> Generator[ClientStep, Any, Finish]:
+    """The steps of a move that is in the journal."""
+    reason = yield TellClient()
+    if not reason:
+        yield RecordHome()
+    yield Erase()
+    return Finish("abandoned" if reason else "done", reason)

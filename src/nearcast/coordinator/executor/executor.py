@@ -7,15 +7,15 @@ import logging
 import secrets
 from collections import deque
 from types import NoneType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 
 from nearcast.coordinator.executor import client_move as cm
 from nearcast.coordinator.executor import replica_move as rm
 from nearcast.coordinator.executor import topic_move as tm
-from nearcast.coordinator.executor.move_history import MoveHistory
-from nearcast.coordinator.executor.steps import Begin, Erase, Erased, Finish, Journal, Journalled, Resume
+from nearcast.coordinator.executor.move_history import MoveHistory, place_of
+from nearcast.coordinator.executor.steps import Erase, Finish, Journal
 from nearcast.coordinator.moves import ReplicaMove, TopicMove
 from nearcast.coordinator.term import DeposedError
 from nearcast.errors import NearcastError
@@ -27,7 +27,7 @@ from nearcast.nats.tasks import KeyedLocks, cancel_and_wait, gather_or_cancel, r
 from nearcast.protocol.control import Rehome, StartTopic, StopTopic, TopicRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Awaitable, Callable, Generator, Iterable
 
     from nearcast.config.coordinator_settings import CoordinatorSettings
     from nearcast.coordinator.moves import ClientMove, Move
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Executor"]
 
+S = TypeVar("S")
 _log = logging.getLogger(__name__)
 _COPY_CHECK_SECONDS = 0.5
 
@@ -120,16 +121,15 @@ class Executor:
             else:
                 finish = await self._move_client(move, resumed)
             self.history.add(move, finish, asyncio.get_running_loop().time() - began)
-            _log.info("%s: %s -> %s: %s", name, _place(move.before), _place(move.after), finish)
+            _log.info("%s: %s -> %s: %s", name, place_of(move.before), place_of(move.after), finish)
             return finish
 
-    async def _write_journal(self, move: Move, step: Journal | Erase) -> Journalled | Erased:
+    async def _write_journal(self, move: Move, step: Journal | Erase) -> None:
         self._term()
         if isinstance(step, Journal):
             await self._registry.journal(move)
-            return Journalled()
-        await self._registry.erase_move(move)
-        return Erased()
+        else:
+            await self._registry.erase_move(move)
 
     async def _send_command(self, subject: str, command: Any, limit: float, client: str = "") -> str:
         """Send a command to a site or client. Returns why it was not done; empty when it was."""
@@ -159,7 +159,7 @@ class Executor:
 
     async def _move_topic(self, move: TopicMove, resumed: bool) -> Finish:
         machine = tm.TopicMoveMachine(move)
-        first: tm.Event = Resume(await self._registry.reread_topic(move.topic)) if resumed else Begin()
+        first: tm.Event = tm.Resume(await self._registry.reread_topic(move.topic)) if resumed else tm.Begin()
         events = deque([first])
         while True:
             instructions = machine.handle(events.popleft())
@@ -171,7 +171,8 @@ class Executor:
         term = self._term()
         match instruction:
             case Journal() | Erase():
-                return await self._write_journal(move, instruction)
+                await self._write_journal(move, instruction)
+                return tm.Journalled() if isinstance(instruction, Journal) else tm.Erased()
             case tm.Start(member, source, epoch):
                 record = self._registry.topics.get(move.topic)
                 if record is None:
@@ -203,23 +204,20 @@ class Executor:
         return tm.Committed()
 
     async def _move_client(self, move: ClientMove, resumed: bool) -> Finish:
-        machine = cm.ClientMoveMachine()
-        event: cm.Event = Resume() if resumed else Begin()
-        while True:
-            match instruction := machine.handle(event):
-                case Finish():
-                    return instruction
+        async def do(step: cm.ClientStep) -> str | None:
+            match step:
                 case Journal() | Erase():
-                    event = await self._write_journal(move, instruction)
+                    await self._write_journal(move, step)
                 case cm.TellClient():
-                    error = await self._rehome(move)
-                    event = cm.Stayed(error) if error else cm.Moved()
+                    return await self._rehome(move)
                 case cm.RecordHome():
                     self._term()
                     client = self._registry.clients.get(move.client)
                     if client is not None:
                         await self._registry.put_client(msgspec.structs.replace(client, home=move.after))
-                    event = cm.HomeRecorded()
+            return None
+
+        return await _follow(cm.resume_client_move() if resumed else cm.begin_client_move(), do)
 
     async def _rehome(self, move: ClientMove) -> str:
         site = self._registry.sites.get(move.after)
@@ -231,30 +229,30 @@ class Executor:
         )
 
     async def _move_replicas(self, move: ReplicaMove, resumed: bool) -> Finish:
-        machine = rm.ReplicaMoveMachine(move)
-        event: rm.Event = Resume(await self._registry.reread_topic(move.topic)) if resumed else Begin()
-        while True:
-            match instruction := machine.handle(event):
-                case Finish():
-                    return instruction
+        async def do(step: rm.ReplicaStep) -> bool | str | None:
+            match step:
                 case Journal() | Erase():
-                    event = await self._write_journal(move, instruction)
+                    await self._write_journal(move, step)
                 case rm.AssignReplicas(replicas):
-                    event = await self._assign_replicas(move.topic, replicas)
+                    return await self._assign_replicas(move.topic, replicas)
                 case rm.WaitForCopy(fresh):
-                    event = await self._wait_for_copy(move, fresh, resumed)
+                    return await self._wait_for_copy(move, fresh, resumed)
+            return None
 
-    async def _assign_replicas(self, topic: str, replicas: tuple[str, ...]) -> rm.Event:
+        if not resumed:
+            return await _follow(rm.begin_replica_move(move), do)
+        record = await self._registry.reread_topic(move.topic)
+        return await _follow(rm.resume_replica_move(move, record.spec.replicas if record is not None else None), do)
+
+    async def _assign_replicas(self, topic: str, replicas: tuple[str, ...]) -> bool:
         async with self._locks[f"topic {topic}"]:  # its members may be changing
             self._term()
             record = self._registry.topics.get(topic)
-            if record is None:
-                return rm.TopicRemoved()
-            if set(record.spec.replicas) != set(replicas):
+            if record is not None and set(record.spec.replicas) != set(replicas):
                 await self._registry.put_replicas(record, replicas)
-            return rm.ReplicasAssigned()
+            return record is not None
 
-    async def _wait_for_copy(self, move: ReplicaMove, fresh: tuple[str, ...], resumed: bool) -> rm.Event:
+    async def _wait_for_copy(self, move: ReplicaMove, fresh: tuple[str, ...], resumed: bool) -> str:
         """Wait until the new stores have copied; give up after `copy_limit`, if that is safe.
 
         It is safe only if an old store answered all the time: then it has all messages that the new ones have.
@@ -264,18 +262,25 @@ class Executor:
         began, waiting, safe = clock(), set(fresh), not resumed
         while True:
             self._term()
-            waiting -= {site for site in waiting if await self._holds_topic(site, move.topic)}
+            waiting -= {site for site in waiting if await holds_topic(self._connection, site, move.topic)}
             if not waiting:
-                return rm.Copied()
-            safe = safe and any([await self._holds_topic(site, move.topic) for site in move.before])
+                return ""
+            safe = safe and any([await holds_topic(self._connection, site, move.topic) for site in move.before])
             if safe and clock() - began > limit:
-                stores = ", ".join(sorted(waiting))
-                return rm.NotCopied(f"the store of {stores} did not copy the topic within {limit:g} s")
+                return f"the store of {', '.join(sorted(waiting))} did not copy the topic within {limit:g} s"
             # The rate of these requests does not grow with the number of copies.
             await asyncio.sleep(_COPY_CHECK_SECONDS * max(1.0, len(self.copies) / self._settings.moves_at_once))
 
-    async def _holds_topic(self, site: str, topic: str) -> bool:
-        return await holds_topic(self._connection, site, topic)
+
+async def _follow(steps: Generator[S, Any, Finish], do: Callable[[S], Awaitable[Any]]) -> Finish:
+    """Do one step after the other; each answer decides on the next."""
+    answer = None
+    while True:
+        try:
+            step = steps.send(answer)
+        except StopIteration as ended:
+            return cast("Finish", ended.value)
+        answer = await do(step)
 
 
 def _answer_of(client: str) -> str:
@@ -290,7 +295,3 @@ def with_members(record: TopicRecord, epoch: int, members: tuple[WorkerId, ...],
     """The record with other members; their sites manage the topic."""
     sites = tuple(dict.fromkeys(member.site for member in members))
     return TopicRecord(msgspec.structs.replace(record.spec, managed_by=sites), epoch, members, move)
-
-
-def _place(where: str | Iterable[WorkerId]) -> str:
-    return where if isinstance(where, str) else ", ".join(map(str, where))

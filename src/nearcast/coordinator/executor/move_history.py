@@ -7,13 +7,13 @@ from collections import Counter, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nearcast.coordinator.moves import ClientMove, ReplicaMove, TopicMove
+from nearcast.coordinator.moves import ClientMove
 
 if TYPE_CHECKING:
     from nearcast.coordinator.executor.steps import Finish
     from nearcast.coordinator.moves import Move
 
-__all__ = ["FinishedMove", "MoveHistory"]
+__all__ = ["FinishedMove", "MoveHistory", "place_of"]
 
 _REMEMBERED = 1000
 
@@ -27,20 +27,15 @@ class FinishedMove:
     ended: float
     seconds: float
 
-    @property
-    def kind(self) -> str:
-        """What was moved: `topic`, `client` or `replicas`."""
-        return kind_of(self.move)
-
     def to_dict(self) -> dict[str, Any]:
         """The move as `nearcast plan history` shows it."""
         move = self.move
         return {
             "time": self.ended,
-            "kind": self.kind,
+            "kind": kind_of(move),
             "subject": move.client if isinstance(move, ClientMove) else move.topic,
-            "from": _place(move.before),
-            "to": _place(move.after),
+            "from": place_of(move.before),
+            "to": place_of(move.after),
             "goal": move.goal,
             "reason": move.reason,
             "outcome": self.outcome,
@@ -65,11 +60,10 @@ class MoveHistory:
 
 
 def kind_of(move: Move) -> str:
-    """What a move moves."""
-    if isinstance(move, TopicMove):
-        return "topic"
-    return "replicas" if isinstance(move, ReplicaMove) else "client"
+    """What a move moves: `topic`, `client` or `replicas`."""
+    return str(move.__struct_config__.tag)
 
 
-def _place(where: str | tuple[object, ...]) -> str:
+def place_of(where: str | tuple[object, ...]) -> str:
+    """Where something is, before or after a move."""
     return where if isinstance(where, str) else ", ".join(map(str, where))

@@ -10,100 +10,59 @@ replicas is never too low. A coordinator may die between any two steps: its succ
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from nearcast.coordinator.executor.steps import Begin, Erase, Erased, Finish, Journal, Journalled, Outcome, Resume
+from nearcast.coordinator.executor.steps import Erase, Finish, Journal
 
 if TYPE_CHECKING:
     from nearcast.coordinator.moves import ReplicaMove
 
-__all__ = [
-    "AssignReplicas", "Copied", "Event", "Instruction", "NotCopied", "ReplicaMoveMachine", "ReplicasAssigned",
-    "TopicRemoved", "WaitForCopy",
-]  # fmt: skip
-
-
-@dataclass(frozen=True)
-class ReplicasAssigned:
-    """Event: the record has the stores."""
-
-
-@dataclass(frozen=True)
-class Copied:
-    """Event: all new stores have the stored messages."""
-
-
-@dataclass(frozen=True)
-class NotCopied:
-    """Event: a new store did not copy in time, though an old one could be read."""
-
-    reason: str
-
-
-@dataclass(frozen=True)
-class TopicRemoved:
-    """Event: the topic was removed."""
+__all__ = ["AssignReplicas", "ReplicaStep", "WaitForCopy", "begin_replica_move", "resume_replica_move"]
 
 
 @dataclass(frozen=True)
 class AssignReplicas:
-    """Instruction: write these stores to the topic's record."""
+    """Write these stores to the topic's record. Answer: whether the topic is still there."""
 
     replicas: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class WaitForCopy:
-    """Instruction: wait until these stores have the stored messages."""
+    """Wait until these stores have the stored messages. Answer: why one has not, though an old one could be read."""
 
     fresh: tuple[str, ...]
 
 
-Event = Begin | Resume | Journalled | ReplicasAssigned | Copied | NotCopied | TopicRemoved | Erased
-Instruction = Journal | AssignReplicas | WaitForCopy | Erase | Finish
+ReplicaStep = Journal | AssignReplicas | WaitForCopy | Erase
 
 
-class ReplicaMoveMachine:
-    """One move. Events in, instructions out; no I/O, no clock."""
+def begin_replica_move(move: ReplicaMove) -> Generator[ReplicaStep, Any, Finish]:
+    """The steps of a new move."""
+    yield Journal()
+    return (yield from _replace_stores(move))
 
-    def __init__(self, move: ReplicaMove) -> None:
-        self.move = move
-        self._outcome: Outcome | None = None
-        self._reason = ""
 
-    def handle(self, event: Event) -> Instruction:
-        """The next instruction."""
-        match event:
-            case Begin():
-                return Journal()
-            case Journalled():
-                return AssignReplicas(self.move.both)
-            case Resume(record):
-                return self._resume(None if record is None else record.spec.replicas)
-            case ReplicasAssigned():
-                return Erase() if self._outcome is not None else WaitForCopy(self.move.fresh)
-            case Copied():
-                self._outcome = "done"
-                return AssignReplicas(self.move.after)
-            case NotCopied(reason):
-                self._outcome, self._reason = "rolled back", reason
-                return AssignReplicas(self.move.before)
-            case TopicRemoved():
-                self._outcome, self._reason = "abandoned", "the topic was removed"
-                return Erase()
-            case Erased():
-                assert self._outcome is not None
-                return Finish(self._outcome, self._reason)
+def resume_replica_move(move: ReplicaMove, replicas: tuple[str, ...] | None) -> Generator[ReplicaStep, Any, Finish]:
+    """The steps of a move that is in the journal. replicas: as the topic's record has them; none if it was removed."""
+    if replicas is not None and set(replicas) in (set(move.before), set(move.both)):
+        return (yield from _replace_stores(move))  # whether they have copied is checked next
+    yield Erase()
+    if replicas is None:
+        return Finish("abandoned", "the topic was removed")
+    if set(replicas) == set(move.after):
+        return Finish("done")
+    return Finish("abandoned", "its stores were changed by another coordinator")
 
-    def _resume(self, replicas: tuple[str, ...] | None) -> Instruction:
-        move = self.move
-        if replicas is None:
-            return self.handle(TopicRemoved())
-        if set(replicas) in (set(move.before), set(move.both)):  # whether they have copied is checked next
-            return AssignReplicas(move.both)
-        if set(replicas) == set(move.after):
-            self._outcome = "done"
-            return Erase()
-        self._outcome, self._reason = "abandoned", "its stores were changed by another coordinator"
-        return Erase()
+
+def _replace_stores(move: ReplicaMove) -> Generator[ReplicaStep, Any, Finish]:
+    failure = ""
+    if is_there := (yield AssignReplicas(move.both)):
+        failure = yield WaitForCopy(move.fresh)
+        is_there = yield AssignReplicas(move.before if failure else move.after)
+    yield Erase()
+    if not is_there:
+        return Finish("abandoned", "the topic was removed")
+    return Finish("rolled back", failure) if failure else Finish("done")

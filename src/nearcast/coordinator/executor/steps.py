@@ -5,48 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from nearcast.protocol.control import TopicRecord
-
-__all__ = ["Begin", "Erase", "Erased", "Finish", "Journal", "Journalled", "Outcome", "Resume"]
+__all__ = ["Erase", "Finish", "Journal", "Outcome"]
 
 Outcome = Literal["done", "rolled back", "abandoned"]
 
 
 @dataclass(frozen=True)
-class Begin:
-    """Event: a new move."""
-
-
-@dataclass(frozen=True)
-class Resume:
-    """Event: a move found in the journal, with the topic's record as it is now. None: the topic was removed."""
-
-    record: TopicRecord | None = None
-
-
-@dataclass(frozen=True)
 class Journal:
-    """Instruction: write the move to the journal, before anything else."""
-
-
-@dataclass(frozen=True)
-class Journalled:
-    """Event: the journal has the move."""
+    """Write the move to the journal, before anything else."""
 
 
 @dataclass(frozen=True)
 class Erase:
-    """Instruction: remove the move from the journal."""
-
-
-@dataclass(frozen=True)
-class Erased:
-    """Event: the move is no longer in the journal."""
+    """Remove the move from the journal."""
 
 
 @dataclass(frozen=True)
 class Finish:
-    """Instruction: the move has ended. reason: why it was not done."""
+    """The move has ended. reason: why it was not done."""
 
     outcome: Outcome
     reason: str = ""

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nearcast.coordinator.executor.steps import Begin, Erase, Erased, Finish, Journal, Journalled, Outcome, Resume
+from nearcast.coordinator.executor.steps import Erase, Finish, Journal, Outcome
 
 if TYPE_CHECKING:
     from nearcast.coordinator.moves import TopicMove
@@ -21,9 +21,26 @@ if TYPE_CHECKING:
     from nearcast.protocol.control import TopicRecord
 
 __all__ = [
-    "Commit", "Committed", "Conflict", "Event", "Failed", "Instruction", "Start", "Started", "Stop", "Stopped",
-    "TopicMoveMachine",
+    "Begin", "Commit", "Committed", "Conflict", "Erased", "Event", "Failed", "Instruction", "Journalled", "Resume",
+    "Start", "Started", "Stop", "Stopped", "TopicMoveMachine",
 ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Begin:
+    """Event: a new move."""
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Event: a move found in the journal, with the topic's record as it is now. None: the topic was removed."""
+
+    record: TopicRecord | None
+
+
+@dataclass(frozen=True)
+class Journalled:
+    """Event: the journal has the move."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +75,11 @@ class Stopped:
     """Event: a member stopped, or did not answer: it stops when it sees the new epoch."""
 
     member: WorkerId
+
+
+@dataclass(frozen=True)
+class Erased:
+    """Event: the move is no longer in the journal."""
 
 
 @dataclass(frozen=True)

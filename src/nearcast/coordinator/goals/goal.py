@@ -100,7 +100,7 @@ class Draft:
         mine = clients.pairs_of(client)
         topics = clients.pair_topic[mine]
         way = model.client_distances(np.array([client]))[0] / 2
-        to_site = np.where(self.managing[topics][:, None, :], model.distances() / 2, np.inf).min(axis=2)
+        to_site = np.where(self.managing[topics][:, None, :], model.sites.round_trip / 2, np.inf).min(axis=2)
         to_site[~np.isfinite(to_site)] = 0.0  # nobody processes it
         there = way[home] + to_site[:, home]
         here = way[before] + to_site[:, before] if before >= 0 else 0.0

@@ -149,7 +149,7 @@ class TopicLatencyGoal(Goal):
         owner, target = number[clients.pair_client[mine]], site_of[clients.pair_topic[mine]]
         order = np.argsort(owner, kind="stable")
         owner, target = owner[order], target[order]
-        between = model.distances()
+        between = model.sites.round_trip
         best, now, then = np.empty(len(rows), np.int64), np.empty(len(rows)), np.empty(len(rows))
         for start in range(0, len(rows), _BLOCK):  # in blocks: clients × sites may not fit into memory
             block = rows[start : start + _BLOCK]

@@ -62,7 +62,7 @@ class ReplicaGoal(Goal):
         from nearcast.placement.storage import StorageProblem, network, reassign
 
         sites, topics = model.sites, model.topics
-        between = np.clip(model.distances(), 1e-3, _UNKNOWN_MS)  # a site that has not told where it is, is far
+        between = np.clip(model.sites.round_trip, 1e-3, _UNKNOWN_MS)  # a site that has not told where it is, is far
         np.fill_diagonal(between, 0.0)
         degrees = np.array([min(len(topics.records[row].spec.replicas), len(stores)) for row in rows], dtype=np.int64)
         problem = StorageProblem(network(csr_array(between)), demand + 1e-6, len(stores), float(len(rows)), degrees)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -40,14 +41,12 @@ class WorkerLatencyGoal(Goal):
         workers, topics = model.workers, model.topics
         bound = np.where(np.isfinite(topics.bound), topics.bound, settings.default_bound_ms)[workers.topic[rows]]
         allowed = worker_time_limit(model, settings)[workers.topic[rows]]
-        here = np.unique(workers.worker[rows])
-        over = set(workers.worker[rows[workers.p90_ms[rows] > allowed]].tolist())
-        over |= {int(worker) for worker in here if workers.busy[worker] > settings.worker_busy}
-        number = {int(worker): n for n, worker in enumerate(here)}
-        current = np.array([number[int(worker)] for worker in workers.worker[rows]])
+        here, current = np.unique(workers.worker[rows], return_inverse=True)
+        over = set(current[workers.p90_ms[rows] > allowed].tolist())
+        over |= set(np.flatnonzero(workers.busy[here] > settings.worker_busy).tolist())
         load = workers.rate[rows] * workers.processing_ms[rows] / 1000
         if over and len(rows) > len(here):
-            wanted = self._split(model, settings, rows, bound, load, current, {number[worker] for worker in over})
+            wanted = self._split(model, settings, rows, bound, load, current, over)
             why = "{worker} is too slow or too busy with {count} topics ({figures})"
         elif not over and len(here) > 1 and (load.sum() < settings.worker_busy / 2):
             if len(rows) > settings.topics_per_worker or (workers.waiting[rows] > 0).any():
@@ -112,11 +111,9 @@ class WorkerLatencyGoal(Goal):
         workers, topics = model.workers, model.topics
         here = np.unique(workers.worker[rows])
         names = [workers.names[worker].worker for worker in here]
-        taken = set(names)
+        unused = (name for n in count() if (name := f"worker-{n}") not in names)
         while len(names) <= int(wanted.max()):
-            fresh = next(f"worker-{n}" for n in range(len(taken) + 1) if f"worker-{n}" not in taken)
-            names.append(fresh)
-            taken.add(fresh)
+            names.append(next(unused))
         found: list[Proposal] = []
         site_name = model.sites.names[site]
         for n in np.flatnonzero(wanted != current).tolist():

@@ -118,15 +118,12 @@ def _topics(
     field = {name: values[:, n] for n, name in enumerate(FIGURES)}
     legs, ways = [], []
     for role, name in enumerate(("producer", "consumer")):
-        by_coordinates = _by_coordinates(topic, values, field, name, role, sites, count)
+        leg, way = _by_coordinates(topic, values, field, name, role, sites, count)
         if settings.distances == "measured":
             measured = topic_ways(monitor.columns, role, number, row_of, managing, sites.round_trip)
-            by_coordinates = (
-                np.where(np.isnan(measured.legs), by_coordinates[0], measured.legs),
-                np.where(np.isnan(measured.ways), by_coordinates[1], measured.ways),
-            )
-        legs.append(by_coordinates[0])
-        ways.append(by_coordinates[1])
+            leg, way = (np.where(np.isnan(m), e, m) for m, e in zip(measured, (leg, way), strict=True))
+        legs.append(leg)
+        ways.append(way)
     processed = managing.any(axis=1)
     for leg in legs:
         leg[~processed] = 0.0  # the home of each subscriber delivers: nothing can be moved

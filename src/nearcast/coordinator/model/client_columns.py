@@ -17,24 +17,7 @@ if TYPE_CHECKING:
     from nearcast.coordinator.model.model import Flags, Floats
     from nearcast.protocol.registration import ClientRecord
 
-__all__ = ["ClientColumnsCache", "client_columns", "coordinate_columns"]
-
-
-class ClientColumnsCache:
-    """The clients' columns, made again only when clients, topics or sites have changed."""
-
-    def __init__(self) -> None:
-        self._version: tuple[int, tuple[str, ...], tuple[str, ...]] | None = None
-        self._columns: ClientColumns | None = None
-
-    def get(
-        self, version: int, clients: Mapping[str, ClientRecord], topics: tuple[str, ...], sites: tuple[str, ...]
-    ) -> ClientColumns:
-        """The columns for a version of the registry's clients."""
-        if self._columns is None or self._version != (version, topics, sites):
-            self._version = (version, topics, sites)
-            self._columns = client_columns(clients, topics, sites)
-        return self._columns
+__all__ = ["client_columns", "coordinate_columns"]
 
 
 def client_columns(

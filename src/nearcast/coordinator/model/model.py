@@ -36,7 +36,7 @@ class SiteColumns:
     rate_limit: Floats
     store: Flags  # it has one, up or not
     store_up: Flags
-    round_trip: Floats  # sites × sites: measured, or estimated where nobody measured
+    round_trip: Floats  # sites × sites, ms: measured, or estimated where nobody measured; 0 from a site to itself
 
 
 @dataclass(frozen=True)
@@ -68,11 +68,6 @@ class TopicColumns:
     held: Flags
     just_late: Flags
     can_run: Flags  # topics × sites: the site has a processor for it, as far as is known
-
-    @cached_property
-    def processed(self) -> Flags:
-        """Whether it has a processor."""
-        return np.asarray(self.managing.any(axis=1))
 
     @cached_property
     def single(self) -> Flags:
@@ -141,10 +136,6 @@ class Model:
     workers: WorkerColumns
     channel_rate: Floats  # results per second of each of the clients' channel subscriptions
 
-    def distances(self) -> Floats:
-        """Round trips between sites, ms; 0 from a site to itself."""
-        return self.sites.round_trip
-
     def client_distances(self, rows: Ints) -> Floats:
         """Round trips between clients and all sites, ms: measured, else through a measured site or by coordinates,
         whichever is shorter."""
@@ -179,14 +170,11 @@ class Model:
         """Members for a topic at these sites: the workers it has there already, else each site's least busy one."""
         here = dict(self.topics.records[topic].members)
         names = [self.sites.names[row] for row in sites]
-        return tuple(WorkerId(name, here.get(name) or self.least_busy_worker(name)) for name in names)
-
-    def least_busy_worker(self, site: str) -> str:
-        """The name of a site's least busy worker; the first one's when it has none."""
-        return self._least_busy.get(site, "worker-0")
+        return tuple(WorkerId(name, here.get(name) or self._least_busy.get(name, "worker-0")) for name in names)
 
     @cached_property
     def _least_busy(self) -> dict[str, str]:
+        """The least busy worker of each site that has any."""
         found: dict[str, str] = {}
         for row in np.argsort(-self.workers.busy, kind="stable").tolist():  # the last one written is the least busy
             site, worker = self.workers.names[row]

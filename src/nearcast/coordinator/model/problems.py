@@ -63,7 +63,7 @@ def homes_problem(model: Model, live: Ints, topics: Ints) -> tuple[Ints, HomesPr
     unlimited = np.full(len(live), 1e9)
     return rows, HomesProblem(
         model.client_distances(rows)[:, live] / 2,
-        model.distances()[np.ix_(live, live)] / 2,
+        model.sites.round_trip[np.ix_(live, live)] / 2,
         0.0,
         unlimited,
         unlimited,

@@ -15,22 +15,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from nearcast.coordinator.model.model import Flags, Floats, Ints
     from nearcast.coordinator.monitor import ReportColumns
 
-__all__ = ["TopicWays", "site_round_trips", "topic_ways"]
+__all__ = ["site_round_trips", "topic_ways"]
 
 _BLOCK = 4096
-
-
-class TopicWays:
-    """One role's ways: `legs` to the managing site through the homes, `ways` to every site; NaN where unmeasured."""
-
-    def __init__(self, topics: int, sites: int) -> None:
-        self.legs = np.full(topics, np.nan)
-        self.ways = np.full((topics, sites), np.nan)
 
 
 def topic_ways(
@@ -40,12 +32,13 @@ def topic_ways(
     row_of: Mapping[str, int],
     managing: Flags,
     between: Floats,
-) -> TopicWays:
-    """The worst measured ways of a role's clients (0: producers, 1: consumers), put together from the homes' reports.
+) -> tuple[Floats, Floats]:
+    """The worst measured ways of a role's clients (0: producers, 1: consumers), put together from the homes' reports:
+    the legs to the managing site through the homes, and the ways to every site; NaN where unmeasured.
 
     number: rows of topics. between: round trips between sites.
     """
-    found = TopicWays(len(managing), len(row_of))
+    legs, ways = np.full(len(managing), np.nan), np.full((len(managing), len(row_of)), np.nan)
     half = between / 2
     for home, report in columns.items():
         if home not in row_of or not len(report.way_topic[role]):
@@ -54,11 +47,15 @@ def topic_ways(
         known = np.array([number.get(name, -1) for name in report.names])
         topic, site = known[report.way_topic[role]], sites[report.way_site[role]]
         keep = (topic >= 0) & (site >= 0)
-        _add_home(found, row_of[home], topic[keep], site[keep], report.way_worst[role][keep], managing, half)
-    return found
+        for block, found in _home_ways(topic[keep], site[keep], report.way_worst[role][keep], half):
+            to_site = np.where(managing[block], half[row_of[home]], np.inf).min(axis=1, initial=np.inf)
+            legs[block] = np.fmax(legs[block], found[:, row_of[home]] + to_site)
+            ways[block] = np.fmax(ways[block], found)
+    return legs, ways
 
 
-def _add_home(found: TopicWays, home: int, topic: Ints, site: Ints, way: Floats, managing: Flags, half: Floats) -> None:
+def _home_ways(topic: Ints, site: Ints, way: Floats, half: Floats) -> Iterator[tuple[Ints, Floats]]:
+    """Blocks of topics, and their ways to every site as the clients of one home measured them."""
     rows, position = np.unique(topic, return_inverse=True)
     for start in range(0, len(rows), _BLOCK):
         inside = (position >= start) & (position < start + _BLOCK)
@@ -71,9 +68,7 @@ def _add_home(found: TopicWays, home: int, topic: Ints, site: Ints, way: Floats,
             mine = rank == n
             ways[row[mine]] = np.minimum(ways[row[mine]], ms[mine, None] + half[at[mine]])
         ways[row, at] = ms  # what was measured counts as it is, even if a detour seems shorter
-        found.ways[block] = np.fmax(found.ways[block], ways)
-        to_site = np.where(managing[block], half[home], np.inf).min(axis=1, initial=np.inf)
-        found.legs[block] = np.fmax(found.legs[block], ways[:, home] + to_site)
+        yield block, ways
 
 
 def site_round_trips(

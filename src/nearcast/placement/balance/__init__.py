@@ -4,7 +4,7 @@ Nguyen et al., "Multistage Adaptive Load Balancing for Big Active Data Publish S
 """
 
 from nearcast.placement.balance.bound import lower_bound
-from nearcast.placement.balance.groups import group_shuffle, grouped, similar_groups
+from nearcast.placement.balance.groups import grouped, similar_groups
 from nearcast.placement.balance.planners import Thresholds, gsh, ldm, nearest, random, round_robin, sdm, staged
 from nearcast.placement.balance.problem import NOWHERE, BalancePlan, BalanceProblem, cov, from_pairs, loads, report
 from nearcast.placement.balance.refined import MOVE_PRICE, refined, trade_off
@@ -17,7 +17,6 @@ __all__ = [
     "Thresholds",
     "cov",
     "from_pairs",
-    "group_shuffle",
     "grouped",
     "gsh",
     "ldm",

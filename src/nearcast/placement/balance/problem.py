@@ -12,8 +12,6 @@ from scipy.sparse import csr_array
 if TYPE_CHECKING:
     from nearcast.placement.arrays import Floats, Ints
 
-    Assignment = Ints
-
 __all__ = ["NOWHERE", "BalancePlan", "BalanceProblem", "cov", "from_pairs", "loads", "report"]
 
 NOWHERE = -1  # the site of a subscriber that has none yet
@@ -47,7 +45,7 @@ def from_pairs(subscriber: Ints, subscription: Ints, rates: Floats, *, subscribe
     return BalanceProblem(csr_array((once, (subscriber, subscription)), shape=shape), rates, sites)
 
 
-def loads(problem: BalanceProblem, assignment: Assignment) -> Floats:
+def loads(problem: BalanceProblem, assignment: Ints) -> Floats:
     """F_j: each subscription a site holds comes in once and goes out to each who has it (Eq. 1-5)."""
     placed = np.flatnonzero(assignment != NOWHERE)
     at_site = csr_array(
@@ -76,7 +74,7 @@ class BalancePlan:
     A subscriber that has no site yet (`NOWHERE`) is placed, not moved.
     """
 
-    assignment: Assignment
+    assignment: Ints
     moved: Ints  # the subscribers whose site changes
     loads_before: Floats
     loads: Floats
@@ -90,7 +88,7 @@ class BalancePlan:
         return len(self.moved)
 
 
-def report(problem: BalanceProblem, current: Assignment, assignment: Assignment) -> BalancePlan:
+def report(problem: BalanceProblem, current: Ints, assignment: Ints) -> BalancePlan:
     """The result with its figures, computed afresh."""
     moved = np.flatnonzero((assignment != current) & (current != NOWHERE))
     return BalancePlan(assignment, moved, loads(problem, current), loads(problem, assignment))

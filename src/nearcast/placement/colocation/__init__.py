@@ -8,7 +8,7 @@ that `worker_simulation.py` or `nearcast profile worker` makes.
 from nearcast.placement.colocation.exact import exact, lower_bound
 from nearcast.placement.colocation.incremental import adjusted
 from nearcast.placement.colocation.latency_model import LatencyModel
-from nearcast.placement.colocation.plan_check import CheckedPlan, PlanCheck, check_plan, with_checked_margin
+from nearcast.placement.colocation.plan_check import PlanCheck, check_plan, with_checked_margin
 from nearcast.placement.colocation.planners import ffd, hybrid, lfs, matching
 from nearcast.placement.colocation.problem import (
     ColocationPlan,
@@ -18,10 +18,9 @@ from nearcast.placement.colocation.problem import (
     feasibility,
     max_rate,
 )
-from nearcast.placement.colocation.refined import refine, refined
+from nearcast.placement.colocation.refined import refined
 
 __all__ = [
-    "CheckedPlan",
     "ColocationPlan",
     "ColocationTopics",
     "Feasibility",
@@ -38,7 +37,6 @@ __all__ = [
     "lower_bound",
     "matching",
     "max_rate",
-    "refine",
     "refined",
     "with_checked_margin",
 ]

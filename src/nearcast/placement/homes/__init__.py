@@ -5,7 +5,6 @@ from nearcast.placement.homes.delay import HomesPlan, evaluate
 from nearcast.placement.homes.exact import exact
 from nearcast.placement.homes.planners import (
     RelocParameters,
-    RelocSteps,
     nearest,
     one_topic_one_site,
     random,
@@ -20,7 +19,6 @@ __all__ = [
     "HomesProblem",
     "RefineParameters",
     "RelocParameters",
-    "RelocSteps",
     "evaluate",
     "exact",
     "membership",

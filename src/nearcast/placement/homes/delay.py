@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import sparse
 
+from nearcast.placement.homes.problem import pattern
+
 if TYPE_CHECKING:
     from nearcast.placement.arrays import Floats, Ints
     from nearcast.placement.homes.problem import HomesProblem
@@ -66,10 +68,5 @@ def evaluate(problem: HomesProblem, home: Ints) -> HomesPlan:
 
 def _resources(problem: HomesProblem, at_site: Any) -> tuple[Floats, Floats]:
     """Storage Σ u_n over the managed topics and compute v_l (Eq. 1) of every site."""
-    publications = problem.publications
-    pattern = sparse.csr_array(
-        (np.ones(publications.nnz), publications.indices, publications.indptr), shape=publications.shape
-    )
-    publishers = (pattern @ at_site).tocsr()  # |C^P_{n,l}|
-    managed = sparse.csr_array((np.ones(publishers.nnz), publishers.indices, publishers.indptr), shape=publishers.shape)
-    return managed.T @ problem.spool_size, publishers.T @ problem.spool_size
+    publishers = (pattern(problem.publications) @ at_site).tocsr()  # |C^P_{n,l}|
+    return pattern(publishers).T @ problem.spool_size, publishers.T @ problem.spool_size

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nearcast.placement.homes.delay import local_share
-from nearcast.placement.homes.problem import entries_at
+from nearcast.placement.homes.problem import entries_at, pattern
 
 if TYPE_CHECKING:
     from nearcast.placement.arrays import Floats, Ints
@@ -33,8 +33,7 @@ class IncrementalDelay:
         members = problem.members.T.tocsr()
         self._start, self._topic = members.indptr.astype(np.int64), members.indices.astype(np.int64)
         member = np.repeat(np.arange(problem.clients), np.diff(self._start))
-        publishes = problem.publications.copy()
-        publishes.data[:] = 1.0
+        publishes = pattern(problem.publications)
         self._publishes, self._sent, self._received = (
             entries_at(matrix, self._topic, member) for matrix in (publishes, weights.sending, weights.receiving)
         )

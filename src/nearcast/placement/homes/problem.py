@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from nearcast.placement.arrays import Floats, Ints
 
-__all__ = ["HomesProblem", "entries_at", "membership"]
+__all__ = ["HomesProblem", "entries_at", "membership", "pattern"]
 
 
 def membership(topics: ArrayLike, clients: ArrayLike, shape: tuple[int, int], weights: ArrayLike | None = None) -> Any:
@@ -101,8 +101,7 @@ class HomesProblem:
     @cached_property
     def members(self) -> Any:
         """C_n: topics × clients, 1 where the client publishes or subscribes."""
-        both = _pattern(self.publications) + _pattern(self.subscriptions)
-        return _pattern(both)
+        return pattern(pattern(self.publications) + pattern(self.subscriptions))
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,5 +142,6 @@ class DelayWeights:
         return cls(publishing, sending, subscriptions, distance, float(p.sum()))
 
 
-def _pattern(matrix: Any) -> Any:
+def pattern(matrix: Any) -> Any:
+    """1 where the matrix has an entry."""
     return sparse.csr_array((np.ones(matrix.nnz), matrix.indices, matrix.indptr), shape=matrix.shape)

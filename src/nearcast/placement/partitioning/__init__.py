@@ -1,18 +1,18 @@
 """Which site hosts a topic, so that latency bounds hold and no site is overloaded (ePulsar).
 
 `problem.py` shrinks a topic's clients to a constant size, `planners.py` is Algorithm 1 and its baselines, `refined.py`
-improves its plan (with `search.py` and `relaxation.py`), `exact.py` is the optimum for small instances, `late_pairs.py`
-the paper's measure.
+improves its plan (with `search.py` and `relaxation.py`), `exact.py` is the optimum for small instances.
 """
 
 from nearcast.placement.partitioning.exact import exact
-from nearcast.placement.partitioning.late_pairs import late_pairs, pair_counts
 from nearcast.placement.partitioning.planners import Partition, all_pairs, by_latencies, centroid, hashed
 from nearcast.placement.partitioning.problem import (
     PartitionClients,
     PartitionSites,
     PartitionTopics,
     aggregate,
+    late_pairs,
+    pair_counts,
     worst_latencies,
 )
 from nearcast.placement.partitioning.refined import refined

@@ -9,7 +9,7 @@ from scipy.sparse import csr_array, eye_array, hstack, kron
 
 from nearcast.errors import NearcastError
 from nearcast.placement.partitioning.planners import current_capacity, described
-from nearcast.placement.partitioning.problem import NOWHERE
+from nearcast.placement.partitioning.problem import moved
 from nearcast.placement.partitioning.refined import late_topics
 
 if TYPE_CHECKING:
@@ -40,11 +40,10 @@ def exact(topics: PartitionTopics, sites: PartitionSites, latencies: Floats, lat
     fits = hstack([kron(topics.rate[None, :] / scale, eye_array(width)), -eye_array(width)])
     constraints = [LinearConstraint(once, 1, 1), LinearConstraint(fits, -np.inf, capacity / scale)]
     late = late_topics(topics, latencies) if late is None else late
-    moved = (np.arange(width) != topics.site[:, None]) & (topics.site != NOWHERE)[:, None]
     goals = (
         np.r_[np.zeros(placed), np.ones(width)],
         np.r_[late.ravel(), np.zeros(width)],
-        np.r_[moved.ravel(), np.zeros(width)],
+        np.r_[moved(topics.site, width).ravel(), np.zeros(width)],
         np.r_[latencies.ravel(), np.zeros(width)],
     )
     for goal in goals:

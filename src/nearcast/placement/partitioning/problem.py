@@ -1,4 +1,4 @@
-"""A topic's clients as a constant number of figures (Section 3.2 of ePulsar).
+"""A topic's clients as a constant number of figures (Section 3.2 of ePulsar), and the paper's measure (Section 5.5).
 
     NC(i)   position and height          N̄C_P(t), N̄C_C(t)   producer_centroid, consumer_centroid
     P[t]    PartitionTopics.site                W(t)                 PartitionTopics.deviation
@@ -16,15 +16,20 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy.spatial.distance import cdist
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nearcast.placement.arrays import Bools, Floats, Ints
 
-__all__ = ["NOWHERE", "PartitionClients", "PartitionSites", "PartitionTopics", "aggregate", "worst_latencies"]
+__all__ = [
+    "NOWHERE", "PartitionClients", "PartitionSites", "PartitionTopics", "aggregate", "late_pairs", "moved",
+    "pair_counts", "worst_latencies",
+]  # fmt: skip
 
 NOWHERE = -1  # the site of a topic that has none yet
+_BROADCAST = 4096  # pairs of one topic that are compared at once; more are sorted
 
 
 @dataclass(frozen=True)
@@ -99,6 +104,39 @@ def worst_latencies(clients: PartitionClients, sites: PartitionSites, site: Ints
         latency += _largest(leg, topic, len(site))
     latency[site == NOWHERE] = np.inf
     return latency
+
+
+def pair_counts(clients: PartitionClients, topics: int) -> Ints:
+    """How many producer-consumer pairs each topic has; a client that is both makes a pair with itself."""
+    producers = np.bincount(clients.topic[clients.produces], minlength=topics)
+    return np.asarray(producers * np.bincount(clients.topic[clients.consumes], minlength=topics))
+
+
+def late_pairs(clients: PartitionClients, sites: PartitionSites, bound: Floats) -> Floats:
+    """Topics × sites: how many pairs of a topic would be above its bound at a site."""
+    late = np.zeros((len(bound), len(sites)))
+    order = np.argsort(clients.topic, kind="stable")
+    first = np.searchsorted(clients.topic[order], np.arange(len(bound) + 1))
+    for topic in range(len(bound)):
+        rows = order[first[topic] : first[topic + 1]]
+        leg = cdist(clients.position[rows], sites.position) + clients.height[rows, None] + sites.height
+        sent, received = leg[clients.produces[rows]], leg[clients.consumes[rows]]
+        if len(sent) * len(received) <= _BROADCAST:
+            late[topic] = (sent[:, None] + received > bound[topic]).sum(axis=(0, 1))
+        else:
+            late[topic] = [_above(*legs, bound[topic]) for legs in zip(sent.T, received.T, strict=True)]
+    return late
+
+
+def _above(sent: Floats, received: Floats, bound: float) -> int:
+    """Pairs whose two legs add up to more than the bound."""
+    within = np.searchsorted(np.sort(received), bound - sent, side="right")
+    return int(len(sent) * len(received) - within.sum())
+
+
+def moved(home: Ints, sites: int) -> Bools:
+    """Topics × sites: where a topic would not be at home; one without a home is nowhere moved."""
+    return np.asarray((np.arange(sites) != home[:, None]) & (home != NOWHERE)[:, None])
 
 
 def _sides(clients: PartitionClients) -> Iterator[tuple[Ints, Floats, Floats]]:

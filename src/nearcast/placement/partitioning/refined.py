@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nearcast.placement.partitioning.planners import centroid, current_capacity, described
-from nearcast.placement.partitioning.problem import NOWHERE
+from nearcast.placement.partitioning.problem import NOWHERE, moved
 from nearcast.placement.partitioning.relaxation import nearest_of_least, relaxed, solved
 from nearcast.placement.partitioning.search import PartitionSearch
 
@@ -59,9 +59,9 @@ def refined(
         return search
 
     most = len(topics) if moves_at_most is None else moves_at_most
-    moved = (np.arange(len(sites)) != topics.site[:, None]) & (topics.site != NOWHERE)[:, None]
-    anywhere = nearest_of_least((len(topics) + 1) * late + moved, latencies)  # as if sites had no limits
-    fewest = int(np.count_nonzero(moved[np.arange(len(topics)), anywhere]))
+    away = moved(topics.site, len(sites))
+    anywhere = nearest_of_least((len(topics) + 1) * late + away, latencies)  # as if sites had no limits
+    fewest = int(np.count_nonzero(away[np.arange(len(topics)), anywhere]))
     stay = np.where(topics.site == NOWHERE, start.site, topics.site)
     starts = [start.site if start.moves <= most else stay, anywhere if fewest <= most else stay]
     by_centroid = centroid(topics, sites)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.sparse import csr_array, eye_array, hstack, vstack
 
-from nearcast.placement.partitioning.problem import NOWHERE
+from nearcast.placement.partitioning.problem import NOWHERE, moved
 
 if TYPE_CHECKING:
     from scipy.optimize import OptimizeResult
@@ -43,13 +43,13 @@ def relaxed(
     whole = site != NOWHERE
     load = np.bincount(site[whole], rate[whole], len(capacity))
     divided = np.flatnonzero(~whole)
-    moved = _moved(home, len(capacity))
-    left = (len(home) if moves_at_most is None else moves_at_most) - int(moved[whole, site[whole]].sum())
+    away = moved(home, len(capacity))
+    left = (len(home) if moves_at_most is None else moves_at_most) - int(away[whole, site[whole]].sum())
     for topic in divided[np.argsort(-rate[divided], kind="stable")].tolist():
         fits = load + rate[topic] <= capacity
-        order = np.lexsort((latencies[topic], -share[topic], late[topic], ~fits, moved[topic] > max(left, 0)))
+        order = np.lexsort((latencies[topic], -share[topic], late[topic], ~fits, away[topic] > max(left, 0)))
         site[topic] = order[0]
-        left -= int(moved[topic, order[0]])
+        left -= int(away[topic, order[0]])
         load[order[0]] += rate[topic]
     return site
 
@@ -60,11 +60,6 @@ def solved(late: Floats, home: Ints, rate: Floats, capacity: Floats, moves_at_mo
     return None if share is None else np.asarray(share.argmax(axis=1))
 
 
-def _moved(home: Ints, sites: int) -> Ints:
-    """Topics × sites: 1 where a topic would not be at home; one without a home is nowhere moved."""
-    return np.asarray((np.arange(sites) != home[:, None]) & (home != NOWHERE)[:, None], dtype=np.int64)
-
-
 def _programme(
     late: Floats, home: Ints, rate: Floats, capacity: Floats, moves_at_most: int | None, *, whole: bool
 ) -> Floats | None:
@@ -72,7 +67,7 @@ def _programme(
     from scipy.optimize import Bounds, LinearConstraint, milp  # slow to import, and most plans do not need it
 
     topics, sites = late.shape
-    placed, moved = topics * sites, _moved(home, sites)
+    placed, away = topics * sites, moved(home, sites)
     column = np.arange(placed)
     topic, site = column // sites, column % sites
     scale = max(float(rate.max(initial=0.0)), float(capacity.max(initial=0.0))) or 1.0
@@ -85,7 +80,7 @@ def _programme(
         [np.ones(topics), capacity / scale],
     )
     if moves_at_most is not None:
-        rows.append(csr_array(np.r_[moved.ravel(), np.zeros(sites)][None, :]))
+        rows.append(csr_array(np.r_[away.ravel(), np.zeros(sites)][None, :]))
         low.append(np.zeros(1))
         high.append(np.array([float(moves_at_most)]))
     limits = LinearConstraint(vstack(rows), np.concatenate(low), np.concatenate(high))
@@ -100,7 +95,7 @@ def _programme(
             options={"node_limit": _NODES, "mip_rel_gap": 0.0} if whole else {},
         )
 
-    cost = np.r_[((topics + 1) * late + moved).ravel(), np.zeros(sites)]
+    cost = np.r_[((topics + 1) * late + away).ravel(), np.zeros(sites)]
     answer = solve(cost, 0.0)
     if answer.status == _INFEASIBLE and whole and placed > _MOST_ABOVE:
         return None

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nearcast.placement.partitioning.problem import NOWHERE
+from nearcast.placement.partitioning.problem import NOWHERE, moved
 
 if TYPE_CHECKING:
     from nearcast.placement.arrays import Floats, Ints
@@ -31,7 +31,7 @@ class PartitionSearch:
         moves_at_most: int | None,
     ) -> None:
         self.home, self.rate, self.capacity, self.latencies, self.late = home, rate, capacity, latencies, late
-        self.moved = (np.arange(len(capacity)) != home[:, None]) & (home != NOWHERE)[:, None]
+        self.moved = moved(home, len(capacity))
         self.cost = (len(home) + 1) * late + self.moved
         self.most = len(home) if moves_at_most is None else moves_at_most
         self.site = site.copy()

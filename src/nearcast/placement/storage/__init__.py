@@ -7,7 +7,6 @@ from nearcast.placement.storage.exact import exact
 from nearcast.placement.storage.greedy import greedy, modified_greedy
 from nearcast.placement.storage.network import Network, from_edges, network
 from nearcast.placement.storage.planners import (
-    StoreChoice,
     assign_sequential,
     assign_wrr,
     choose_stores,
@@ -31,12 +30,12 @@ from nearcast.placement.storage.refined import refined
 from nearcast.placement.storage.replication import (
     minimum_degrees,
     relative_weights,
+    store_count,
     stores_needed,
     topic_weights,
     weighted_degrees,
     wrr_rounds,
 )
-from nearcast.placement.storage.store_count import knee, store_count
 
 __all__ = [
     "Failure",
@@ -44,7 +43,6 @@ __all__ = [
     "StorageInfeasibleError",
     "StoragePlan",
     "StorageProblem",
-    "StoreChoice",
     "assign_sequential",
     "assign_wrr",
     "choose_stores",
@@ -54,7 +52,6 @@ __all__ = [
     "from_edges",
     "greedy",
     "greedy_unconstrained",
-    "knee",
     "minimum_degrees",
     "modified_greedy",
     "network",

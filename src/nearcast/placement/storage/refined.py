@@ -66,7 +66,7 @@ def _descend(search: _StorageSearch, min_replicas: int | None, keep_stores: bool
         while search.move_replicas() | search.swap_replicas():
             improved = True
         while min_replicas is not None and (held := search.better_degrees(min_replicas)) is not None:
-            search, improved = search.with_held(held), True
+            search, improved = _StorageSearch(search.problem, search.stores, held, search.failure), True
     return search
 
 
@@ -107,9 +107,6 @@ class _StorageSearch:
     @property
     def negligible(self) -> float:
         return 1e-10 * (1 + self.traffic)
-
-    def with_held(self, held: Bools) -> _StorageSearch:
-        return _StorageSearch(self.problem, self.stores, held, self.failure)
 
     def perturbed(self, rng: np.random.Generator, keep_stores: bool = False) -> _StorageSearch:
         """A copy with some stores moved to random nodes and some replicas exchanged at random."""

@@ -1,4 +1,7 @@
-"""How many replicas a topic gets, and in which portions: weights w_t, degrees k_t, relative weights ξ_t."""
+"""How many stores, when nobody says; how many replicas a topic gets, and in which portions.
+
+Weights w_t, degrees k_t, relative weights ξ_t.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,20 @@ import numpy as np
 from nearcast.placement.storage.problem import StorageInfeasibleError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from nearcast.placement.arrays import Floats, Ints
 
-__all__ = ["minimum_degrees", "relative_weights", "stores_needed", "topic_weights", "weighted_degrees", "wrr_rounds"]
+__all__ = [
+    "minimum_degrees", "relative_weights", "store_count", "stores_needed", "topic_weights", "weighted_degrees",
+    "wrr_rounds",
+]  # fmt: skip
 
 # Quotients of rates that should be whole are sometimes a rounding error above it; ⌈·⌉ must not see that.
 _ROUNDING = 1e-9
 _HUGE = 1e12
+# How many numbers of stores are tried, from the least to all nodes, by equal factors.
+_TRIED = 10
 
 
 def topic_weights(demand: Floats) -> Floats:
@@ -78,6 +88,25 @@ def _fill(degrees: Ints, wanted: Floats, size: Floats, stores: int, room: float)
 def stores_needed(replicas: Ints, capacity: float) -> int:
     """The least M that holds topics of size 1: L·M ≥ Σ k_t and k_t ≤ M (Eq. 4)."""
     return max(math.ceil(int(replicas.sum()) / capacity), int(replicas.max()))
+
+
+def store_count(least: int, nodes: int, traffic: Callable[[int], float]) -> int:
+    """The number of stores beyond which one more saves clearly less than before; `traffic(M)` is what a plan costs."""
+    counts = np.unique(np.geomspace(max(least, 1), nodes, _TRIED).round().astype(np.int64))
+    costs = np.array([traffic(int(count)) for count in counts])
+    return int(counts[_knee(counts, costs)])
+
+
+def _knee(counts: Ints, costs: Floats) -> int:
+    """Where a falling, convex curve is farthest below the straight line between its ends, both axes scaled to 0 … 1.
+
+    The first point when the curve does not fall.
+    """
+    if len(counts) < 3 or costs[0] <= costs[-1]:
+        return 0
+    across = (counts - counts[0]) / (counts[-1] - counts[0])
+    down = (costs - costs[-1]) / (costs[0] - costs[-1])
+    return int(np.argmax(1 - across - down))
 
 
 def relative_weights(weights: Floats) -> Ints:

@@ -60,9 +60,9 @@ class HandoverMachine:
         self._settle = 0.0
         self._copies = False  # whether copies are subscribed to
         self._received = ReceivedPublications()
-        self._buffered: list[ho.Publication] = []  # copies that came before the spool had been copied
+        self._buffered: list[ho.HandoverMessage] = []  # copies that came before the spool had been copied
         self._taken: Counter[tuple[str, bytes]] = Counter()  # from the queue group, while stepping aside
-        self._passed: list[ho.Publication] = []  # seen by the plain subscription, while stepping aside
+        self._passed: list[ho.HandoverMessage] = []  # seen by the plain subscription, while stepping aside
         self.held = 0
         self._failure = ""
         self._pending: list[ho.Command] = []  # answered when it has joined, or left
@@ -97,7 +97,7 @@ class HandoverMachine:
         if message_id.startswith(ANONYMOUS):
             received.note_payload(payload, now)
         if self.phase is Phase.COPYING:
-            self._buffered.append(ho.Publication(topic, message_id, payload))
+            self._buffered.append(ho.HandoverMessage(topic, message_id, payload))
             return False
         return received.is_new(message_id)
 
@@ -174,7 +174,7 @@ class HandoverMachine:
 
     def _copy(self, page: SpoolPage) -> list[ho.Instruction]:
         """First what the source has, then the copies it sent meanwhile."""
-        found = [ho.Publication(entry.topic, entry.id, entry.payload) for entry in page.entries]
+        found = [ho.HandoverMessage(entry.topic, entry.id, entry.payload) for entry in page.entries]
         then: ho.Instruction = ho.Subscribe("queue")
         if page.more:
             assert self._source is not None
@@ -258,7 +258,7 @@ class HandoverMachine:
         self._taken.clear()
         return [*forwarded, *self._answer_pending(), ho.StartTimer(self._settle, ho.SettleOver())]
 
-    def _forward(self, publication: ho.Publication, now: float) -> list[ho.Instruction]:
+    def _forward(self, publication: ho.HandoverMessage, now: float) -> list[ho.Instruction]:
         assert self._towards is not None
         if not publication.id:  # another worker that left hands over the same: then one is enough
             self._received[publication.topic].note_payload(publication.payload, now)
@@ -283,7 +283,7 @@ class HandoverMachine:
 
     # What others hand over
 
-    def _handed_over(self, publication: ho.Publication, now: float) -> list[ho.Instruction]:
+    def _handed_over(self, publication: ho.HandoverMessage, now: float) -> list[ho.Instruction]:
         if self._received[publication.topic].knows(publication.id):
             return []
         if self._shared or not publication.id:
@@ -291,7 +291,7 @@ class HandoverMachine:
             return [ho.StartTimer(self._hold, ho.HoldExpired(publication))]
         return self._release(publication, now)
 
-    def _release(self, publication: ho.Publication, now: float) -> list[ho.Instruction]:
+    def _release(self, publication: ho.HandoverMessage, now: float) -> list[ho.Instruction]:
         received = self._received[publication.topic]
         if publication.id:
             if not received.is_new(publication.id):

@@ -21,6 +21,7 @@ __all__ = [
     "Forget",
     "Forward",
     "HandedOver",
+    "HandoverMessage",
     "HoldExpired",
     "HoldOver",
     "Idle",
@@ -29,7 +30,6 @@ __all__ = [
     "PageReceived",
     "PlainReceived",
     "Process",
-    "Publication",
     "Refuse",
     "Role",
     "SettleOver",
@@ -42,7 +42,7 @@ Role = Literal["queue", "copies", "plain"]
 Command = HostTopic | LeaveTopic | MembersChanged | SpoolPageRequest
 
 
-class Publication(NamedTuple):
+class HandoverMessage(NamedTuple):
     """A message of a concrete topic; the id may be empty."""
 
     topic: str
@@ -85,21 +85,21 @@ class CopyFailed:
 class PlainReceived:
     """The plain subscription got a publication."""
 
-    publication: Publication
+    publication: HandoverMessage
 
 
 @dataclass(frozen=True)
 class HandedOver:
     """A worker that left the topic forwarded a publication."""
 
-    publication: Publication
+    publication: HandoverMessage
 
 
 @dataclass(frozen=True)
 class HoldExpired:
     """A publication that was handed over has been held long enough."""
 
-    publication: Publication
+    publication: HandoverMessage
 
 
 @dataclass(frozen=True)
@@ -159,14 +159,14 @@ class StartTimer:
 class Keep:
     """Append to the spool; another member processes it."""
 
-    publication: Publication
+    publication: HandoverMessage
 
 
 @dataclass(frozen=True)
 class Process:
     """Append to the spool and process."""
 
-    publication: Publication
+    publication: HandoverMessage
 
 
 @dataclass(frozen=True)
@@ -174,14 +174,14 @@ class Forward:
     """Hand a publication over to a member."""
 
     towards: WorkerId
-    publication: Publication
+    publication: HandoverMessage
 
 
 @dataclass(frozen=True)
 class Discard:
     """A publication that was handed over to a worker that can neither process nor forward it."""
 
-    publication: Publication
+    publication: HandoverMessage
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ class HandoverExecutor:
         send: Callable[[str, bytes, bytes], None],
         stats: WorkerStats,
         *,
-        process: Callable[[ho.Publication], None],
+        process: Callable[[ho.HandoverMessage], None],
         copied: Handler,
     ) -> None:
         self._connection, self._table, self._queue = connection, table, queue
@@ -94,7 +94,7 @@ class HandoverExecutor:
 
     def handed_over(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
         """A worker that left a topic forwarded a publication."""
-        publication = ho.Publication(subjects.handed_topic(subject), stamp_of(headers), payload)
+        publication = ho.HandoverMessage(subjects.handed_topic(subject), stamp_of(headers), payload)
         try:
             family = self._table.family_of(publication.topic)
         except NearcastError:
@@ -205,12 +205,12 @@ class HandoverExecutor:
     # What comes while a topic moves
 
     def _plain_received(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
-        publication = ho.Publication(subjects.topic_of(subject), stamp_of(headers), payload)
+        publication = ho.HandoverMessage(subjects.topic_of(subject), stamp_of(headers), payload)
         self._handle(self._table.family_of(publication.topic), ho.PlainReceived(publication))
 
     def _marked_elsewhere(self, subject: str, reply: str, payload: bytes, headers: bytes) -> None:
         self._intake.marked_elsewhere(self._table, payload)
 
-    def _discard(self, publication: ho.Publication) -> None:
+    def _discard(self, publication: ho.HandoverMessage) -> None:
         self._stats.dropped += 1
         _log.error("dropped a handed-over message: topic %s is not hosted here", publication.topic)

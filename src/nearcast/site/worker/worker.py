@@ -57,7 +57,7 @@ from nearcast.site.worker.spool_folder import sole_user
 from nearcast.site.worker.topics import HostedTopic, TopicFamily, TopicTable
 
 if TYPE_CHECKING:
-    from nearcast.site.worker.handover_events import Publication
+    from nearcast.site.worker.handover_events import HandoverMessage
 
 __all__ = ["Worker", "run_worker"]
 
@@ -241,7 +241,7 @@ class Worker:
         if reply and subjects.is_answerable(reply):
             self._send(reply, b"", answer)
 
-    def _process_handed_over(self, publication: Publication) -> None:
+    def _process_handed_over(self, publication: HandoverMessage) -> None:
         topic = self._table.topic_for(subjects.publications(publication.topic))
         if topic.publisher and self._is_forged(topic, publication.id, publication.payload):
             return

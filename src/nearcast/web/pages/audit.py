@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any
 from fastapi import Request
 from nicegui import ui
 
-from nearcast.errors import NearcastError
 from nearcast.web.pages.data_table import data_table, show_rows
-from nearcast.web.pages.frame import frame
-from nearcast.web.users import current_user
+from nearcast.web.pages.frame import answer_or_problem, frame
 
 if TYPE_CHECKING:
     from nearcast.web.live import Live
@@ -27,7 +25,7 @@ def add(operations: Operations, live: Live) -> None:
 
     @ui.page("/audit")
     def show(request: Request) -> None:
-        with frame("/audit", live, current_user(request)):
+        with frame("/audit", live, request):
             with ui.row().classes("items-end gap-3"):
                 wanted = ui.input("Contains", on_change=lambda: select())
                 ui.button("Read again", on_click=lambda: read())
@@ -40,14 +38,10 @@ def add(operations: Operations, live: Live) -> None:
             show_rows(table, [row for row in rows if any(text in str(row[name]).lower() for name in _COLUMNS)])
 
         async def read() -> None:
-            problem, found = "", []
-            try:
-                found = list(await operations.ask("audit", "ls"))
-            except NearcastError as error:
-                problem = str(error)
+            found, problem = await answer_or_problem(operations.ask("audit", "ls"))
             if table.is_deleted:  # the page was left meanwhile
                 return
-            rows[:] = [_row(n, entry) for n, entry in enumerate(found)][::-1]
+            rows[:] = [_row(n, entry) for n, entry in enumerate(found or ())][::-1]
             said.text = problem
             select()
 

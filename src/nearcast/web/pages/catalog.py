@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any
 from fastapi import Request
 from nicegui import ui
 
-from nearcast.errors import NearcastError
 from nearcast.web.pages.data_table import data_table, live_table, show_rows
-from nearcast.web.pages.frame import counted, frame, heading
-from nearcast.web.users import current_user
+from nearcast.web.pages.frame import answer_or_problem, counted, frame, heading
 
 if TYPE_CHECKING:
     from nearcast.web.live import Live
@@ -42,7 +40,7 @@ def add(operations: Operations, live: Live) -> None:
 
     @ui.page("/channels")
     def channels(request: Request) -> None:
-        with frame("/channels", live, current_user(request)):
+        with frame("/channels", live, request):
             live_table(_CHANNELS, lambda: _channels(live), "name", "There is no channel.")
             ui.label("p90: record to receipt, at the site whose clients measured the longest.").classes("text-sm")
             heading("Work of the data cluster")
@@ -54,7 +52,7 @@ def add(operations: Operations, live: Live) -> None:
 
     @ui.page("/datasets")
     def datasets(request: Request) -> None:
-        with frame("/datasets", live, current_user(request)):
+        with frame("/datasets", live, request):
             live_table(_DATASETS, lambda: _datasets(live), "name", "There is no dataset.")
             _quarantine(operations, live)
             _query(operations)
@@ -137,11 +135,7 @@ def _quarantine(operations: Operations, live: Live) -> None:
         if not chosen.value:
             said.text = "There is no stream dataset."
             return
-        found, problem = [], ""
-        try:
-            found = await operations.quarantine(chosen.value, _SHOWN)
-        except NearcastError as error:
-            problem = str(error)
+        found, problem = await answer_or_problem(operations.quarantine(chosen.value, _SHOWN))
         if table.is_deleted:  # the page was left meanwhile
             return
         said.text = problem or (
@@ -157,7 +151,7 @@ def _quarantine(operations: Operations, live: Live) -> None:
                 "reason": one.reason or f"{one.removed} messages were removed before they were read",
                 "payload": one.payload,
             }
-            for n, one in enumerate(found)
+            for n, one in enumerate(found or ())
         ]
         show_rows(table, rows)
 
@@ -187,11 +181,7 @@ def _query(operations: Operations) -> None:
         button.disable()
         said.text = "Running."
         answer.clear()
-        found, problem = None, ""
-        try:
-            found = await operations.query(str(text.value or "").strip() or " ", _SHOWN)
-        except NearcastError as error:
-            problem = str(error)
+        found, problem = await answer_or_problem(operations.query(str(text.value or "").strip() or " ", _SHOWN))
         if answer.is_deleted:  # the page was left meanwhile
             return
         button.enable()

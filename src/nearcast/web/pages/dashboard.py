@@ -8,20 +8,15 @@ from typing import TYPE_CHECKING, Any
 from fastapi import Request
 from nicegui import ui
 
-from nearcast.web.pages.frame import frame, heading
+from nearcast.web.pages.frame import frame, heading, redraw
 from nearcast.web.panel_history import PANELS, PERIOD
-from nearcast.web.users import current_user
 
 if TYPE_CHECKING:
     from nearcast.web.live import Live
     from nearcast.web.panel_history import DashboardPanel, PanelHistory
 
-__all__ = ["STATS", "add", "chart_options", "stat_values"]
+__all__ = ["add", "chart_options", "stat_values"]
 
-STATS = (
-    "Topics above their bound", "Lost sites", "Stores down", "Unprocessed messages", "Dead letters, last hour",
-    "Leading coordinators",
-)  # fmt: skip
 _GREY = "#6f7b8d"  # readable on light and on dark
 _LINES = "#8a94a655"
 _COLOURS = [
@@ -45,7 +40,7 @@ def add(live: Live) -> None:
 
     @ui.page("/dashboard")
     def show(request: Request) -> None:
-        with frame("/dashboard", live, current_user(request)):
+        with frame("/dashboard", live, request):
             _stats(live)
             rows = dict.fromkeys(panel.row for panel in PANELS)
             for row in rows:
@@ -64,15 +59,14 @@ def add(live: Live) -> None:
 def stat_values(live: Live) -> dict[str, int]:
     """The numbers at the top."""
     now = live.now
-    values = (
-        sum(bool(topic.get("late")) for topic in now.topics),
-        len(now.status.get("lost", ())),
-        sum(bool(site["store"]) and not site["store_up"] for site in now.sites),
-        sum(topic["waiting"] for topic in now.topics),
-        live.panels.dead_letters(),
-        int(not now.problem),
-    )
-    return dict(zip(STATS, values, strict=True))
+    return {
+        "Topics above their bound": sum(bool(topic.get("late")) for topic in now.topics),
+        "Lost sites": len(now.status.get("lost", ())),
+        "Stores down": sum(bool(site["store"]) and not site["store_up"] for site in now.sites),
+        "Unprocessed messages": sum(topic["waiting"] for topic in now.topics),
+        "Dead letters, last hour": live.panels.dead_letters(),
+        "Leading coordinators": int(not now.problem),
+    }
 
 
 def chart_options(history: PanelHistory, panel: DashboardPanel) -> dict[str, Any]:
@@ -126,7 +120,7 @@ def _stats(live: Live) -> None:
     heading("Now")
     labels: dict[str, ui.label] = {}
     with ui.element("div").classes("w-full grid grid-cols-2 md:grid-cols-3 lg:grid-cols-6 gap-3"):
-        for title in STATS:
+        for title in stat_values(live):
             with ui.card().classes("p-3 gap-1").props('role="group"'):
                 ui.label(title).classes("text-sm")
                 labels[title] = ui.label().classes("text-2xl font-bold")
@@ -151,10 +145,7 @@ def _panel(history: PanelHistory, panel: DashboardPanel) -> None:
         options = chart_options(history, panel)
         chart.set_visibility(bool(options["series"]))
         nothing.set_visibility(not options["series"])
-        if options != chart.options:
-            chart.options.clear()
-            chart.options.update(options)
-            chart.update()
+        redraw(chart, options)
 
     refresh()
     ui.timer(PERIOD, refresh)

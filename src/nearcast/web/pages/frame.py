@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from nicegui import ui
 
+from nearcast.errors import NearcastError
 from nearcast.web.pages.data_table import COMPACT_CARDS
+from nearcast.web.users import ConsoleUser, current_user
 
 if TYPE_CHECKING:
-    from nearcast.web.live import Live
-    from nearcast.web.users import ConsoleUser
+    from fastapi import Request
 
-__all__ = ["PAGES", "counted", "frame", "heading"]
+    from nearcast.web.live import Live
+
+__all__ = ["PAGES", "answer_or_problem", "counted", "frame", "heading", "redraw"]
+
+T = TypeVar("T")
 
 PAGES = {
     "/": "Map",
@@ -46,8 +51,9 @@ _LOG_OUT = "() => fetch('/logout', {method: 'POST'}).then(() => location.href = 
 
 
 @contextlib.contextmanager
-def frame(path: str, live: Live, user: ConsoleUser) -> Iterator[None]:
-    """The frame of the page at a path; what is made inside is its content."""
+def frame(path: str, live: Live, request: Request) -> Iterator[ConsoleUser]:
+    """The frame of the page at a path, for the user that is given; what is made inside is its content."""
+    user = current_user(request)
     dark = ui.dark_mode(None)
     ui.colors(primary=_PRIMARY)
     ui.add_css(COMPACT_CARDS)
@@ -87,7 +93,7 @@ def frame(path: str, live: Live, user: ConsoleUser) -> Iterator[None]:
     ui.timer(_PERIOD, refresh)
     with ui.column().classes("w-full max-w-screen-xl mx-auto gap-3"):
         ui.label(PAGES[path]).classes("text-xl font-bold").props('role="heading" aria-level="1"')
-        yield
+        yield user
 
 
 def heading(text: str) -> None:
@@ -98,3 +104,19 @@ def heading(text: str) -> None:
 def counted(number: int, noun: str) -> str:
     """A number with its noun, which is given in the plural."""
     return f"{number} {noun if number != 1 else noun.removesuffix('s')}"
+
+
+def redraw(chart: ui.echart, options: dict[str, Any]) -> None:
+    """Draw these options, if they are others than before."""
+    if options != chart.options:
+        chart.options.clear()
+        chart.options.update(options)
+        chart.update()
+
+
+async def answer_or_problem(question: Awaitable[T]) -> tuple[T | None, str]:
+    """The answer, or none and why."""
+    try:
+        return await question, ""
+    except NearcastError as error:
+        return None, str(error)

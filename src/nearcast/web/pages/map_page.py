@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fastapi import Request
 from nicegui import ui
 
-from nearcast.web.pages.frame import counted, frame
-from nearcast.web.users import current_user
+from nearcast.web.pages.frame import counted, frame, redraw
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +33,7 @@ def add(live: Live) -> None:
 
     @ui.page("/")
     def show(request: Request) -> None:
-        with frame("/", live, current_user(request)):
+        with frame("/", live, request):
             chart = (
                 ui.echart(map_options(live.now, live.positions.now()))
                 .classes("w-full h-[60vh] min-h-96")
@@ -52,11 +51,7 @@ def add(live: Live) -> None:
                 now = live.now
                 above = [topic["topic"] for topic in now.topics if topic.get("late")]
                 late.text = f"Above their bound: {', '.join(above)}" if above else "No topic is above its bound."
-                options = map_options(now, live.positions.now())
-                if options != chart.options:
-                    chart.options.clear()
-                    chart.options.update(options)
-                    chart.update()
+                redraw(chart, map_options(now, live.positions.now()))
 
             refresh()
             ui.timer(1.0, refresh)

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any
 from fastapi import Request
 from nicegui import ui
 
-from nearcast.errors import NearcastError
 from nearcast.web.changes import Changes
-from nearcast.web.pages.frame import frame
+from nearcast.web.pages.frame import answer_or_problem, frame, redraw
 from nearcast.web.pages.map_page import map_options
 from nearcast.web.pages.plan_map import plan_options
-from nearcast.web.users import current_user
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,8 +35,7 @@ def add(operations: Operations, live: Live) -> None:
 
     @ui.page("/plan")
     def show(request: Request) -> None:
-        user = current_user(request)
-        with frame("/plan", live, user):
+        with frame("/plan", live, request) as user:
             ui.label("A proposal changes nothing. What you approve is executed exactly as shown, until it expires.")
             button = ui.button("Propose a plan", on_click=lambda: propose())
             # One map for all plans: a chart that is removed before the browser has drawn it fails there.
@@ -46,20 +43,14 @@ def add(operations: Operations, live: Live) -> None:
             content = ui.column().classes("w-full gap-2").mark("proposal")
 
         def draw(moves: list[dict[str, Any]]) -> None:
-            chart.options.clear()
-            chart.options.update(plan_options(live.now, moves) if moves else map_options(live.now))
-            chart.update()
+            redraw(chart, plan_options(live.now, moves) if moves else map_options(live.now))
 
         async def propose() -> None:
             # One plan at a time is on the page: a second click while the coordinator is asked would show two of them,
             # with two buttons to execute, and nobody could say which was meant.
             button.disable()
             content.clear()
-            plan, problem = None, ""
-            try:
-                plan = await operations.ask("plan", "show")
-            except NearcastError as error:
-                problem = str(error)
+            plan, problem = await answer_or_problem(operations.ask("plan", "show"))
             if content.is_deleted:  # the page was left meanwhile
                 return
             with content:
@@ -127,11 +118,7 @@ class _Proposed:
         for box in self._approved:  # what is executed does not change any more
             box.disable()
         self._expiry.text = f"Plan {self._plan['id']} is being executed: {len(moves)} of {len(self._approved)} moves."
-        done, problem = None, ""
-        try:
-            done = await self._changes.execute_plan(self._plan["id"], moves)
-        except NearcastError as error:
-            problem = str(error)
+        done, problem = await answer_or_problem(self._changes.ask("plan", "execute", id=self._plan["id"], moves=moves))
         if self._content.is_deleted:
             return
         self._expiry.text = f"Plan {self._plan['id']} was {'not ' if done is None else ''}executed."

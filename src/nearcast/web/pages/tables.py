@@ -9,11 +9,9 @@ from fastapi import Request
 from nicegui import ui
 
 from nearcast.config.coordinator_settings import CoordinatorSettings
-from nearcast.errors import NearcastError
 from nearcast.web.pages.data_table import BYTES, PERCENT, live_table
-from nearcast.web.pages.frame import frame, heading
+from nearcast.web.pages.frame import answer_or_problem, frame, heading
 from nearcast.web.pages.topics import MOVES, move_rows
-from nearcast.web.users import current_user
 
 if TYPE_CHECKING:
     from nearcast.web.live import Live
@@ -40,18 +38,18 @@ def add(operations: Operations, live: Live) -> None:
 
     @ui.page("/moves")
     def moves(request: Request) -> None:
-        with frame("/moves", live, current_user(request)):
+        with frame("/moves", live, request):
             live_table(MOVES, lambda: move_rows(live), "key", "Nothing was moved since this coordinator leads.")
 
     @ui.page("/sites")
     def sites(request: Request) -> None:
-        with frame("/sites", live, current_user(request)):
+        with frame("/sites", live, request):
             shares = dict.fromkeys(("cpu", "memory", "busiest_worker"), PERCENT)
             live_table(_SITES, lambda: live.now.sites, "site", "No site is registered.", shares)
 
     @ui.page("/stores")
     def stores(request: Request) -> None:
-        with frame("/stores", live, current_user(request)):
+        with frame("/stores", live, request):
             live_table(_STORES, lambda: _stores(live), "site", "No site has a store.", {"bytes": BYTES})
             heading("Copies of topics")
             ui.label(
@@ -65,13 +63,12 @@ def add(operations: Operations, live: Live) -> None:
         given: list[dict[str, Any]] = []
 
         async def read() -> None:
-            try:
-                found = await operations.ask("coordinator", "settings")
-            except NearcastError:  # the header says that no coordinator answers
+            found, _ = await answer_or_problem(operations.ask("coordinator", "settings"))
+            if found is None:  # the header says that no coordinator answers
                 return
             given[:] = [{"name": name, "value": value, "default": _DEFAULTS.get(name)} for name, value in found.items()]
 
-        with frame("/settings", live, current_user(request)):
+        with frame("/settings", live, request):
             live_table({"name": "state", "value": ""}, lambda: _status(live), "name", "No coordinator answers.")
             heading("Settings of the coordinator")
             ui.label("From the file of nearcast coordinator run --settings; times are seconds.").classes("text-sm")

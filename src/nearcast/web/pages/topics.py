@@ -9,8 +9,7 @@ from fastapi import Request
 from nicegui import ui
 
 from nearcast.web.pages.data_table import live_table
-from nearcast.web.pages.frame import frame, heading
-from nearcast.web.users import current_user
+from nearcast.web.pages.frame import frame, heading, redraw
 
 if TYPE_CHECKING:
     from nearcast.web.live import Live
@@ -35,7 +34,7 @@ def add(live: Live) -> None:
 
     @ui.page("/topics")
     def show(request: Request) -> None:
-        with frame("/topics", live, current_user(request)):
+        with frame("/topics", live, request):
             live_table(_TOPICS, lambda: live.now.topics, "topic", "No topic is registered.")
             heading("Latency and moves")
             with ui.row().classes("items-end gap-3"):
@@ -97,10 +96,7 @@ def _latencies(live: Live, chosen: ui.select) -> None:
         measured = any(point is not None for line in found["series"] for point in line["data"])
         chart.set_visibility(measured)
         nothing.set_visibility(not measured)
-        if found != chart.options:
-            chart.options.clear()
-            chart.options.update(found)
-            chart.update()
+        redraw(chart, found)
 
     refresh()
     ui.timer(1.0, refresh)

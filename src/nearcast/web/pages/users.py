@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Any
 from fastapi import Request
 from nicegui import ui
 
-from nearcast.errors import NearcastError
 from nearcast.web.pages.data_table import live_table
-from nearcast.web.pages.frame import frame, heading
-from nearcast.web.users import current_user
+from nearcast.web.pages.frame import answer_or_problem, frame, heading
 
 if TYPE_CHECKING:
     from nearcast.web.live import Live
@@ -35,12 +33,11 @@ def add(operations: Operations, live: Live, sessions: LoginSessions | None) -> N
         clients: list[dict[str, Any]] = []
 
         async def read() -> None:
-            try:
-                clients[:] = await operations.ask("client", "ls")
-            except NearcastError:  # the header says that no coordinator answers
-                return
+            found, _ = await answer_or_problem(operations.ask("client", "ls"))
+            if found is not None:  # else the header says that no coordinator answers
+                clients[:] = found
 
-        with frame("/users", live, current_user(request)):
+        with frame("/users", live, request):
             heading("Logged in to this console")
             if sessions is None:
                 ui.label("This console has no login: everybody on this machine may use it.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nearcast.cli.site_info import site_fields, topic_rows, worker_rows
+from nearcast.cli.site import site_fields, topic_rows, worker_rows
 
 ROW = {"site": "tokyo", "kind": "edge", "url": "nats://127.0.0.1:4222", "state": "up", "clients": 3}
 REPORT: dict[str, Any] = {
