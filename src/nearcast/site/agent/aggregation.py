@@ -7,7 +7,6 @@ from collections import defaultdict
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from nearcast.coordinates import Coordinate, VivaldiSettings
 from nearcast.domain.latency_histogram import BUCKETS, percentile
 from nearcast.domain.ranges import LARGEST_FIGURE
 from nearcast.domain.topic import overlaps
@@ -15,6 +14,8 @@ from nearcast.protocol.reports import ClientReport, ClientTopic, SiteWay, TopicR
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    from nearcast.coordinates import Coordinate
 
 __all__ = ["aggregate", "site_ways"]
 
@@ -102,6 +103,7 @@ def aggregate(
     managing: Mapping[str, Coordinate],
     home: str = "",
     between: Mapping[str, float] | None = None,
+    dimensions: int = 8,
 ) -> list[TopicReport]:
     """One report per topic that a client takes part in.
 
@@ -125,14 +127,19 @@ def aggregate(
     others = sorted((name for name in sums if name not in registered), key=lambda name: (-sum(sums[name].count), name))
     for name in others[_MOST_OTHERS:]:
         del sums[name]
-    return [_report(name, found, managing.get(name), home, between) for name, found in sorted(sums.items())]
+    return [_report(name, found, managing.get(name), home, between, dimensions) for name, found in sorted(sums.items())]
 
 
 def _report(
-    name: str, found: _Sums, managing: Coordinate | None, home: str, between: Mapping[str, float]
+    name: str,
+    found: _Sums,
+    managing: Coordinate | None,
+    home: str,
+    between: Mapping[str, float],
+    dimensions: int,
 ) -> TopicReport:
-    producer_centroid = _centroid(found.producers)
-    consumer_centroid = _centroid(found.consumers)
+    producer_centroid = _centroid(found.producers, dimensions)
+    consumer_centroid = _centroid(found.consumers, dimensions)
     samples, rates = sum(found.latency), [min(rate, LARGEST_FIGURE) for rate in found.rates]
     return TopicReport(
         name,
@@ -155,9 +162,9 @@ def _report(
     )
 
 
-def _centroid(nodes: Sequence[Coordinate]) -> tuple[float, ...]:
+def _centroid(nodes: Sequence[Coordinate], dimensions: int) -> tuple[float, ...]:
     if not nodes:
-        return (math.nan,) * VivaldiSettings().dimensions
+        return (math.nan,) * dimensions
     return tuple(sum(axis) / len(nodes) for axis in zip(*(node.position for node in nodes), strict=True))
 
 

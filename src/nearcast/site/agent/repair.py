@@ -108,6 +108,11 @@ class Repair:
         """Whether the store lacks messages of a topic, and there is another one to get them from."""
         return self.behind(topic) and bool(self._heard(topic) - {self._site})
 
+    @property
+    def fetched(self) -> dict[str, int]:
+        """How many messages of each topic came from other replicas since the start."""
+        return {topic: machine.fetched for topic, machine in self._machines.items() if machine.fetched}
+
     def _update(self) -> None:
         """One machine for each topic that is stored here now."""
         topics = {topic.name: topic for topic in self._topics()}
