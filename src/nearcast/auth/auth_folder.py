@@ -285,7 +285,7 @@ class AuthFolder:
         """Sign its token again; what is not changed stays as it is."""
         claims = self.account_claims(account)
         keys, revocations = claims.nats["signing_keys"], claims.nats.get("revocations", {})
-        held = {"signing_keys": keys, "revocations": revocations, "limits": account_limits(claims)}
+        held: dict[str, Any] = {"signing_keys": keys, "revocations": revocations, "limits": account_limits(claims)}
         self._write_account(account, **held | changed)
 
     def _write_account(
