@@ -6,7 +6,7 @@ import importlib
 import inspect
 import sys
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, overload
 
@@ -260,7 +260,7 @@ def failure_reason(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-async def _collect(outcome: AsyncGenerator[Any, None]) -> list[Any]:
+async def _collect(outcome: AsyncIterable[Any]) -> list[Any]:
     return [value async for value in outcome]
 
 

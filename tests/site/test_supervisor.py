@@ -14,6 +14,7 @@ import pytest
 from tests.suspend import suspend
 
 from nearcast import NearcastError
+from nearcast.nats.tasks import cancel_and_wait
 from nearcast.site.supervisor import REFUSED, SupervisedProcess
 from nearcast.testing import until
 
@@ -62,6 +63,22 @@ async def test_one_that_ignores_the_request_is_killed(tmp_path: Path) -> None:
     pid = process.pid
     await process.stop(grace=0.2)
     assert not psutil.pid_exists(pid or 0)
+
+
+async def test_one_that_ignores_the_request_is_killed_when_its_start_is_cancelled(tmp_path: Path) -> None:
+    """Who ends a start cancels it until it has ended: that took a worker's supervisor away before the worker was."""
+
+    async def never() -> None:
+        await asyncio.Event().wait()
+
+    command = ["bash", "-c", "trap '' TERM; echo up; while true; do sleep 0.1; done"]
+    process = SupervisedProcess("stubborn", command, tmp_path / "log", ready=never)
+    starting = asyncio.create_task(process.start())
+    await until(lambda: process.pid is not None and "up" in process.written(), 30)
+    pid = process.pid
+    assert pid is not None
+    await cancel_and_wait(starting)
+    await until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE, 5)
 
 
 async def test_one_that_hangs_is_killed_and_replaced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

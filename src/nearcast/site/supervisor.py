@@ -198,15 +198,16 @@ class SupervisedProcess:
         process = self._process
         if process is None or process.returncode is not None:
             return
-        with contextlib.suppress(ProcessLookupError):
-            process.terminate()
-            try:
+        try:
+            with contextlib.suppress(ProcessLookupError, TimeoutError):
+                process.terminate()
                 async with asyncio.timeout(grace):
                     await process.wait()
-            except TimeoutError:
+        finally:  # also when this is cancelled: who cancels a start does so until it has ended
+            with contextlib.suppress(ProcessLookupError):
                 process.kill()
-                await process.wait()
-        kill_session(process.pid)  # what it forked, and what ignores signals
+            kill_session(process.pid)  # what it forked, and what ignores signals
+        await process.wait()
 
     def _last_log_line(self) -> str:
         lines = self.written().splitlines()

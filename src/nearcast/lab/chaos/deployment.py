@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from nearcast.domain.cluster import ClusterSpec
+from nearcast.domain.deployment import ClusterSpec
 from nearcast.domain.processor_limits import ProcessorLimits
 from nearcast.domain.site import SiteSpec, StoreSpec
 from nearcast.domain.topic import TopicSpec

@@ -16,8 +16,7 @@ from typing import Literal
 
 import numpy as np
 
-from nearcast.domain.cluster import ClusterSpec
-from nearcast.domain.deployment import AuthSpec
+from nearcast.domain.deployment import AuthSpec, ClusterSpec
 from nearcast.domain.site import SiteSpec, StoreSpec
 from nearcast.domain.topic import TopicSpec
 from nearcast.errors import InputError
