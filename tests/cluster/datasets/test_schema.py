@@ -47,3 +47,11 @@ def test_an_unsupported_keyword_is_refused(change: dict[str, object], words: str
     words = words.replace("None", "'null'")
     with pytest.raises(InputError, match=words):
         ddl_of({"type": "object", "properties": {"x": field}}, "dataset d")
+
+
+def test_a_field_with_a_backtick_is_refused() -> None:
+    properties = {"a` INT, `b": {"type": "string"}}
+    with pytest.raises(InputError, match="dataset d: field 'a` INT, `b' has a backtick; give it a name without one"):
+        ddl_of({"type": "object", "properties": properties}, "dataset d")
+    with pytest.raises(InputError, match="dataset d: field x: field 'a` INT, `b' has a backtick"):
+        ddl_of({"type": "object", "properties": {"x": {"type": "object", "properties": properties}}}, "dataset d")
