@@ -137,11 +137,18 @@ def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 def required_fields(ddl: str) -> set[str]:
     """The names of the outer fields of a DDL text that are NOT NULL. No JVM is asked: workers have none."""
-    outer = ddl
+    quoted: list[str] = []  # names and comments, which may have commas, brackets and words; in the text their number
+
+    def put_aside(found: re.Match[str]) -> str:
+        quoted.append(found[0][1:-1])
+        return f"`{len(quoted) - 1}`"
+
+    outer = re.sub(r"`[^`]*`|'[^']*'|\"[^\"]*\"", put_aside, ddl)
     while (flat := re.sub(r"[<(][^<>()]*[>)]", "", outer)) != outer:
         outer = flat
-    parts = (part.strip() for part in outer.split(","))
-    return {part.split()[0].strip("`:") for part in parts if re.search(r"\bNOT\s+NULL\b", part, re.IGNORECASE)}
+    required = (part for part in outer.split(",") if re.search(r"\bNOT\s+NULL\b", part, re.IGNORECASE))
+    names = (re.match(r"\s*(?:`(\d+)`|([^\s:]+))", part) for part in required)
+    return {quoted[int(name[1])] if name[1] else name[2] for name in names if name is not None}
 
 
 def without_not_null(ddl: str) -> str:
