@@ -11,7 +11,7 @@ from tests.cluster.harness import two_sites
 
 from nearcast.cluster import admin as administration
 from nearcast.cluster.admin import Admin
-from nearcast.cluster.catalog_validation import validate_columns, validate_dataset
+from nearcast.cluster.catalog_validation import validate_channel, validate_columns, validate_dataset
 from nearcast.cluster.driver import running_driver
 from nearcast.domain.channel import ChannelSpec, Parameter
 from nearcast.domain.dataset import DatasetSpec
@@ -111,3 +111,16 @@ def test_every_type_that_is_allowed_can_be_added(spark: SparkSession) -> None:
         validate_dataset(spark, DatasetSpec("good", ", ".join(COLUMNS), source))
         validate_columns(DatasetSpec("good", "id STRING", source), ", ".join(COLUMNS))
     validate_dataset(spark, DatasetSpec("good", "tags MAP<STRING, INT>"))
+
+
+def test_a_channel_may_select_every_type(spark: SparkSession) -> None:
+    names = ", ".join(f"g.c{n}, g.l{n}, g.s{n}" for n in range(len(COLUMNS)))
+    query = f"SELECT {names} FROM good g WHERE g.c0 = :kind"
+    spec = ChannelSpec("every", query, ALERTS.parameters, None, "good")
+    validate_channel(spark, spec, {"good": DatasetSpec("good", ", ".join(COLUMNS), "fed.good")})
+
+
+def test_a_channel_may_name_its_columns_as_it_likes(spark: SparkSession) -> None:
+    query = "SELECT g.`a.b c`, g.`a.b c` + 1 AS `tick``s` FROM good g WHERE g.kind = :kind"
+    spec = ChannelSpec("odd", query, ALERTS.parameters, None, "good")
+    validate_channel(spark, spec, {"good": DatasetSpec("good", "kind STRING, `a.b c` INT", "fed.good")})
