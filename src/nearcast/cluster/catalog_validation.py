@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from nearcast.cluster.channels.query_validation import first_stream, validate_query
 from nearcast.cluster.channels.verification import verify_statement
 from nearcast.cluster.datasets.records import check_readable
-from nearcast.cluster.datasets.schema import arrow_schema, parse_ddl
+from nearcast.cluster.datasets.schema import arrow_schema, check_columns, parse_ddl
 from nearcast.domain.channel import ChannelSpec
 from nearcast.domain.dataset import DatasetSpec, check_dataset
 from nearcast.errors import InputError
@@ -28,6 +28,7 @@ def validate_dataset(spark: SparkSession, spec: DatasetSpec) -> None:
     schema = parse_ddl(spec.schema, f"dataset {spec.name}")
     names = schema.fieldNames()
     _check_width(spec, len(names))
+    check_columns(schema, f"dataset {spec.name}")
     if not spec.static:
         check_readable(arrow_schema(schema), f"dataset {spec.name}")
     for name in names:
@@ -56,6 +57,7 @@ def validate_columns(spec: DatasetSpec, columns: str) -> DatasetSpec:
             raise InputError(f"{at}: column {field.name!r}: {reason}")
         if not field.nullable:
             raise InputError(f"{at}: column {field.name!r} is NOT NULL, but records have come without it")
+    check_columns(added, at)
     if not spec.static:
         check_readable(arrow_schema(added), at)
     return altered

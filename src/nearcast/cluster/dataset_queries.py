@@ -15,6 +15,7 @@ from nearcast.cluster.datasets.static_table import StaticTable
 from nearcast.cluster.nats_source.blocking_connection import connection_to
 from nearcast.cluster.nats_source.driver_read import DriverReader
 from nearcast.cluster.nats_source.source import NatsSource
+from nearcast.cluster.query_starts import QueryStarts
 from nearcast.cluster.spark_errors import error_line, failure_reason, is_interruption
 from nearcast.cluster.spark_session import query_session
 from nearcast.domain.dataset import DatasetSpec
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 __all__ = ["DatasetQueries"]
 
 _log = logging.getLogger(__name__)
-_RESTART_AFTER = 2.0
 _GAP_ROWS = 10_000
 
 
@@ -59,9 +59,8 @@ class DatasetQueries:
         self._checkpoints = self._spec.checkpoints or warehouse.uri(warehouse.folder("checkpoints"))
         self.specs: dict[str, DatasetSpec] = {}
         self.ingests: dict[str, DatasetIngest] = {}
-        self._pending: list[DatasetSpec] = []
         self._queries: dict[str, Any] = {}
-        self._restart_at: dict[str, float] = {}
+        self._starts = QueryStarts()
         spark.dataSource.register(NatsSource)
         self._streams = query_session(spark)
 
@@ -87,20 +86,17 @@ class DatasetQueries:
                     self._report(name, error)
 
     def start(self) -> None:
-        """Start new queries, and those that stopped a while ago."""
-        while self._pending:
-            self._start_or_report(self._pending.pop())
+        """Start new queries, and those that stopped a while ago, a few at a time: to be called again and again."""
         now = time.monotonic()
         for name, query in list(self._queries.items()):
-            if query.isActive:
-                continue
-            if name not in self._restart_at:
+            if not query.isActive:
+                del self._queries[name]
                 self._failed(name, failure_reason(query.exception()))
-                self._restart_at[name] = now + _RESTART_AFTER
-            elif now > self._restart_at[name]:
-                del self._restart_at[name]
-                _log.info("dataset %s: restarting its query", name)
-                self._start_or_report(self.specs[name])
+                self._restart_later(name, now)
+            elif self._starts.is_starting(name) and not _initializing(query):
+                self._starts.started(name, now)
+        while (due := self._starts.next(time.monotonic())) is not None:
+            self._start_or_report(self.specs[due])
 
     def stop(self) -> None:
         """Stop all queries."""
@@ -134,10 +130,10 @@ class DatasetQueries:
             self._spark, spec, self._warehouse, self._lease.term, lambda problem: self._failed(spec.name, problem)
         )
         self.ingests[spec.name] = self._make_ingest(stream)
-        self._pending.append(spec)
+        self._starts.add(spec.name, time.monotonic())
 
     def _remove(self, name: str) -> None:
-        self._pending = [spec for spec in self._pending if spec.name != name]
+        self._starts.remove(name)
         if query := self._queries.pop(name, None):
             query.stop()
         self.ingests.pop(name, None)
@@ -147,12 +143,18 @@ class DatasetQueries:
         self._progress.forget(name)
 
     def _start_or_report(self, spec: DatasetSpec) -> None:
-        """A query that cannot even start is not tried again until its dataset changes."""
+        """A query that cannot even start is tried again, too; if its dataset is wrong, not until that changes."""
         try:
             self._start_query(spec)
         except Exception as error:
-            self._queries.pop(spec.name, None)
             self._report(spec.name, error)
+            if isinstance(error, InputError):
+                self._starts.remove(spec.name)
+            else:
+                self._restart_later(spec.name, time.monotonic())
+
+    def _restart_later(self, name: str, now: float) -> None:
+        _log.info("dataset %s: restarting its query in %g s", name, self._starts.failed(name, now))
 
     def _report(self, name: str, error: Exception) -> None:
         if isinstance(error, NearcastError):
@@ -211,7 +213,12 @@ class DatasetQueries:
             return cloud.store_url, "", subjects.feed_stream(spec.name)
         topic = self._deployment.topic(spec.source.removeprefix("pub."))
         if not topic.replicas:
-            raise NearcastError(f"dataset {spec.name}: topic {topic.name} is not stored; give it `replicas`")
+            raise InputError(f"dataset {spec.name}: topic {topic.name} is not stored; give it `replicas`")
         if cloud.name in topic.replicas:
             return cloud.store_url, "", subjects.stream_name(topic.name)
         return cloud.url, topic.replicas[0], subjects.stream_name(topic.name)
+
+
+def _initializing(query: Any) -> bool:
+    """Whether Spark still makes the query's source: its Python process has not answered yet."""
+    return str(query.status["message"]).startswith("Initializing")

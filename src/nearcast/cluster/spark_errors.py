@@ -9,7 +9,7 @@ __all__ = ["error_line", "failure_reason", "is_interruption"]
 
 
 def error_line(error: Exception) -> str:
-    """The first line of a Spark error, without its error class and state."""
+    """The first line of a Spark error, without its error class and state, and without hints at Spark's settings."""
     text = str(error)
     if type(error).__name__ == "Py4JJavaError":  # "An error occurred while calling": the cause says more
         cause = error.java_exception  # type: ignore[attr-defined]
@@ -17,7 +17,13 @@ def error_line(error: Exception) -> str:
             cause = cause.getCause()
         text = str(cause.getMessage() or cause.getClass().getSimpleName())
     line = next(iter(text.strip().splitlines()), type(error).__name__)
-    return re.sub(r"^\[[A-Z_.0-9]+\]\s*|\s*SQLSTATE: \w+", "", line).strip()
+    return _without_settings(re.sub(r"^\[[A-Z_.0-9]+\]\s*|\s*SQLSTATE: \w+", "", line).strip())
+
+
+def _without_settings(line: str) -> str:
+    """Who reads it cannot change them. The first sentence, which says what is wrong, stays as it is."""
+    first, *others = re.split(r"(?<=\.)\s+", line)
+    return " ".join([first, *(text for text in others if not re.search(r"\bspark\.\w+\.\w", text))])
 
 
 def is_interruption(error: Exception) -> bool:

@@ -47,3 +47,25 @@ def test_an_unsupported_keyword_is_refused(change: dict[str, object], words: str
     words = words.replace("None", "'null'")
     with pytest.raises(InputError, match=words):
         ddl_of({"type": "object", "properties": {"x": field}}, "dataset d")
+
+
+@pytest.mark.parametrize(
+    ("ddl", "required"),
+    [
+        ("`house number` INT NOT NULL, b INT", {"house number"}),
+        ("`a, b` INT NOT NULL, `c (d)` INT, `e<` INT NOT NULL, f INT", {"a, b", "e<"}),
+        ("`x NOT NULL` INT, y INT", set()),
+        ("a INT COMMENT 'b, c NOT NULL', d INT NOT NULL COMMENT 'e, f'", {"d"}),
+        ("s STRUCT<a: INT NOT NULL, b: INT>, t: INT NOT NULL", {"t"}),
+    ],
+)
+def test_required_fields_are_found_whatever_their_names_and_comments(ddl: str, required: set[str]) -> None:
+    assert required_fields(ddl) == required
+
+
+def test_a_field_with_a_backtick_is_refused() -> None:
+    properties = {"a` INT, `b": {"type": "string"}}
+    with pytest.raises(InputError, match="dataset d: field 'a` INT, `b' has a backtick; give it a name without one"):
+        ddl_of({"type": "object", "properties": properties}, "dataset d")
+    with pytest.raises(InputError, match="dataset d: field x: field 'a` INT, `b' has a backtick"):
+        ddl_of({"type": "object", "properties": {"x": {"type": "object", "properties": properties}}}, "dataset d")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nearcast.domain.channel import ChannelSpec
 
 __all__ = [
-    "NUMBERED", "Statement", "ValidatedChannel", "empty_view", "free_prefix", "in_buckets", "levels_in",
+    "JSON_OPTIONS", "NUMBERED", "Statement", "ValidatedChannel", "empty_view", "free_prefix", "in_buckets", "levels_in",
     "number_column", "parameter_column", "range_buckets", "result_frame", "result_sql", "subscription_ddl",
     "subscription_table",
 ]  # fmt: skip
@@ -36,10 +36,12 @@ _ARROW = {
     "date": pa.date32(), "timestamp": pa.timestamp("us", "UTC"),
 }  # fmt: skip
 _NUMBERS = ("int", "bigint", "double")
-_JSON_OPTIONS = (
-    "map('ignoreNullFields', 'false', 'timestampFormat', 'yyyy-MM-dd\\'T\\'HH:mm:ss.SSSSSSXXX', "
-    "'timestampNTZFormat', 'yyyy-MM-dd\\'T\\'HH:mm:ss.SSSSSS')"
-)
+JSON_OPTIONS = {
+    "ignoreNullFields": "false",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+"""Of `to_json`: how a row of a result is written."""
 
 
 def free_prefix(text: str) -> str:
@@ -116,11 +118,12 @@ def result_sql(
     the parameters that are a radius. bounds: how the names of the views of the subscriptions' buckets begin; without
     it they are all in one bucket."""
     statement = channel.statement
-    fields = ", ".join(f"{_text(label)}, `{column}`" for label, column in channel.columns)
+    fields = ", ".join(f"{_text(label)}, {_name(column)}" for label, column in channel.columns)
+    options = ", ".join(_text(text) for option in JSON_OPTIONS.items() for text in option)
     position = f"CAST(`{statement.position}` AS INT)" if statement.position else "CAST(NULL AS INT)"
     return (
         f"SELECT `{statement.key}` AS number, "
-        f"to_json(named_struct({fields}), {_JSON_OPTIONS}) AS row, {position} AS position "
+        f"to_json(named_struct({fields}), map({options})) AS row, {position} AS position "
         f"FROM ({statement.text(views, subscriptions, levels, bounds)})"
     )
 
@@ -218,6 +221,12 @@ def _value(kind: str, value: Any) -> Any:
     if kind == "date":
         return date.fromisoformat(value)
     return datetime.fromisoformat(value) if kind == "timestamp" else value
+
+
+def _name(column: str) -> str:
+    """A column as SQL."""
+    escaped = column.replace("`", "``")
+    return f"`{escaped}`"
 
 
 def _text(value: str) -> str:

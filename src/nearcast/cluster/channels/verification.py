@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from nearcast.cluster.channels import grid
 from nearcast.cluster.channels.query_errors import QueryError
-from nearcast.cluster.channels.statement import ValidatedChannel, result_frame
+from nearcast.cluster.channels.statement import JSON_OPTIONS, ValidatedChannel, result_frame
 from nearcast.cluster.channels.time_limit import TimeLimit, TimeLimitError
 from nearcast.cluster.datasets.schema import dataset_ddl, parse_ddl
 from nearcast.cluster.spark_errors import is_interruption
@@ -105,11 +105,10 @@ def _plain(session: SparkSession, channel: ValidatedChannel, types: Mapping[str,
     query = channel.spec.query.strip().rstrip(";")
     frame = session.sql(query, args=plain_arguments(types, row))
     frame = frame.toDF(*(label for label, _ in channel.columns))
-    options = {"ignoreNullFields": "false", "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
     from pyspark.sql.functions import col, struct, to_json
 
     columns = [col("`" + name.replace("`", "``") + "`") for name in frame.columns]
-    rows = frame.select(_shortened(to_json(struct(*columns), options)).alias("row")).limit(_MOST_COMPARED)
+    rows = frame.select(_shortened(to_json(struct(*columns), JSON_OPTIONS)).alias("row")).limit(_MOST_COMPARED)
     return Counter(_canonical(text) for text in rows.toArrow()["row"].to_pylist())
 
 
@@ -148,6 +147,8 @@ def _value(kind: Any, name: str, n: int, rng: random.Random) -> Any:
         return Decimal(rng.randrange(9))
     if what == "boolean":
         return rng.random() < 0.5
+    if what == "binary":
+        return rng.randbytes(3)
     if what in ("timestamp", "timestamp_ntz"):
         moment = _START + timedelta(seconds=rng.randrange(90_000), microseconds=rng.randrange(10**6))
         return moment if what == "timestamp" else moment.replace(tzinfo=None)

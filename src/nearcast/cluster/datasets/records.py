@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
+from nearcast.cluster.datasets.schema import ALLOWED_TYPES
 from nearcast.cluster.datasets.suspects import find_suspects
 from nearcast.errors import InputError
 
@@ -125,8 +126,7 @@ def check_readable(schema: pa.Schema, at: str) -> None:
             RecordReader(pa.schema([field])).read([b"{}"])
         except pa.ArrowNotImplementedError:
             raise InputError(
-                f"{at}: column {field.name} is {field.type}, which is not read from JSON; allowed: STRING, BOOLEAN, "
-                "numbers, DATE, TIMESTAMP, BINARY, and ARRAY or STRUCT of these"
+                f"{at}: column {field.name} is {field.type}, which is not read from JSON; allowed: {ALLOWED_TYPES}"
             ) from None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,15 +13,20 @@ from nearcast.errors import InputError
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
     from nearcast.domain.dataset import DatasetSpec
 
 __all__ = [
-    "META_COLUMNS", "arrow_schema", "conform", "dataset_ddl", "ddl_of", "parse_ddl", "read_schema", "required_fields",
-    "without_not_null",
+    "ALLOWED_TYPES", "META_COLUMNS", "arrow_schema", "check_columns", "conform", "dataset_ddl", "ddl_of", "parse_ddl",
+    "read_schema", "required_fields", "without_not_null",
 ]  # fmt: skip
 
+ALLOWED_TYPES = "STRING, BOOLEAN, numbers, DATE, TIMESTAMP, TIMESTAMP_NTZ, BINARY, and ARRAY or STRUCT of these"
+_PLAIN_TYPES = {
+    "string", "boolean", "byte", "short", "integer", "long", "float", "double", "decimal", "date", "timestamp",
+    "timestamp_ntz", "binary",
+}  # fmt: skip
 META_COLUMNS = "_sequence BIGINT, _arrived TIMESTAMP"
 _TYPES = {"string": "STRING", "integer": "BIGINT", "number": "DOUBLE", "boolean": "BOOLEAN"}
 _FORMATS = {"date-time": "TIMESTAMP", "date": "DATE"}
@@ -54,6 +60,7 @@ def ddl_of(schema: Any, at: str) -> str:
         raise InputError(f"{at}: keyword {unknown[0]!r} is not supported; allowed: {', '.join(sorted(_WORDS))}")
     required = schema.get("required", [])
     fields = []
+    _check_names(schema["properties"], at, "field")
     for name, field in schema["properties"].items():
         if name.startswith("_"):
             raise InputError(f"{at}: field {name!r}: names that start with _ are reserved")
@@ -74,6 +81,44 @@ def parse_ddl(ddl: str, what: str) -> StructType:
     return schema
 
 
+def check_columns(schema: StructType, at: str) -> None:
+    """InputError for what Spark's parser takes, but no table of a dataset can have: a type, a name, none at all."""
+    if not schema.fields:
+        raise InputError(f"{at}: the schema has no columns; give it one at least, such as: id STRING")
+    _check_names(schema.fieldNames(), at, "column")
+    for field in schema:
+        _check_type(field.dataType, f"{at}: column {field.name}")
+
+
+def _check_type(kind: DataType, at: str) -> None:
+    """kind: of a column or of a part of it. MAP passes: static datasets may have it."""
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    if isinstance(kind, StructType):
+        if not kind.fields:
+            raise InputError(f"{at} is a STRUCT without fields; it needs one at least")
+        _check_names(kind.fieldNames(), at, "field")
+        for field in kind:
+            _check_type(field.dataType, f"{at}.{field.name}")
+    elif isinstance(kind, ArrayType):
+        _check_type(kind.elementType, at)
+    elif isinstance(kind, MapType):
+        _check_type(kind.keyType, at)
+        _check_type(kind.valueType, at)
+    elif kind.typeName() not in _PLAIN_TYPES:
+        raise InputError(f"{at}: type {kind.simpleString().upper()} is not supported; allowed: {ALLOWED_TYPES}")
+
+
+def _check_names(names: Iterable[str], at: str, what: str) -> None:
+    seen = set[str]()
+    for name in names:
+        if "`" in name:
+            raise InputError(f"{at}: {what} {name!r} has a backtick; give it a name without one")
+        if name.lower() in seen:
+            raise InputError(f"{at}: two {what}s are named {name!r} (case does not count); rename one of them")
+        seen.add(name.lower())
+
+
 def arrow_schema(schema: Any) -> pa.Schema:
     """The Arrow schema of a Spark schema, with the names of required fields kept as `nullable=False`."""
     from pyspark.sql.pandas.types import to_arrow_schema
@@ -92,11 +137,18 @@ def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 def required_fields(ddl: str) -> set[str]:
     """The names of the outer fields of a DDL text that are NOT NULL. No JVM is asked: workers have none."""
-    outer = ddl
+    quoted: list[str] = []  # names and comments, which may have commas, brackets and words; in the text their number
+
+    def put_aside(found: re.Match[str]) -> str:
+        quoted.append(found[0][1:-1])
+        return f"`{len(quoted) - 1}`"
+
+    outer = re.sub(r"`[^`]*`|'[^']*'|\"[^\"]*\"", put_aside, ddl)
     while (flat := re.sub(r"[<(][^<>()]*[>)]", "", outer)) != outer:
         outer = flat
-    parts = (part.strip() for part in outer.split(","))
-    return {part.split()[0].strip("`:") for part in parts if re.search(r"\bNOT\s+NULL\b", part, re.IGNORECASE)}
+    required = (part for part in outer.split(",") if re.search(r"\bNOT\s+NULL\b", part, re.IGNORECASE))
+    names = (re.match(r"\s*(?:`(\d+)`|([^\s:]+))", part) for part in required)
+    return {quoted[int(name[1])] if name[1] else name[2] for name in names if name is not None}
 
 
 def without_not_null(ddl: str) -> str:
@@ -126,5 +178,6 @@ def _type(field: Any, at: str) -> str:
         return f"ARRAY<{_type(field.get('items'), f'{at}, items')}>"
     if kind == "object":
         inner = field.get("properties", {})
+        _check_names(inner, at, "field")
         return "STRUCT<" + ", ".join(f"`{n}`: {_type(f, f'{at}.{n}')}" for n, f in inner.items()) + ">"
     raise InputError(f"{at}: type is {kind!r}; allowed: {', '.join([*_TYPES, 'array', 'object'])}")
