@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearcast.cluster.datasets.records import RecordReader, check_readable
+from nearcast.codec import JSON
 from nearcast.errors import InputError
 
 SCHEMA = pa.schema(
@@ -158,3 +159,29 @@ def test_many_numbers_that_do_not_fit_are_found_in_one_read(monkeypatch: pytest.
     payloads = [b'{"id":"x","dec":1e30}' if n % 2 else b'{"id":"x","dec":1}' for n in range(1000)]
     _, errors = RecordReader(DECIMALS).read(payloads)
     assert (errors.null_count, reads) == (500, [1000])
+
+
+BINARY = pa.schema(
+    [("id", pa.string()), ("bin", pa.binary()), ("more", pa.struct([("bins", pa.list_(pa.binary()))]))]
+)  # fmt: skip
+
+
+def test_binary_is_base64_in_json_as_clients_and_spark_write_it() -> None:
+    record = {"id": "a", "bin": b"\x00\xff", "more": {"bins": [b"x", None, b""]}}
+    values, errors = RecordReader(BINARY).read([JSON.encode(record), b'{"id":"b"}'])
+    assert errors.null_count == 2
+    assert values.to_pylist() == [record, {"id": "b", "bin": None, "more": None}]
+
+
+@pytest.mark.parametrize("text", ["AP8", "AP8=\\n", "_-8=", "é", "AP8=AP8=", "x" * 1001], ids=range(6))
+def test_text_that_is_not_base64_is_refused(text: str) -> None:
+    good = JSON.encode({"id": "a", "bin": b"\x00\xff"})
+    for name, payload in {
+        "bin": f'{{"bin":"{text}"}}',
+        "more.bins": f'{{"more":{{"bins":[null,"{text}"]}}}}',
+    }.items():
+        values, errors = RecordReader(BINARY).read([good, payload.encode(), good])
+        assert [value is None for value in values.to_pylist()] == [False, True, False]
+        assert errors[1].as_py().startswith(f"field {name}: '{text[:2]}")
+        assert errors[1].as_py().endswith("is not base64, which BINARY is in JSON")
+        assert len(errors[1].as_py()) < 200

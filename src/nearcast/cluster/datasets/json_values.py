@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import binascii
 import re
 from decimal import Decimal
 
@@ -38,13 +39,15 @@ def is_converted(kind: pa.DataType) -> bool:
         return is_converted(kind.value_type)
     if pa.types.is_struct(kind):
         return any(is_converted(field.type) for field in kind)
-    return bool(pa.types.is_decimal128(kind))
+    return bool(pa.types.is_decimal128(kind) or pa.types.is_binary(kind))
 
 
 def convert_column(column: pa.Array, kind: pa.DataType, name: str) -> tuple[pa.Array, _Wrong]:
     """The column with its converted values, and why rows do not fit; their values are null."""
     if pa.types.is_decimal128(kind):
         return _narrowed(column, kind, name)
+    if pa.types.is_binary(kind):
+        return _decoded(column, kind, name)
     if pa.types.is_list(kind) and is_converted(kind):
         values, found = convert_column(column.values, kind.value_type, name)
         offsets, missing = column.offsets, column.is_null()
@@ -95,6 +98,19 @@ def _narrowed(values: pa.Array, kind: pa.DataType, name: str) -> tuple[pa.Array,
         for n in pc.indices_nonzero(large).to_pylist()
     }
     return pc.if_else(large, None, values).cast(kind), wrong
+
+
+def _decoded(values: pa.Array, kind: pa.DataType, name: str) -> tuple[pa.Array, _Wrong]:
+    """Binary from base64, as which msgspec and Spark write it to JSON."""
+    decoded: list[bytes | None] = []
+    wrong: _Wrong = {}
+    for n, text in enumerate(values.to_pylist()):
+        try:
+            decoded.append(None if text is None else binascii.a2b_base64(text, strict_mode=True))
+        except binascii.Error:
+            decoded.append(None)
+            wrong[n] = f"field {name}: '{_short(text.decode())}' is not base64, which BINARY is in JSON"
+    return pa.array(decoded, kind), wrong
 
 
 def _short(value: str) -> str:
