@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import codecs
+import io
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pacsv
-import pyarrow.json as pajson
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
+from nearcast.cluster.datasets.json_values import convert_column, decimal_reason, is_converted, type_as_read
+from nearcast.cluster.datasets.records import RecordReader
+from nearcast.cluster.datasets.schema import conform
 from nearcast.errors import InputError
 from nearcast.protocol.data_cluster import RecordFile
 
 __all__ = ["read_records", "read_table", "record_file"]
 
 _JSON = (".json", ".jsonl", ".ndjson")
+_AT_ONCE = 10_000  # records of a JSON file
 
 
 def read_records(path: Path) -> Iterator[bytes | dict[str, Any]]:
@@ -26,11 +33,7 @@ def read_records(path: Path) -> Iterator[bytes | dict[str, Any]]:
         for batch in _load(path, None).to_batches(max_chunksize=1000):
             yield from batch.to_pylist()
         return
-    try:
-        with path.open("rb") as stream:
-            yield from (line.strip() for line in stream if line.strip())
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from None
+    yield from _json_lines(path)
 
 
 def record_file(dataset: str, path: Path) -> RecordFile:
@@ -48,18 +51,19 @@ def record_file(dataset: str, path: Path) -> RecordFile:
 
 
 def read_table(file: Path | RecordFile, schema: pa.Schema, required: set[str]) -> pa.Table:
-    """A whole file as a table of this schema. required: columns that have no nulls."""
-    if isinstance(file, RecordFile):
-        path = Path(file.name)
-        table = _parse(path, pa.BufferReader(file.content), schema)
-    else:
-        path = file
-        table = _load(path, schema)
-    missing = [name for name in schema.names if name not in table.column_names]
-    if missing:
-        raise InputError(f"{path}: column {missing[0]!r} is missing; the file has: {', '.join(table.column_names)}")
+    """A whole file as a table of this schema. required: columns that have no nulls; others may be missing."""
+    path = Path(file.name) if isinstance(file, RecordFile) else file
+    if path.suffix in _JSON:
+        return _read_json(path, file, schema, required)
+    table = _parse(path, pa.BufferReader(file.content), schema) if isinstance(file, RecordFile) else _load(path, schema)
+    has = ", ".join(table.column_names)
+    for name in schema.names:
+        if name in required and name not in table.column_names:
+            raise InputError(f"{path}: column {name!r} is missing; the file has: {has}")
+    if not set(schema.names) & set(table.column_names):
+        raise InputError(f"{path}: it has none of the columns {', '.join(schema.names)}; the file has: {has}")
     try:
-        table = table.select(schema.names).cast(schema)
+        table = conform(table, schema)
     except pa.ArrowException as error:
         raise InputError(f"{path}: {str(error).splitlines()[0]}") from None
     for name in schema.names:
@@ -82,13 +86,69 @@ def _parse(path: Path, source: Any, schema: pa.Schema | None) -> pa.Table:
     try:
         if path.suffix == ".parquet":
             return pq.read_table(source)
-        if path.suffix in _JSON:
-            return pajson.read_json(source)
         if path.suffix == ".csv":
-            types = {field.name: field.type for field in schema} if schema is not None else None
-            return pacsv.read_csv(source, convert_options=pacsv.ConvertOptions(column_types=types))
+            return pacsv.read_csv(source) if schema is None else _read_csv(path, source, schema)
     except FileNotFoundError:
         raise InputError(f"{path}: there is no such file") from None
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"{path}: {str(error).splitlines()[0]}") from None
     raise InputError(f"{path}: unknown file type; allowed: .csv, .parquet, .json, .jsonl, .ndjson")
+
+
+def _read_csv(path: Path, source: Any, schema: pa.Schema) -> pa.Table:
+    """What is converted in JSON is in CSV, too: its decimals wrap around like those, and binary is base64."""
+    types = {field.name: pa.string() if is_converted(field.type) else field.type for field in schema}
+    table = pacsv.read_csv(source, convert_options=pacsv.ConvertOptions(column_types=types))
+    for field in schema:
+        if is_converted(field.type) and field.name in table.column_names:
+            texts = table[field.name].combine_chunks()
+            texts = pc.if_else(pc.equal(texts, ""), None, texts)
+            try:
+                values = texts.cast(type_as_read(field.type))
+            except pa.ArrowInvalid as error:
+                reason = decimal_reason(schema, field.name, str(error)) or f"field {field.name}: {error}"
+                raise InputError(f"{path}: {reason}") from None
+            column, wrong = convert_column(values, field.type, field.name)
+            _refuse_first(path, wrong)
+            table = table.set_column(table.column_names.index(field.name), field.name, column)
+    return table
+
+
+def _read_json(path: Path, file: Path | RecordFile, schema: pa.Schema, required: set[str]) -> pa.Table:
+    lines = _records(io.BytesIO(file.content)) if isinstance(file, RecordFile) else _json_lines(path)
+    reader = RecordReader(pa.schema([field.with_nullable(field.name not in required) for field in schema]))
+    batches: list[pa.RecordBatch] = []
+    count = 0
+    while some := list(islice(lines, _AT_ONCE)):
+        try:
+            rows, errors = reader.read(some)
+        except pa.ArrowException as error:
+            raise InputError(f"{path}: {str(error).splitlines()[0]}") from None
+        if errors.null_count < len(errors):
+            _refuse_first(path, {count + n: error for n, error in enumerate(errors.to_pylist()) if error is not None})
+        batches.append(pa.RecordBatch.from_struct_array(rows))
+        count += len(some)
+    return pa.Table.from_batches(batches).cast(schema) if batches else schema.empty_table()
+
+
+def _json_lines(path: Path) -> Iterator[bytes]:
+    """The lines that are not empty, without the byte order mark that some programs begin a file with."""
+    try:
+        with path.open("rb") as stream:
+            yield from _records(stream)
+    except FileNotFoundError:
+        raise InputError(f"{path}: there is no such file") from None
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from None
+
+
+def _records(lines: Iterable[bytes]) -> Iterator[bytes]:
+    for n, line in enumerate(lines):
+        if record := (line if n else line.removeprefix(codecs.BOM_UTF8)).strip():
+            yield record
+
+
+def _refuse_first(path: Path, wrong: dict[int, str]) -> None:
+    if wrong:
+        first = min(wrong)
+        raise InputError(f"{path}: record {first + 1}: {wrong[first]}")

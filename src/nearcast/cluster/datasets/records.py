@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
+from nearcast.cluster.datasets.json_values import convert_column, decimal_reason, is_converted, type_as_read
 from nearcast.cluster.datasets.schema import ALLOWED_TYPES
 from nearcast.cluster.datasets.suspects import find_suspects
 from nearcast.errors import InputError
@@ -70,7 +71,7 @@ class RecordReader:
             return self._read_valid(payloads)
         except (pa.ArrowInvalid, UnicodeDecodeError) as error:
             if len(payloads) == 1:
-                return self._refused(find_suspects(self.schema, payloads).get(0) or _plain(str(error)))
+                return self._refused(find_suspects(self.schema, payloads).get(0) or self._reason(payloads[0], error))
         middle = len(payloads) // 2
         return _joined([self._halve(payloads[:middle]), self._halve(payloads[middle:])])
 
@@ -79,10 +80,19 @@ class RecordReader:
 
     def _read_valid(self, payloads: list[bytes]) -> _Rows:
         table = self._parse(payloads)
-        missing = self._missing(table)
-        columns = [column.combine_chunks() if column.num_chunks != 1 else column.chunk(0) for column in table.columns]
+        reasons = pa.nulls(table.num_rows, pa.string())
+        for n, field in enumerate(self.schema):
+            if is_converted(field.type):
+                column, wrong = convert_column(_whole(table.column(n)), field.type, field.name)
+                table = table.set_column(n, field.with_type(column.type), column)
+                if wrong:
+                    found = pa.array([wrong.get(row) for row in range(table.num_rows)], pa.string())
+                    reasons = pc.coalesce(reasons, found)
         fields = [field.with_nullable(True) for field in self.schema]
-        return pa.StructArray.from_arrays(columns, fields=fields, mask=pc.is_valid(missing)), missing
+        table = table.cast(pa.schema(fields))
+        reasons = self._missing(table, reasons)
+        columns = [_whole(column) for column in table.columns]
+        return pa.StructArray.from_arrays(columns, fields=fields, mask=pc.is_valid(reasons)), reasons
 
     def _parse(self, payloads: list[bytes]) -> pa.Table:
         # Each line must be one object: a payload that starts an object and has no line break can only be one line.
@@ -92,16 +102,27 @@ class RecordReader:
                 break
         text = b"\n".join(payloads)
         text.decode()  # Arrow's JSON reader does not check for UTF-8
-        explicit = pa.schema([_as_read(field) for field in self.schema])
+        explicit = pa.schema([pa.field(field.name, type_as_read(field.type)) for field in self.schema])
         options = pj.ParseOptions(explicit_schema=explicit, unexpected_field_behavior="ignore")
         reading = pj.ReadOptions(block_size=max(len(text) + 1, 1 << 20), use_threads=False)
         table = pj.read_json(io.BytesIO(text), read_options=reading, parse_options=options)
         if table.num_rows != len(payloads):
             raise pa.ArrowInvalid("one JSON object is needed")
-        return table.cast(pa.schema([field.with_nullable(True) for field in self.schema]))
+        return table
 
-    def _missing(self, table: pa.Table) -> pa.Array:
-        reasons = pa.nulls(table.num_rows, pa.string())
+    def _reason(self, payload: bytes, error: Exception) -> str:
+        """Why a payload does not fit. Of decimals, Arrow does not say which field it is."""
+        for field in self.schema:
+            if is_converted(field.type):
+                try:
+                    RecordReader(pa.schema([field]))._parse([payload])
+                except (pa.ArrowInvalid, UnicodeDecodeError) as of_field:
+                    if reason := decimal_reason(self.schema, field.name, str(of_field)):
+                        return reason
+        return _plain(str(error))
+
+    def _missing(self, table: pa.Table, reasons: pa.Array) -> pa.Array:
+        """The reasons, and the required fields that are missing in other rows."""
         for field in self.schema:
             column = table.column(field.name)
             if not field.nullable and column.null_count:
@@ -112,6 +133,10 @@ class RecordReader:
 
     def _empty(self, rows: int) -> pa.StructArray:
         return pa.nulls(rows, pa.struct([field.with_nullable(True) for field in self.schema]))
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
 
 
 def _joined(parts: list[_Rows]) -> _Rows:
@@ -128,21 +153,6 @@ def check_readable(schema: pa.Schema, at: str) -> None:
             raise InputError(
                 f"{at}: column {field.name} is {field.type}, which is not read from JSON; allowed: {ALLOWED_TYPES}"
             ) from None
-
-
-def _as_read(field: pa.Field) -> pa.Field:
-    """Arrow's JSON reader does not read dates; they are read as text and cast."""
-    return field.with_type(_type_as_read(field.type)).with_nullable(True)
-
-
-def _type_as_read(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_date(kind):
-        return pa.string()
-    if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_type_as_read(kind.value_type)))
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_type_as_read(field.type)) for field in kind])
-    return kind
 
 
 def _one_line(payload: bytes) -> bytes:

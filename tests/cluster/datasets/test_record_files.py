@@ -1,0 +1,86 @@
+"""Files of records: by the schema of their dataset, as records that are fed."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from nearcast.cluster.datasets.record_files import read_records, read_table
+from nearcast.errors import InputError
+from nearcast.protocol.data_cluster import RecordFile
+
+SCHEMA = pa.schema(
+    [("id", pa.string()), ("n", pa.int32()), ("dec", pa.decimal128(38, 10)), ("bin", pa.binary()), ("at", pa.date32())]
+)
+BOM = b"\xef\xbb\xbf"
+
+
+def table(name: str, content: bytes) -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = read_table(RecordFile("d", name, content), SCHEMA, {"id"}).to_pylist()
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("r.jsonl", b'{"id":"007","n":1}\n\n{"id":"b"}\n'), ("r.csv", b"id,n\n007,1\nb,\n")]
+)
+@pytest.mark.parametrize("start", [b"", BOM], ids=["plain", "bom"])
+def test_a_column_that_is_missing_is_null(name: str, content: bytes, start: bytes) -> None:
+    empty = {"dec": None, "bin": None, "at": None}
+    assert table(name, start + content) == [{"id": "007", "n": 1, **empty}, {"id": "b", "n": None, **empty}]
+
+
+def test_a_column_that_is_missing_in_parquet_is_null(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"id": ["a"]}), tmp_path / "r.parquet")
+    assert read_table(tmp_path / "r.parquet", SCHEMA, {"id"}).to_pylist() == [dict.fromkeys(SCHEMA.names) | {"id": "a"}]
+
+
+@pytest.mark.parametrize(("name", "content"), [("r.jsonl", b'{"n":1}\n'), ("r.csv", b"n\n1\n")])
+def test_a_required_column_that_is_missing_is_refused(name: str, content: bytes) -> None:
+    with pytest.raises(InputError, match=f"{name}: .*id.* is missing"):
+        table(name, content)
+
+
+def test_a_file_of_other_columns_is_refused() -> None:
+    with pytest.raises(InputError, match=r"r.csv: it has none of the columns id, n, dec, bin, at; the file has: x, y"):
+        read_table(RecordFile("d", "r.csv", b"x,y\n1,2\n"), SCHEMA, set())
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("r.jsonl", b'{"id":"a","dec":"1.5","bin":"AP8=","at":"2026-01-02"}\n{"id":"b"}\n'),
+        ("r.csv", b"id,dec,bin,at\na,1.5,AP8=,2026-01-02\nb,,,\n"),
+    ],
+)
+def test_values_are_read_as_those_of_fed_records(name: str, content: bytes) -> None:
+    first, second = table(name, content)
+    assert (first["dec"], first["bin"], str(first["at"])) == (Decimal("1.5"), b"\x00\xff", "2026-01-02")
+    assert (second["dec"], second["bin"], second["at"]) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("r.jsonl", b'{"id":"a"}\n{"id":"b","dec":1e30}\n', "record 2: field dec: 1.* does not fit DECIMAL.38,10"),
+        ("r.csv", b"id,dec\na,1\nb,1e30\n", "record 2: field dec: 1.* does not fit DECIMAL.38,10"),
+        ("r.csv", b"id,dec\na,1\nb,1e300\n", "field dec: 1e300 does not fit DECIMAL.38,10"),
+        ("r.csv", b"id,dec\na," + b"9" * 70 + b"\n", "field dec: "),
+        ("r.csv", b"id,dec\na,1.00000000001\n", "field dec: "),
+        ("r.csv", b"id,dec\na,x\n", "field dec: 'x' is not a number"),
+        ("r.csv", b"id,bin\na,AP8\n", "record 1: field bin: 'AP8' is not base64"),
+        ("r.jsonl", b'{"id":"a"}\nno\n', "record 2: a JSON object is needed"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_refused(name: str, content: bytes, reason: str) -> None:
+    with pytest.raises(InputError, match=f"{name}: {reason}"):
+        table(name, content)
+
+
+def test_the_bom_of_a_file_is_not_part_of_its_first_record(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    path.write_bytes(BOM + b'{"id":"a"}\n{"id":"b"}\n')
+    assert list(read_records(path)) == [b'{"id":"a"}', b'{"id":"b"}']
