@@ -11,14 +11,14 @@ import pytest
 
 from nearcast.auth.auth_folder import AuthFolder
 from nearcast.auth.certificates import check_certificate, make_authority, make_certificate
-from nearcast.auth.deployment_keys import add_tls, make_deployment_keys
+from nearcast.auth.deployment_keys import add_site, add_tls, make_deployment_keys
 from nearcast.auth.roles import Grants
 from nearcast.domain.deployment import AuthSpec, Deployment
 from nearcast.domain.site import SiteSpec
 from nearcast.errors import InputError
 from nearcast.nats.identity.credentials import read_credentials
 from nearcast.nats.identity.tokens import AccessLimits, account_limits
-from nearcast.site.security import is_loopback, refuse_open_site, site_security
+from nearcast.site.security import SiteSecurity, is_loopback, refuse_open_site, site_security
 
 SITES = (SiteSpec("tokyo"), SiteSpec("cloud", "cloud", port=4300))
 
@@ -54,6 +54,19 @@ def test_what_is_exported_cannot_sign(folder: AuthFolder, tmp_path: Path) -> Non
     assert not [name for name in written if name.startswith("keys") or "ca.key" in name or "cloud" in name]
     with pytest.raises(InputError, match="tokens are signed where"):
         AuthFolder.open(tmp_path / "out").add_user("service", "x")
+
+
+def test_the_export_of_a_site_without_users_says_how_to_make_them(folder: AuthFolder, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"site 'new' has no users of tenant main in .*: nearcast auth add site new$"):
+        folder.export("new", tmp_path / "out")
+    with pytest.raises(InputError, match=r"make them where the keys are: nearcast auth add site new$"):
+        SiteSecurity(folder, "new", "main", None).credentials("worker")
+    folder.add_tenant("acme")
+    add_site(folder, "new", "main")
+    with pytest.raises(InputError, match=r"site 'new' has no users of tenant acme in .* add site new --tenant acme$"):
+        folder.export("new", tmp_path / "out", "acme")
+    folder.export("new", tmp_path / "out")
+    assert (tmp_path / "out" / "users" / "main" / "new-worker.creds").is_file()
 
 
 def test_a_rotation_keeps_users_and_their_rights(folder: AuthFolder) -> None:

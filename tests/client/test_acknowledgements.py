@@ -116,3 +116,18 @@ async def test_a_publication_that_the_broker_refuses_fails_at_once_and_is_not_se
     assert [subject for subject, _ in connection.sent] == ["_INBOX.x.1", "_INBOX.x.2", "_INBOX.x.2"]
     assert not other.done()
     await acknowledgements.stop()
+
+
+async def test_the_error_names_the_stores_that_did_not_acknowledge() -> None:
+    acknowledgements = Acknowledgements(Silent())  # type: ignore[arg-type]
+    await acknowledgements.start()
+    publication = QuorumPublication("a:b:1:1", "log", "pub.log", 2, b"{}")
+    waiting = await acknowledgements.send(publication, 30.0, replicas=("tokyo", "osaka", "cloud"))
+    acknowledgements._arrived("_INBOX.x.1", "", b'{"stream": "log", "domain": "osaka", "seq": 1}', b"")
+    await acknowledgements.stop()
+    with pytest.raises(
+        QuorumError, match=r"1 of 2 stores acknowledged in time \(osaka\); missing: tokyo, cloud"
+    ) as caught:
+        await waiting
+    assert caught.value.answered == ("osaka",)
+    assert caught.value.missing == ("tokyo", "cloud")

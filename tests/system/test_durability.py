@@ -59,6 +59,7 @@ async def test_too_few_stores_raise_an_error_that_names_who_answered(city) -> No
         with pytest.raises(nearcast.QuorumError) as caught:
             await client.publish("log", 1, timeout=10)  # long enough to send it again, to no avail
         assert set(caught.value.answered) == {"tokyo", "cloud"}
+        assert caught.value.missing == ("osaka",)
         assert caught.value.needed == 3
         for site in ("tokyo", "cloud"):
             held = await ids_at(c, site, "log")

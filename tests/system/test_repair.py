@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import shutil
 import signal
 import subprocess
+import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from tests.system.control import coordinator
 
 import nearcast
 from nearcast.domain.topic import TopicSpec
@@ -208,6 +211,39 @@ async def test_a_store_whose_disk_was_full_works_again_when_there_is_room(city, 
         await until(lambda: tokyo.store.restarts > restarts, 60)
         await client.publish("log", {"n": 100}, timeout=60)
         await agree(c, client, 101)
+
+
+async def test_a_store_whose_disk_is_full_is_down_for_the_operator(city, small_disk: Path, caplog) -> None:
+    """It answers requests as ever, so that everything said that it was up; only its own log told."""
+    only_here = TopicSpec("log", replicas=("tokyo",), quorum=1)
+    async with city(only_here, report_seconds=0.3) as c, coordinator(c, site_lost_after=4.0) as control:
+        caplog.set_level(logging.INFO)
+        ballast, tokyo = small_disk / "ballast", c.sites["tokyo"]
+        url = f"http://{tokyo.spec.metrics_host}:{tokyo.spec.metrics_port}/metrics"
+
+        async def states() -> tuple[str, str, bool, bool]:
+            """Of `site ls`, `coordinator status` (the stores, and whether there is an anomaly) and the metrics."""
+            sites = {row["site"]: row["store_state"] for row in await control.ask("site", "ls")}
+            status = await control.ask("coordinator", "status")
+            with await asyncio.to_thread(urllib.request.urlopen, url) as answer:
+                up = "nearcast_store_up 1.0" in answer.read().decode()
+            return sites["tokyo"], " ".join(status["stores_down"]), "store lost" in status["anomalies"], up
+
+        async def shows(*expected: str | bool) -> bool:
+            return await states() == expected
+
+        await until(lambda: shows("up", "", False, True))
+        fill_disk(ballast, 60 << 20)
+        async with nearcast.connect(c.url("cloud"), name="writer") as client:
+            large = {"text": "x" * 100_000}
+            with pytest.raises(nearcast.QuorumError, match="missing: tokyo"):
+                await asyncio.gather(*(client.publish("log", large, timeout=10) for _ in range(60)))
+            await until(lambda: shows("down", "tokyo", True, False))
+            assert "the store of site tokyo cannot write" in caplog.text
+            free_disk(ballast)
+            await until(lambda: shows("up", "", False, True), 60)
+            assert "the store of site tokyo writes again" in caplog.text
+            await client.publish("log", 1, timeout=60)
 
 
 def fill_disk(ballast: Path, size: int) -> None:

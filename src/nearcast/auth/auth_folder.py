@@ -138,6 +138,17 @@ class AuthFolder:
             raise InputError(f"there is no user {user!r} of tenant {tenant} in {self.path}; see: nearcast auth ls")
         return file
 
+    def site_credentials_file(self, site: str, role: Role, tenant: str) -> Path:
+        """The credentials of a site's agent, store or workers."""
+        file = self.path / "users" / tenant / f"{site_user(site, role)}.creds"
+        if not file.is_file():
+            of_tenant = "" if tenant == "main" else f" --tenant {tenant}"
+            raise InputError(
+                f"site {site!r} has no users of tenant {tenant} in {self.path}; "
+                f"make them where the keys are: nearcast auth add site {site}{of_tenant}"
+            )
+        return file
+
     def monitor_file(self, site: str) -> Path:
         """The credentials by which a site watches its broker; folders of earlier versions have none."""
         return self.path / "users" / SYSTEM / f"{_monitor(site)}.creds"
@@ -242,13 +253,13 @@ class AuthFolder:
 
     def export(self, site: str, target: Path, tenant: str = "main") -> list[Path]:
         """Copy what the machine of a site needs into another folder: no key that could sign anything."""
+        self.site_credentials_file(site, "site", tenant)
         wanted = [self.operator_file, self.path / "gateway.password", self.path / ".gitignore"]
         wanted += sorted((self.path / "accounts").glob("*.jwt"))
         wanted += [file for file in (self.monitor_file(site),) if file.is_file()]
         for name in (self.path / "users").iterdir():
             if name.name != SYSTEM:
                 wanted += [file for role in SITE_ROLES if (file := name / f"{site_user(site, role)}.creds").is_file()]
-        self.credentials_file(site_user(site, "site"), tenant)
         tls = [self.ca_file, *(self.path / "tls" / f"{site}.{kind}" for kind in ("pem", "key"))]
         wanted += [file for file in tls if file.is_file()]
         for file in wanted:

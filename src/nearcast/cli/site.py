@@ -71,7 +71,8 @@ def site_fields(info: dict[str, Any]) -> dict[str, str]:
     fields |= {name: f"{broker[name]:.1%} in use" for name in ("cpu", "memory", "network")}
     ways = sorted(info["round_trips"].items(), key=lambda way: way[1])
     fields["round trips"] = ", ".join(f"{site} {ms:.1f} ms" for site, ms in ways) or "not measured"
-    fields["store"] = "up" if info["store"] else "none, or it does not answer"
+    down = "down: it does not answer, or cannot write; the site's log says why"
+    fields["store"] = down if info["store_state"] == "down" else info["store_state"]
     return fields
 
 

@@ -59,15 +59,25 @@ class QuorumPublication(msgspec.Struct, frozen=True, array_like=True):
 
 
 class QuorumError(NearcastError, TimeoutError):
-    """Not enough stores acknowledged a publication in time. Those that did have it; a retry with its id is harmless."""
+    """Not enough stores acknowledged a publication in time. Those that did have it; a retry with its id is harmless.
 
-    def __init__(self, publication: QuorumPublication, answered: tuple[str, ...], refused: list[str]) -> None:
+    missing: the topic's other stores. refused: what stores said instead.
+    """
+
+    def __init__(
+        self,
+        publication: QuorumPublication,
+        answered: tuple[str, ...],
+        refused: list[str],
+        missing: tuple[str, ...] = (),
+    ) -> None:
         self.topic, self.id, self.needed = publication.topic, publication.id, publication.needed
-        self.answered, self.refused = answered, refused
+        self.answered, self.refused, self.missing = answered, refused, missing
         who = ", ".join(answered) or "none"
+        others = f"; missing: {', '.join(missing)}" if missing else ""
         why = f"; refused: {'; '.join(refused)}" if refused else ""
         super().__init__(
-            f"topic {self.topic}: {len(answered)} of {self.needed} stores acknowledged in time ({who}){why}"
+            f"topic {self.topic}: {len(answered)} of {self.needed} stores acknowledged in time ({who}){others}{why}"
         )
 
 
@@ -78,13 +88,16 @@ class _Waiting:
     send_again_at: float
     future: asyncio.Future[Receipt]
     synced: frozenset[str]
+    replicas: tuple[str, ...]
     answered: tuple[str, ...] = ()
     refused: list[str] = field(default_factory=list)
 
     def fail(self, *reasons: str) -> None:
         """Raise QuorumError to whoever waits."""
         if not self.future.done():
-            self.future.set_exception(QuorumError(self.publication, self.answered, [*self.refused, *reasons]))
+            missing = tuple(store for store in self.replicas if store not in self.answered)
+            refused = [*self.refused, *reasons]
+            self.future.set_exception(QuorumError(self.publication, self.answered, refused, missing))
 
 
 class Acknowledgements:
@@ -149,11 +162,15 @@ class Acknowledgements:
             await self._room.wait()
 
     async def send(
-        self, publication: QuorumPublication, timeout: float, synced: frozenset[str] = frozenset()
+        self,
+        publication: QuorumPublication,
+        timeout: float,
+        synced: frozenset[str] = frozenset(),
+        replicas: tuple[str, ...] = (),
     ) -> asyncio.Future[Receipt]:
         """Send now, or when the connection is back; the future is for the acknowledgement.
 
-        synced: stores that write through to their disks.
+        synced: stores that write through to their disks. replicas: the topic's stores, for the error.
         """
         if self._stopped:
             raise ConnectionLostError("the connection is closed")
@@ -163,7 +180,7 @@ class Acknowledgements:
         token = str(self._count)
         if not self._away:
             self._send(token, publication, header_block(publication.id.encode()))
-        self._waiting[token] = _Waiting(publication, now + timeout, now + _SEND_AGAIN_AFTER, future, synced)
+        self._waiting[token] = _Waiting(publication, now + timeout, now + _SEND_AGAIN_AFTER, future, synced, replicas)
         if self._connection.backlogged:
             await self._connection.wait_writable()
         return future

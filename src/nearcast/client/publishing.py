@@ -137,7 +137,7 @@ class Publisher:
         if self.spool is not None and route.subject != subjects.feed(name):
             return await self.spool.publish(publication, route.synced)
         try:
-            return await session.acknowledgements.send(publication, timeout, route.synced)
+            return await session.acknowledgements.send(publication, timeout, route.synced, route.replicas)
         except ConnectionLostError:
             self._failed(route.subject, message_id)
             raise

@@ -71,7 +71,7 @@ def _sites(model: Model, settings: CoordinatorSettings, known_sites: frozenset[s
             rates = f"{sites.rate_out[row]:.0f} messages/s; {sites.rate_limit[row]:.0f} are allowed"
             found.append(Anomaly("site overloaded", name, f"site {name} sends {rates}"))
         if sites.store[row] and not sites.store_up[row]:
-            sentence = f"the store of site {name} has not answered for {settings.site_lost_after:g} s"
+            sentence = f"the store of site {name} has not answered, or cannot write, for {settings.site_lost_after:g} s"
             found.append(Anomaly("store lost", name, sentence))
     return found
 

@@ -35,7 +35,9 @@ def _registry(leader: Leader) -> Iterable[Metric]:
     lost = monitor.lost(asyncio.get_running_loop().time()) & registry.sites.keys()
     yield _gauge("nearcast_coordinator_sites", "Registered sites", len(registry.sites))
     yield _gauge("nearcast_coordinator_lost_sites", "Registered sites that do not report", len(lost))
-    yield _gauge("nearcast_coordinator_lost_stores", "Stores that do not answer", len(monitor.stores_down))
+    yield _gauge(
+        "nearcast_coordinator_lost_stores", "Stores that do not answer, or cannot write", len(monitor.stores_down)
+    )
     yield _gauge("nearcast_coordinator_topics", "Registered topics", len(registry.topics))
     yield _gauge("nearcast_coordinator_clients", "Registered clients", len(registry.clients))
 

@@ -70,7 +70,7 @@ class Monitor:
     columns: dict[str, ReportColumns] = field(default_factory=dict)
     leases: SiteLeases = field(init=False)
     covers_from: dict[str, float] = field(default_factory=dict)  # since when the last report's samples were taken
-    stores_down: dict[str, float] = field(default_factory=dict)  # stores that do not answer, since when
+    stores_down: dict[str, float] = field(default_factory=dict)  # stores that do not answer or cannot write, since when
     departed: dict[str, float] = field(default_factory=dict)  # clients that left their home, since when
 
     def __post_init__(self) -> None:

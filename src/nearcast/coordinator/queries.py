@@ -64,12 +64,21 @@ class Queries:
             "kind": info.kind,
             "url": info.url,
             "state": "up" if name in self.alive() else "lost",
+            "store_state": self._store_state(name),
             "topics": sum(name in record.spec.managed_by for record in self._registry.topics.values()),
             "workers": len(report.workers) if report is not None else 0,
             "clients": sum(client.home == name for client in self._registry.clients.values()),
             "messages_out": round(broker.messages_out, 1) if broker else 0.0,
             "cpu": round(broker.cpu, 3) if broker else 0.0,
         }
+
+    def _store_state(self, site: str) -> str:
+        """Of the last report; a store that is down does not answer, or cannot write."""
+        if not self._registry.site(site).store:
+            return "none"
+        if site not in self._monitor.reports:
+            return "unknown"
+        return "up" if self._monitor.reports[site].store else "down"
 
     async def site(self, request: NameRequest) -> dict[str, Any]:
         """One site, with its last report."""
@@ -189,6 +198,7 @@ class Queries:
             "automatic": self._settings.automatic,
             "sites": len(registry.sites),
             "lost": sorted(set(registry.sites) - self.alive()),
+            "stores_down": sorted(self._monitor.stores_down),
             "ready": not unready,
             "not_ready": unready,
             "topics": len(registry.topics),

@@ -193,7 +193,8 @@ class SiteReport(msgspec.Struct, frozen=True):
     """From a site's agent, to whoever listens; the coordinator that leads answers.
 
     revision: the registry's, of the assignments the site follows. arrived, gone: clients since the last report.
-    seconds: the time it covers. round_trips: measured, to other sites. ready: it has measured its peers.
+    seconds: the time it covers. store: it answers and can write. round_trips: measured, to other sites.
+    ready: it has measured its peers.
     urgent: a client has moved, come or gone just now. lags: of topics that its store keeps. term: the highest one seen.
     processors: the patterns of the topics that its modules can process; none while that is not known.
     over_limit: users of whom connections were closed because of a limit, and how many, since the site started.

@@ -8,7 +8,7 @@ import ssl
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nearcast.auth.auth_folder import SYSTEM, AuthFolder, site_user
+from nearcast.auth.auth_folder import SYSTEM, AuthFolder
 from nearcast.auth.certificates import check_certificate
 from nearcast.errors import InputError
 from nearcast.nats.identity.credentials import Credentials, read_credentials
@@ -55,8 +55,8 @@ class SiteSecurity:
 
     def credentials(self, role: str) -> Credentials:
         """The credentials of the site's agent (`site`) or of its workers (`worker`)."""
-        name = site_user(self.site, "worker" if role == "worker" else "site")
-        return read_credentials(self.folder.credentials_file(name, self.tenant))
+        file = self.folder.site_credentials_file(self.site, "worker" if role == "worker" else "site", self.tenant)
+        return read_credentials(file)
 
     def accounts(self, resolver: str, told: Path | None = None) -> str:
         """The part of a server's configuration that says whom to believe. resolver: where accounts are kept.
@@ -88,7 +88,7 @@ class SiteSecurity:
         links = []
         for tenant in self.folder.tenants:
             try:
-                file = self.folder.credentials_file(site_user(self.site, "store"), tenant)
+                file = self.folder.site_credentials_file(self.site, "store", tenant)
             except InputError:  # nothing of this tenant is kept here
                 continue
             account = self.folder.account_claims(tenant).subject

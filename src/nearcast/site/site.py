@@ -58,6 +58,7 @@ class Site:
         self.agent: Agent | None = None
         self.security: SiteSecurity | None = None
         self.limits: LimitEnforcer | None = None
+        self._writes: StoreWrites | None = None
         self._started = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> Site:
@@ -128,9 +129,9 @@ class Site:
         """Store, agent and workers."""
         spec, folder = self.spec, self.run_directory
         if spec.store is not None:
-            writes = StoreWrites(folder / "store.log", spec.store.directory)
+            self._writes = StoreWrites(spec.name, folder / "store.log", spec.store.directory)
             config = store_config(spec, folder, self.security)
-            self.store = await self._start_server("store", config, spec.store_port, writes)
+            self.store = await self._start_server("store", config, spec.store_port, self._writes)
         await gather_or_cancel(*(self._start_agent(deployment) for deployment in self.deployment.by_tenant()))
         if self.security is not None and self.broker is not None:
             told = folder / "accounts"
@@ -185,6 +186,7 @@ class Site:
             self._search_path,
             str(security.credentials("worker").path) if security is not None else "",
             lambda: self.limits.closed(tenant) if self.limits is not None else {},
+            lambda: self._writes is None or not self._writes.failed,
             metrics=first,
         )
         if first:

@@ -6,6 +6,7 @@ room again. It answers requests as ever; that it failed to write is in its log o
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 from typing import TYPE_CHECKING
@@ -17,27 +18,47 @@ if TYPE_CHECKING:
 
 __all__ = ["StoreWrites"]
 
+_log = logging.getLogger(__name__)
 _FAILURE = b"critical write error"
 _LONGEST_READ = 1 << 20
 _ROOM = 16 << 20
 
 
 class StoreWrites:
-    """Reads what one store logs. directory: where it writes."""
+    """Reads what the store of one site logs. directory: where it writes.
 
-    def __init__(self, log_file: Path, directory: Path) -> None:
-        self._log_file, self._directory = log_file, directory
+    failed: it could not write, and was not restarted since: it takes no messages.
+    """
+
+    def __init__(self, site: str, log_file: Path, directory: Path) -> None:
+        self._site, self._log_file, self._directory = site, log_file, directory
         self._position = 0
-        self._failed = False
+        self.failed = False
 
     def restarted(self) -> None:
         """The store was started: what it logged before does not count."""
-        self._position, self._failed = self._size(), False
+        if self.failed:
+            _log.info("the store of site %s writes again", self._site)
+        self._position, self.failed = self._size(), False
 
     def check(self) -> None:
         """Raise NearcastError when the store failed to write, and there is room now: it must be restarted."""
-        self._failed = self._failed or _FAILURE in self._logged().lower()
-        if self._failed and shutil.disk_usage(self._directory).free >= _ROOM:
+        failures = [line for line in self._logged().splitlines() if _FAILURE in line.lower()]
+        if not self.failed and not failures:
+            return
+        free = shutil.disk_usage(self._directory).free
+        if not self.failed:
+            _log.error(
+                "the store of site %s cannot write: %s; %s has %.1f MB free, %.1f MB are needed: make room, and it is "
+                "restarted",
+                self._site,
+                failures[0].decode(errors="replace").rpartition("[ERR] ")[2],
+                self._directory,
+                free / 1e6,
+                _ROOM / 1e6,
+            )
+            self.failed = True
+        if free >= _ROOM:
             raise NearcastError("the store failed to write and has room again")
 
     def _logged(self) -> bytes:

@@ -66,6 +66,7 @@ def add_login(app: FastAPI, sessions: LoginSessions) -> None:
         return Response((_FILES / "login.js").read_text(), media_type="text/javascript")
 
     responses: dict[int | str, dict[str, Any]] = {
+        400: {"description": "Refused: the message says what is wrong and what is allowed."},
         401: {"description": "Refused: by the broker, or the role is neither operator nor reader."},
         429: {"description": "Too many logins of this address failed."},
     }

@@ -8,7 +8,10 @@ from typing import Annotated, Any
 
 import msgspec
 from fastapi import APIRouter, FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, StreamingResponse
+from starlette.routing import Match, Mount
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from nearcast.config.validation import to_struct
 from nearcast.domain.topic import TopicSpec
@@ -40,6 +43,10 @@ from nearcast.web.users import ForbiddenError
 
 __all__ = ["add_rest", "event_stream"]
 
+_METHODS = ("GET", "POST", "PUT", "DELETE")
+_LISTED = 10  # mistakes of one request
+_LONGEST_VALUE = 200
+
 
 def add_rest(app: FastAPI, operations: Operations, live: Live, metrics: WebMetrics) -> None:
     """Add everything below /api/v1, and answers for what goes wrong."""
@@ -63,6 +70,64 @@ def add_rest(app: FastAPI, operations: Operations, live: Live, metrics: WebMetri
     async def refuse(request: Request, error: NearcastError) -> JSONResponse:
         headers = {"retry-after": str(error.retry_after)} if isinstance(error, TooManyLoginsError) else None
         return JSONResponse({"detail": str(error)}, _status(error), headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def refuse_request(request: Request, error: RequestValidationError) -> JSONResponse:
+        return JSONResponse({"detail": _mistakes(error)}, 400)
+
+    app.mount("/api/v1", _unknown_path(app))  # otherwise a page of the console would be the answer
+    _describe_mistakes(app)
+
+
+def _unknown_path(app: FastAPI) -> ASGIApp:
+    """Answers what no route takes: 405 when the path takes other methods, else 404."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        outer = {**scope, "root_path": scope["app_root_path"]} if "app_root_path" in scope else scope
+        routes = [route for route in app.routes if not isinstance(route, Mount)]
+        allowed = [
+            method
+            for method in _METHODS
+            if any(route.matches({**outer, "method": method})[0] is Match.FULL for route in routes)
+        ]
+        path, headers = scope["path"][:_LONGEST_VALUE], {"allow": ", ".join(allowed)}
+        if allowed:
+            detail = f"{path}: method is {scope['method'][:20]}; allowed: {headers['allow']}"
+            await JSONResponse({"detail": detail}, 405, headers)(scope, receive, send)
+            return
+        detail = f"there is no {path}; /api/v1/openapi.json has all paths"
+        await JSONResponse({"detail": detail}, 404)(scope, receive, send)
+
+    return answer
+
+
+def _describe_mistakes(app: FastAPI) -> None:
+    """Take the answer 422 out of the description, which FastAPI puts there: it is 400."""
+    describe = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        described = describe()
+        for methods in described["paths"].values():
+            for operation in methods.values():
+                operation["responses"].pop("422", None)
+        for name in ("HTTPValidationError", "ValidationError"):
+            described["components"]["schemas"].pop(name, None)
+        return described
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _mistakes(error: RequestValidationError) -> str:
+    """One sentence: each field, what is wrong with it, and its value."""
+    found = []
+    for one in error.errors()[:_LISTED]:
+        place, *names = one["loc"]
+        field = ".".join(map(str, names))
+        what = f"{place}: {field}" if field and one["type"] != "json_invalid" else str(place)
+        given = repr(one["input"]) if "input" in one and one["type"] not in ("missing", "json_invalid") else ""
+        value = f" (it is {given[:_LONGEST_VALUE]})" if given else ""
+        found.append(f"{what}: {one['msg']}{value}")
+    return "; ".join(found)
 
 
 def _status(error: NearcastError) -> int:

@@ -114,7 +114,8 @@ async def test_messages_that_cannot_be(console: Console) -> None:
     ):
         code, said = await web.rest("POST", f"/topics/{topic}/messages", body)
         assert (code, reason in said) == (400, True), (topic, said)
-    assert (await web.rest("POST", "/topics/gps.rest/messages", {"payload": 1}))[0] == 422
+    code, said = await web.rest("POST", "/topics/gps.rest/messages", {"payload": 1})
+    assert (code, "body: data: Field required" in said) == (400, True), said
     code, said = await web.rest("GET", "/topics/nobody.keeps.this/history")
     assert (code, "topic 'nobody.keeps.this' is not stored" in said) == (400, True)
     code, said = await web.rest("POST", "/datasets/nobody/records", {"records": [{}]})
@@ -125,6 +126,18 @@ async def test_messages_that_cannot_be(console: Console) -> None:
     assert [len(row["payload"]) for row in (await web.rest("GET", "/topics/news/history?last=2"))[1]] == [900_002] * 2
     code, said = await web.rest("GET", "/topics/news/history")
     assert (code, "have more than 8 MiB; ask for fewer" in said) == (400, True)
+
+
+async def test_unknown_paths_and_wrong_methods_are_answered_as_json(console: Console) -> None:
+    """The console's page for unknown addresses was the answer, and 404 for a wrong method."""
+    code, said = await console.rest("GET", "/no-such-path")
+    detail = "there is no /api/v1/no-such-path; /api/v1/openapi.json has all paths"
+    assert (code, json.loads(said)) == (404, {"detail": detail})
+    code, said = await console.rest("PATCH", "/topics/gps.*")
+    assert (code, json.loads(said)) == (
+        405,
+        {"detail": "/api/v1/topics/gps.*: method is PATCH; allowed: GET, DELETE"},
+    )
 
 
 async def test_the_metrics_of_the_console(console: Console) -> None:

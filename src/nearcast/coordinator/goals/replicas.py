@@ -83,7 +83,7 @@ class ReplicaGoal(Goal):
             if set(names) == set(before):
                 continue
             if lost[n]:
-                why = "a store that kept it does not answer"
+                why = "a store that kept it does not answer, or cannot write"
             elif cost_then[n] < (1 - settings.gain) * cost_now[n]:
                 why = (
                     f"its subscribers are elsewhere now: the distances to the nearest store add up to "

@@ -44,7 +44,7 @@ class Agent:
     """Builds the services of one site and starts and stops them in order. folder: for logs, spools and assignments.
 
     worker_credentials: the file that workers connect with. over_limit: users of whom connections were closed, and how
-    many. metrics: whether it serves the site's.
+    many. store_writes: whether its store takes messages, as far as is known. metrics: whether it serves the site's.
     """
 
     def __init__(
@@ -56,6 +56,7 @@ class Agent:
         search_path: Sequence[str],
         worker_credentials: str = "",
         over_limit: Callable[[], dict[str, int]] = dict,
+        store_writes: Callable[[], bool] = lambda: True,
         *,
         metrics: bool = True,
     ) -> None:
@@ -95,6 +96,7 @@ class Agent:
             self.coordinates,
             self.client_services.lags,
             over_limit,
+            store_writes,
         )
         claims = Endpoint("term", subjects.term_claim(site.name), TermClaim, terms.answer)
         self._discovery = Server(

@@ -82,10 +82,11 @@ class SiteMeasurement:
         coordinates: CoordinateAgent,
         lags: Callable[[], list[TopicLag]] = list,
         over_limit: Callable[[], dict[str, int]] = dict,
+        store_writes: Callable[[], bool] = lambda: True,
     ) -> None:
         self._site, self._connection = site, connection
         self._clients, self._workers, self._coordinates = clients, workers, coordinates
-        self._lags, self._over_limit = lags, over_limit
+        self._lags, self._over_limit, self._store_writes = lags, over_limit, store_writes
         self.utilisation: dict[str, float] = {}
         self._clock = asyncio.get_running_loop().time
         self._measured_at = self._clock()
@@ -112,7 +113,7 @@ class SiteMeasurement:
             revision,
             coordinate,
             await self._broker(seconds),
-            await self._store_answers(),
+            await self._store_is_up(),
             [worker_figures(worker, before, seconds) for worker in stats],
             aggregate(
                 clients.values(), [record.spec.name for record in records], managing, self._site.name, round_trips
@@ -150,10 +151,12 @@ class SiteMeasurement:
         figures = broker_figures(varz, before, seconds, mqtt, self._site.bandwidth_mbit)
         return msgspec.structs.replace(figures, **self.utilisation)
 
-    async def _store_answers(self) -> bool:
-        """Whether the site's store is reachable through its broker; true for a site without one."""
+    async def _store_is_up(self) -> bool:
+        """Whether the site's store is reachable through its broker, and can write; true for a site without one."""
         if self._site.store is None:
             return True
+        if not self._store_writes():
+            return False
         try:
             await self._connection.jsm(prefix=subjects.store_api(self._site.name), timeout=1).account_info()
         except (NatsError, TimeoutError):

@@ -71,7 +71,9 @@ def site_metrics(
 def _site(report: SiteReport, coordinated: bool) -> Iterable[Metric]:
     yield _gauge("nearcast_site_coordinator_up", "Whether a coordinator answered one of the last reports", coordinated)
     yield _gauge("nearcast_site_ready", "Whether the site has measured all its peers", report.ready)
-    yield _gauge("nearcast_store_up", "Whether the site's store answers; 1 for a site without one", report.store)
+    yield _gauge(
+        "nearcast_store_up", "Whether the site's store answers and can write; 1 for a site without one", report.store
+    )
     peers = GaugeMetricFamily("nearcast_site_round_trip_seconds", "Measured round trip to a site", labels=["peer"])
     for peer, milliseconds in report.round_trips.items():
         peers.add_metric([peer], milliseconds / 1000)

@@ -24,7 +24,7 @@ _SITES = {
     "messages_out": "messages/s", "cpu": "CPU", "memory": "memory", "busiest_worker": "busiest worker",
     "url": "address",
 }  # fmt: skip
-_STORES = {"site": "site", "store_up": "answers", "kept": "topics kept", "waiting": "unprocessed", "bytes": "size"}
+_STORES = {"site": "site", "store_up": "up", "kept": "topics kept", "waiting": "unprocessed", "bytes": "size"}
 _REPLICAS = {
     "topic": "topic", "site": "store", "messages": "messages", "bytes": "size", "newest": "newest, UTC",
     "missing": "fewer than the fullest copy", "problem": "problem",
