@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import msgspec
 
 from nearcast.client.acknowledgements import Receipt
-from nearcast.client.arguments import check_arguments, checked_position
+from nearcast.client.arguments import check_arguments, check_parameters, checked_position
 from nearcast.client.cursor import Cursor, cursor_path
 from nearcast.client.history import History, HistoryQuery, history_request
 from nearcast.client.store_finder import StoreFinder
@@ -204,6 +204,7 @@ class Client:
         With `channel` and `params` instead of a topic: the results of a channel for these values of its parameters.
         """
         check_arguments("subscribe", locals())
+        check_parameters(params)
         if (topic is None) == (channel is None):
             raise InputError(f"subscribe takes a topic or a channel: topic is {topic!r}, channel is {channel!r}")
         if on_error is not None and type is None:
