@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import msgspec
 from fastapi import APIRouter, FastAPI, Query, Request
+from fastapi.encoders import jsonable_encoder
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, StreamingResponse
 
 from nearcast.config.validation import to_struct
@@ -62,7 +64,20 @@ def add_rest(app: FastAPI, operations: Operations, live: Live, metrics: WebMetri
     @app.exception_handler(NearcastError)
     async def refuse(request: Request, error: NearcastError) -> JSONResponse:
         headers = {"retry-after": str(error.retry_after)} if isinstance(error, TooManyLoginsError) else None
-        return JSONResponse({"detail": str(error)}, _status(error), headers)
+        return _AsciiResponse({"detail": str(error)}, _status(error), headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def refuse_body(request: Request, error: RequestValidationError) -> JSONResponse:
+        # Without the input itself, which may be what JSON cannot have.
+        told = [{name: part for name, part in one.items() if name != "input"} for one in error.errors()]
+        return _AsciiResponse({"detail": jsonable_encoder(told)}, 422)
+
+
+class _AsciiResponse(JSONResponse):
+    """JSON with escapes: texts of a request may have what UTF-8 cannot have, such as half of a surrogate pair."""
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content).encode()
 
 
 def _status(error: NearcastError) -> int:
