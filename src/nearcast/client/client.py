@@ -74,6 +74,8 @@ class Client:
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
+        if self._sessions.owner.forked:  # it is still open in the process that opened it
+            return
         async with contextlib.AsyncExitStack() as last_first:  # all of it, though a part fails
             last_first.push_async_callback(self._sessions.close)
             if self._publisher.spool is not None:
@@ -286,6 +288,7 @@ class Client:
     def _note_begun(self, subscription: Subscription) -> None:
         """From now on it moves with the client. QuotaError while the client is suspended."""
         self._publisher.connection()
+        subscription.owner = self._sessions.owner
         self._subscriptions.add(subscription)
         subscription.on_close(lambda: self._subscriptions.discard(subscription))
 
