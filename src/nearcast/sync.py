@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
 
 from nearcast.client import Client, Subscription
 from nearcast.client import connect as connect_async
+from nearcast.client.owner_process import OwnerProcess
 from nearcast.errors import NearcastError
 from nearcast.message import Message, T_co
 from nearcast.nats.connection import ConnectionLostError
@@ -35,15 +36,19 @@ P = ParamSpec("P")
 
 
 class _LoopThread:
-    """An event loop in a thread of its own."""
+    """An event loop in a thread of its own. owner: the process that has the thread; a forked child has not."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, client: str) -> None:
+        self.owner = OwnerProcess(client)
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._loop.run_forever, name=f"nearcast {client}", daemon=True)
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of a coroutine. An interrupt (Ctrl-C) cancels it."""
+        if self.owner.forked:
+            work.close()
+            self.owner.check()
         if self._loop.is_closed() or threading.current_thread() is self._thread:
             work.close()
             if self._loop.is_closed():
@@ -58,7 +63,7 @@ class _LoopThread:
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine without waiting for it."""
-        if self._loop.is_closed():
+        if self._loop.is_closed() or self.owner.forked:
             work.close()
         else:
             asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -99,6 +104,8 @@ class SyncSubscription(Generic[T_co]):
 
     def close(self) -> None:
         """End it. What is in the buffer can still be read."""
+        if self._thread.owner.forked:  # it goes on in the process that began it
+            return
         self._thread.run(self._subscription.close())
 
     @property
@@ -132,7 +139,7 @@ class SyncClient:
 
     def __init__(self, client: Client) -> None:
         self._client, self.name = client, client.name
-        self._thread = _LoopThread(f"nearcast {client.name}")
+        self._thread = _LoopThread(client.name)
         try:
             self._thread.run(client.__aenter__())
         except BaseException:
@@ -224,7 +231,7 @@ class SyncClient:
 
     def close(self) -> None:
         """End all subscriptions and the connection."""
-        if self._open:
+        if self._open and not self._thread.owner.forked:
             self._open = False
             try:
                 self._thread.run(self._client.__aexit__(None, None, None))

@@ -31,6 +31,10 @@ def test_reads_text_as_text_and_numbers_as_numbers(tmp_path: Path) -> None:
     np.testing.assert_array_equal(table["slots"], [2, 4])
 
 
+def test_columns_that_are_not_read_may_have_any_name(tmp_path: Path) -> None:
+    assert read_table(csv(tmp_path, "site,storage,note,note,,\na,1,b,c,,\n"), SITES).rows == 1
+
+
 def test_parquet_is_read_like_csv(tmp_path: Path) -> None:
     path = tmp_path / "sites.parquet"
     pa.parquet.write_table(pa.table({"site": ["a"], "storage": [2]}), path)
@@ -44,6 +48,7 @@ def test_parquet_is_read_like_csv(tmp_path: Path) -> None:
         ("site,storage\n", "row 1: the file has a header and no rows"),
         ("site,storage\na,1\nb,\n", "row 2: storage is empty"),
         ("site,storage\na,1\nb,x\n", "row 2: storage is 'x', not a number"),
+        ("site,storage,site\na,1,b\n", "row 0 (header): column 'site' is there twice"),
         ("site,storage\na,-1\n", "row 1: storage is -1; at least 0 is needed"),
         ("site,storage\na,nan\n", "row 1: storage is nan; a finite number is needed"),
         ("site,storage\na,inf\n", "row 1: storage is inf; a finite number is needed"),

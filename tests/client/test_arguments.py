@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -27,6 +28,12 @@ async def test_subscribe(arguments: dict[str, Any], complaint: str) -> None:
     with pytest.raises(TypeError, match=complaint) as error:
         client.subscribe(**arguments)
     assert isinstance(error.value, nearcast.InputError)
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+async def test_a_parameter_of_a_channel_without_a_number_in_json(number: float) -> None:
+    with pytest.raises(nearcast.InputError, match=f"^subscribe: parameter p is {number}; allowed: finite numbers$"):
+        nearcast.connect().subscribe_channel("near", kind="fire", p=number)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from nearcast.client.client import Client
+from nearcast.client.owner_process import OwnerProcess
 from nearcast.client.publishing import Publisher
 from nearcast.client.quota import PublishQuota, QuotaError
 from nearcast.client.topic_lookup import look_up
@@ -86,7 +87,7 @@ async def test_a_client_closes_its_connection_though_a_subscription_fails_to_clo
     async def fail() -> None:
         raise OSError("No space left on device")
 
-    sessions: Any = SimpleNamespace(name="car", close=close_sessions)
+    sessions: Any = SimpleNamespace(name="car", owner=OwnerProcess("car"), close=close_sessions)
     subscription: Any = SimpleNamespace(close=fail)
     client = Client(sessions, Publisher(sessions, JSON), [subscription], JSON, None)  # type: ignore[arg-type]
     with pytest.raises(OSError, match="No space left"):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from types import SimpleNamespace
 
 import pytest
 
 from nearcast.client.publishing import Publisher
 from nearcast.codec import JSON
+from nearcast.errors import InputError
 from nearcast.nats.stamp import parse_stamp, stamp_of
 from nearcast.protocol.services import TopicsAnswer
 
@@ -35,6 +37,16 @@ def publisher_at(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Publisher:
         connection=broker, largest_payload=100, make_id=lambda number: f"car~aaaaa:tokyo:{1000 + number}:{number}"
     )
     return Publisher(SimpleNamespace(current=session, connection=lambda: broker), JSON)  # type: ignore[arg-type]
+
+
+async def test_what_json_has_no_number_for_is_refused_and_takes_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = Broker()
+    publisher = publisher_at(broker, monkeypatch)
+    route = await publisher.topic_route("gps.x")
+    with pytest.raises(InputError, match=r"^topic gps.x: dict cannot be encoded: kmh is nan; JSON has no NaN"):
+        publisher.send("gps.x", route, {"kmh": math.nan}, None, 1.0)
+    publisher.send("gps.x", route, {"kmh": None}, None, 1.0)
+    assert [parse_stamp(message_id).number for _, message_id in broker.sent] == [1]
 
 
 async def test_numbers_count_per_topic_and_survive_a_reconnection(monkeypatch: pytest.MonkeyPatch) -> None:

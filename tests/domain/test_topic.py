@@ -54,6 +54,7 @@ def test_good_topics(topic: str) -> None:
         ("a..b", "empty"),
         ("a.*", "wildcard"),
         ("a b", "not allowed"),
+        ("a.\udcff", "not allowed"),  # a byte that is no UTF-8, from a command line
         ("$x", "reserved"),
         ("a" * 201, "200"),
     ],

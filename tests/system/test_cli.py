@@ -24,7 +24,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 NEARCAST = [sys.executable, "-c", "from nearcast.cli import main; main()"]
 
 
-async def run(*arguments: str) -> tuple[int, str, str]:
+async def run(*arguments: str | bytes) -> tuple[int, str, str]:
     """Exit code, standard output and error of a command."""
     process = await asyncio.create_subprocess_exec(
         *NEARCAST, *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE

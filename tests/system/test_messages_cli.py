@@ -8,8 +8,10 @@ import json
 import signal
 from collections.abc import AsyncIterator
 
+from nats.aio.msg import Msg
 from tests.system.test_cli import NEARCAST, run
 
+import nearcast
 from nearcast.cli import bench
 from nearcast.domain.topic import TopicSpec
 
@@ -28,6 +30,38 @@ async def subscribed(*arguments: str) -> AsyncIterator[asyncio.subprocess.Proces
         if process.returncode is None:
             process.kill()
             await process.wait()
+
+
+async def test_bytes_that_are_no_text_are_sent_as_they_are(city) -> None:
+    async with city(TopicSpec("raw", (), ("tokyo",), 1), names=("tokyo",)) as c:
+        for data, given in ((b"\xff\xfe", b""), (b"-", b"\xfe\r\xff\nlast")):
+            pipes = dict.fromkeys(("stdin", "stdout", "stderr"), asyncio.subprocess.PIPE)
+            process = await asyncio.create_subprocess_exec(
+                *NEARCAST, "pub", "raw", data, "--url", c.url("tokyo"), **pipes
+            )
+            out, err = await asyncio.wait_for(process.communicate(given), 60)
+            assert process.returncode == 0, err.decode()
+            assert out.count(b"Published ") == (2 if given else 1)
+        async with nearcast.connect(c.url("tokyo")) as client:
+            kept = [message.payload async for message in client.history("raw")]
+            assert kept == [b"\xff\xfe", b"\xfe\r\xff", b"last"]
+            heard = asyncio.Event()
+
+            async def answer(message: Msg) -> None:
+                if message.data == b"\xff":
+                    heard.set()
+                await message.respond(b"ok")
+
+            await client.connection.subscribe("echo", cb=answer)
+            await client.flush()
+            process = await asyncio.create_subprocess_exec(
+                *NEARCAST, "request", "echo", b"\xff", "--url", c.url("tokyo")
+            )
+            assert await asyncio.wait_for(process.wait(), 60) == 0
+            assert heard.is_set()
+    assert (await run("request", b"a.\xff"))[::2] == (
+        2, "nearcast: subject is 'a.\\udcff'; allowed: printable characters, such as api.coordinator.status\n"
+    )  # fmt: skip
 
 
 async def test_pub_sub_history_request_and_bench(city) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -110,3 +111,75 @@ async def test_the_arguments_are_those_of_the_asyncio_client(city, tmp_path: Pat
                 assert (tmp_path / "spool").is_file()
 
         await in_thread(script)
+
+
+FORKED = """
+import asyncio, os, sys
+import nearcast
+
+def say(work):
+    try:
+        print("done:", work())
+    except nearcast.NearcastError as error:
+        print(error)
+
+def child(parent, work):
+    pid = os.fork()
+    if pid == 0:
+        for one in work:
+            say(one)
+        print(parent, os.getpid(), flush=True)
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+
+def sync():
+    with nearcast.sync.connect(sys.argv[1], name="script") as client:
+        messages = client.subscribe("x")
+        child(os.getpid(), [
+            lambda: client.publish("x", 1), messages.get, lambda: list(client.history("x")),
+            lambda: client.subscribe("y"), client.flush, messages.close, client.close,
+        ])
+        client.publish("x", 2)
+        print("parent:", messages.get(timeout=20).data)
+
+async def main():
+    async with nearcast.connect(sys.argv[1], name="script") as client:
+        messages = await client.subscribe("x")
+        await client.publish("x", 1)
+        await anext(messages)
+        child(os.getpid(), [
+            lambda: asyncio.run(client.publish("x", 1)), lambda: asyncio.run(read(messages)),
+            lambda: asyncio.run(read(client.history("x"))), lambda: asyncio.run(begin(client.subscribe("y"))),
+            lambda: asyncio.run(client.flush()), lambda: asyncio.run(messages.close()),
+            lambda: asyncio.run(client.__aexit__()),
+        ])
+        await client.publish("x", 2)
+        print("parent:", (await anext(messages)).data)
+
+async def read(messages):
+    async for _ in messages:
+        pass
+
+async def begin(subscription):
+    await subscription
+
+sync() if sys.argv[2] == "sync" else asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("kind", ["sync", "asyncio"])
+async def test_a_forked_child_is_told_to_open_a_client_of_its_own(city, kind: str) -> None:
+    async with city(names=("tokyo",)) as c:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", FORKED, c.url("tokyo"), kind, stdout=asyncio.subprocess.PIPE
+        )
+        try:
+            out, _ = await asyncio.wait_for(process.communicate(), 30)
+        finally:
+            if process.returncode is None:
+                process.kill()
+    *said, processes, parent = out.decode().splitlines()
+    opener, child = processes.split()
+    told = f"client script was opened in process {opener}; open one of its own in this process, {child}"
+    assert said == [told] * 5 + ["done: None"] * 2
+    assert parent == "parent: 2"

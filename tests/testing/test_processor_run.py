@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 import msgspec
@@ -90,6 +91,13 @@ def test_what_a_worker_would_end_fails_here() -> None:
     def wrong(message, spool):
         raise ValueError("on purpose")
 
+    @processor("outside")
+    def without_a_number(message, spool):
+        return {"kmh": math.inf}
+
+    assert [outcome.reason for outcome in run_processor(without_a_number, [1])] == [
+        "InputError: kmh is inf; JSON has no NaN or infinity: leave the field out or send a text"
+    ]
     assert [outcome.reason for outcome in run_processor(slow, [1])] == ["took longer than 0.01 s"]
     assert [outcome.reason for outcome in run_processor(wrong, [1])] == ["ValueError: on purpose"]
 

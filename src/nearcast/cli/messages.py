@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -138,9 +139,12 @@ def request(
     from nats.errors import Error as NatsError
     from nats.errors import NoRespondersError
 
+    if not subject.isprintable():  # among others, a byte of the command line that is no UTF-8
+        raise InputError(f"subject is {subject!r}; allowed: printable characters, such as api.coordinator.status")
+
     async def work(connection: Connection) -> tuple[bytes, dict[str, str]]:
         try:
-            answer = await connection.request(subject, data.encode(), timeout=timeout)
+            answer = await connection.request(subject, os.fsencode(data), timeout=timeout)
         except NoRespondersError:
             raise NearcastError(f"nobody answers requests on {subject}") from None
         except (NatsError, TimeoutError):
@@ -167,10 +171,11 @@ async def _connected(url: str) -> AsyncIterator[nearcast.Client]:
             yield client
 
 
-def _payloads(data: str, count: int) -> Any:
+def _payloads(data: str, count: int) -> Iterator[bytes]:
+    """Bytes as they came: an argument need not be text, and what is read is not decoded."""
     if data != "-":
-        return (data.encode() for _ in range(count))
-    return (line.rstrip("\n").encode() for line in sys.stdin for _ in range(count))
+        return (os.fsencode(data) for _ in range(count))
+    return (line.removesuffix(b"\n") for line in sys.stdin.buffer for _ in range(count))
 
 
 def _span(text: str) -> Any:

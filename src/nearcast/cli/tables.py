@@ -104,6 +104,9 @@ def read_table(path: Path, columns: Sequence[Column], *, key: Sequence[str] = ()
     missing = [c.name for c in columns if not c.optional and c.name not in raw.column_names]
     if missing:
         raise InputError(f"{path}, row 0 (header): column {missing[0]!r} is missing; the file has: {', '.join(have)}")
+    repeated = [name for name in have if have.count(name) > 1 and aliases.get(name, name) in {c.name for c in columns}]
+    if repeated:
+        raise InputError(f"{path}, row 0 (header): column {repeated[0]!r} is there twice; leave one of them out")
     if raw.num_rows == 0:
         raise InputError(f"{path}, row 1: the file has a header and no rows")
     present = [c for c in columns if c.name in raw.column_names]

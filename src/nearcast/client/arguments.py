@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from os import PathLike
@@ -9,7 +10,7 @@ from typing import Any
 
 from nearcast.errors import InputError, InputTypeError
 
-__all__ = ["check_arguments", "checked_position"]
+__all__ = ["check_arguments", "check_parameters", "checked_position"]
 
 _TEXT = ((str,), "a text")
 _PATH = ((str, PathLike), "a name or a path")
@@ -41,6 +42,13 @@ def check_arguments(method: str, given: Mapping[str, Any]) -> None:
         numbers_only = bool not in types and isinstance(value, bool)
         if value is not None and (numbers_only or not isinstance(value, types)):
             raise InputTypeError(f"{method}: {name} is {value!r}; allowed: {words}")
+
+
+def check_parameters(params: Mapping[str, Any] | None) -> None:
+    """Of a channel. The rest is known to those who have the channel, but JSON has no number for these."""
+    for name, value in (params or {}).items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise InputError(f"subscribe: parameter {name} is {value}; allowed: finite numbers")
 
 
 def checked_position(given: Any) -> tuple[float, float] | None:

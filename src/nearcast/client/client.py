@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import msgspec
 
 from nearcast.client.acknowledgements import Receipt
-from nearcast.client.arguments import check_arguments, checked_position
+from nearcast.client.arguments import check_arguments, check_parameters, checked_position
 from nearcast.client.cursor import Cursor, cursor_path
 from nearcast.client.history import History, HistoryQuery, history_request
 from nearcast.client.store_finder import StoreFinder
@@ -74,6 +74,8 @@ class Client:
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
+        if self._sessions.owner.forked:  # it is still open in the process that opened it
+            return
         async with contextlib.AsyncExitStack() as last_first:  # all of it, though a part fails
             last_first.push_async_callback(self._sessions.close)
             if self._publisher.spool is not None:
@@ -204,6 +206,7 @@ class Client:
         With `channel` and `params` instead of a topic: the results of a channel for these values of its parameters.
         """
         check_arguments("subscribe", locals())
+        check_parameters(params)
         if (topic is None) == (channel is None):
             raise InputError(f"subscribe takes a topic or a channel: topic is {topic!r}, channel is {channel!r}")
         if on_error is not None and type is None:
@@ -285,6 +288,7 @@ class Client:
     def _note_begun(self, subscription: Subscription) -> None:
         """From now on it moves with the client. QuotaError while the client is suspended."""
         self._publisher.connection()
+        subscription.owner = self._sessions.owner
         self._subscriptions.add(subscription)
         subscription.on_close(lambda: self._subscriptions.discard(subscription))
 

@@ -10,6 +10,7 @@ from nats.errors import Error as NatsError
 
 from nearcast.client.acknowledgements import Acknowledgements
 from nearcast.client.channels import ChannelMember, HeldChannels
+from nearcast.client.owner_process import OwnerProcess
 from nearcast.errors import NearcastError
 from nearcast.nats import subjects
 from nearcast.nats.boundary import Receiver
@@ -107,7 +108,7 @@ class Sessions:
     """The sessions of one client: the current one, and those that a move opens or drains.
 
     urls: where to connect, best first. reconnects: how often a lost connection came back. source: the client's name and
-    the incarnation that this process drew.
+    the incarnation that this process drew. owner: the process that opened them.
     """
 
     def __init__(self, name: str, urls: Sequence[str], timeout: float, credentials: Credentials | None = None) -> None:
@@ -120,6 +121,7 @@ class Sessions:
         self.on_failure: Callable[[str, str], None] = lambda subject, message_id: None
         self.clock = HomeClock()
         self.source = f"{name}~{new_incarnation()}"
+        self.owner = OwnerProcess(name)
         self._held: HeldChannels = {}
         self._current: Session | None = None
         self._others: set[Session] = set()
@@ -129,6 +131,7 @@ class Sessions:
         """The session that publications leave by."""
         if self._current is None:
             raise NearcastError("the client is not connected; use it as: async with nearcast.connect(url) as client")
+        self.owner.check()
         return self._current
 
     @property
@@ -142,6 +145,7 @@ class Sessions:
 
     async def start(self) -> None:
         """Open the first session."""
+        self.owner = OwnerProcess(self.name)
         self.switch(await self.open(self.urls))
 
     async def open(self, urls: Sequence[str]) -> Session:

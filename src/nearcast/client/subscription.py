@@ -20,6 +20,7 @@ from nearcast.nats.tasks import TaskSet
 
 if TYPE_CHECKING:
     from nearcast.client.cursor import Cursor
+    from nearcast.client.owner_process import OwnerProcess
     from nearcast.nats.connection import Connection, Handler
 
 __all__ = ["Callback", "OnError", "Overflow", "SlowConsumerError", "Subscription"]
@@ -92,6 +93,7 @@ class Subscription(Generic[T_co]):
         self.newest = NewestTimes()
         self.excluded: Callable[[str], bool] | None = None  # messages on subjects for which it holds are left out
         self.takes_forged = False  # dead letters are what others refused
+        self.owner: OwnerProcess | None = None  # that began it
         self.cursor: Cursor | None = None  # knows of each message that is read
         self._tasks = TaskSet()
         self._replay: asyncio.Task[None] | None = None
@@ -123,6 +125,8 @@ class Subscription(Generic[T_co]):
     async def __anext__(self) -> Message[T_co]:
         if not self._begun:
             await self._start()
+        if self.owner is not None:
+            self.owner.check()
         if self.cursor is not None:
             self.cursor.given(None)  # who asks for the next one has read the one before
         while True:
@@ -149,6 +153,8 @@ class Subscription(Generic[T_co]):
         if self._closed:
             return
         self._closed = True
+        if self.owner is not None and self.owner.forked:  # it goes on in the process that began it
+            return
         if self.cursor is not None:
             self.cursor.given(None)
         async with contextlib.AsyncExitStack() as last_first:  # all of it, though a part fails

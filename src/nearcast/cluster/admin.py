@@ -21,7 +21,7 @@ from nearcast.cluster.datasets.static_table import load_static
 from nearcast.cluster.datasets.warehouse import Warehouse
 from nearcast.cluster.nats_source.blocking_connection import connection_to
 from nearcast.cluster.spark_session import spark_session
-from nearcast.domain.channel import ChannelSpec, check_channel
+from nearcast.domain.channel import ChannelSpec, check_channel, check_values
 from nearcast.domain.dataset import DatasetSpec, check_dataset
 from nearcast.errors import InputError
 from nearcast.nats import subjects
@@ -156,8 +156,10 @@ class Admin:
         """The rows that a subscription with these values would get from the records of some files, by dataset."""
         for dataset in files:
             self.dataset(dataset)
+        channel = self.channel(name)
+        check_values(channel, values)
         records = [record_file(dataset, path) for dataset, path in files.items()]
-        trial = ChannelTrial(self.channel(name), list(self.datasets().values()), records, dict(values))
+        trial = ChannelTrial(channel, list(self.datasets().values()), records, dict(values))
         size = sum(len(file.content) for file in records)
         # A request has them in base64, beside the catalog.
         if spark is None and size < _SHARE_OF_A_REQUEST * self._connection.connection.max_payload:

@@ -22,7 +22,7 @@ __all__ = [
     "publisher_level",
 ]
 
-_LEVEL = re.compile(r"[^\s.*>+#/$\x00-\x1f][^\s.*>+#/\x00-\x1f]*")
+_LEVEL = re.compile(r"[^\s.*>+#/$\x00-\x1f\ud800-\udfff][^\s.*>+#/\x00-\x1f\ud800-\udfff]*")
 _LONGEST = 200
 _LONGEST_KEPT = 9_000_000_000  # a store counts nanoseconds in 63 bits
 _KEPT = f"above 0 to {_LONGEST_KEPT} seconds; leave it out to keep everything"

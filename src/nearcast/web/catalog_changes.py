@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import msgspec
-
-from nearcast.domain.channel import ChannelSpec, check_channel
+from nearcast.codec import JSON
+from nearcast.domain.channel import ChannelSpec, check_channel, check_values
 from nearcast.domain.dataset import DatasetSpec, check_dataset
 from nearcast.domain.names import check_identifier
 from nearcast.errors import InputError, NearcastError
@@ -106,6 +105,7 @@ class CatalogChanges:
     ) -> list[dict[str, Any]]:
         """The rows that one subscription would get from these records by dataset."""
         channel, datasets = await self._operations.channel(name), await self._operations.datasets()
+        check_values(channel, values)
         files = [_as_file(dataset, given) for dataset, given in records.items()]
         trial = ChannelTrial(channel, list(datasets.values()), files, values)
         return await self._ask("test-channel", trial, list[dict[str, Any]])
@@ -115,6 +115,8 @@ class CatalogChanges:
     ) -> ReplayAnswer:
         """The results of a channel over kept records, of one subscription or of all."""
         channel, datasets = await self._operations.channel(name), await self._operations.datasets()
+        if values is not None:
+            check_values(channel, values)
         replay = ChannelReplay(channel, list(datasets.values()), since, values, publish, limit)
         answer = await self._ask("replay-channel", replay, ReplayAnswer)
         if publish:
@@ -136,7 +138,7 @@ def _as_file(dataset: str, records: Iterable[dict[str, Any]]) -> RecordFile:
     """Records as the data cluster reads files: a JSON object per line."""
     check_identifier(dataset, "dataset")
     try:
-        lines = [msgspec.json.encode(record) + b"\n" for record in records]
+        lines = [JSON.encode(record) + b"\n" for record in records]
     except (ValueError, OverflowError, RecursionError) as error:
         raise InputError(f"dataset {dataset}: a record is not as JSON has it: {error}") from None
     return RecordFile(dataset, f"{dataset}.jsonl", b"".join(lines))

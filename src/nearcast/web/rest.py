@@ -69,14 +69,21 @@ def add_rest(app: FastAPI, operations: Operations, live: Live, metrics: WebMetri
     @app.exception_handler(NearcastError)
     async def refuse(request: Request, error: NearcastError) -> JSONResponse:
         headers = {"retry-after": str(error.retry_after)} if isinstance(error, TooManyLoginsError) else None
-        return JSONResponse({"detail": str(error)}, _status(error), headers)
+        return _AsciiResponse({"detail": str(error)}, _status(error), headers)
 
     @app.exception_handler(RequestValidationError)
     async def refuse_request(request: Request, error: RequestValidationError) -> JSONResponse:
-        return JSONResponse({"detail": _mistakes(error)}, 400)
+        return _AsciiResponse({"detail": _mistakes(error)}, 400)
 
     app.mount("/api/v1", _unknown_path(app))  # otherwise a page of the console would be the answer
     _describe_mistakes(app)
+
+
+class _AsciiResponse(JSONResponse):
+    """JSON with escapes: texts of a request may have what UTF-8 cannot have, such as half of a surrogate pair."""
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content).encode()
 
 
 def _unknown_path(app: FastAPI) -> ASGIApp:
@@ -93,10 +100,10 @@ def _unknown_path(app: FastAPI) -> ASGIApp:
         path, headers = scope["path"][:_LONGEST_VALUE], {"allow": ", ".join(allowed)}
         if allowed:
             detail = f"{path}: method is {scope['method'][:20]}; allowed: {headers['allow']}"
-            await JSONResponse({"detail": detail}, 405, headers)(scope, receive, send)
+            await _AsciiResponse({"detail": detail}, 405, headers)(scope, receive, send)
             return
         detail = f"there is no {path}; /api/v1/openapi.json has all paths"
-        await JSONResponse({"detail": detail}, 404)(scope, receive, send)
+        await _AsciiResponse({"detail": detail}, 404)(scope, receive, send)
 
     return answer
 

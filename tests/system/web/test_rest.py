@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from datetime import datetime
 from pathlib import Path
 from urllib.parse import quote
@@ -111,11 +112,19 @@ async def test_messages_that_cannot_be(console: Console) -> None:
         ("gps.rest", {"data": 1, "quorum": 2}, "quorum is 2; the topic is kept by tokyo"),
         ("gps.rest", {"data": "x" * (2 << 20)}, "the broker takes at most"),
         ("gps.rest", {"data": "\ud800"}, "cannot be encoded"),
+        ("gps.rest", {"data": {"kmh": math.nan}}, "kmh is nan; JSON has no NaN or infinity"),
     ):
         code, said = await web.rest("POST", f"/topics/{topic}/messages", body)
         assert (code, reason in said) == (400, True), (topic, said)
-    code, said = await web.rest("POST", "/topics/gps.rest/messages", {"payload": 1})
-    assert (code, "body: data: Field required" in said) == (400, True), said
+    for wrong, reason in (
+        ({"payload": 1}, "body: data: Field required"),
+        ({"payload": math.nan}, "body: data: Field required"),
+        ({"\ud800": 1}, "body: data: Field required"),
+        ({"data": 1, "quorum": math.inf}, "body: quorum: "),
+    ):
+        code, said = await web.rest("POST", "/topics/gps.rest/messages", wrong)
+        assert (code, reason in said) == (400, True), said
+    assert (await web.rest("POST", "/topics", {"name": "\ud800"}))[0] == 400
     code, said = await web.rest("GET", "/topics/nobody.keeps.this/history")
     assert (code, "topic 'nobody.keeps.this' is not stored" in said) == (400, True)
     code, said = await web.rest("POST", "/datasets/nobody/records", {"records": [{}]})
