@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nearcast.cluster.datasets.schema import ddl_of, read_schema, required_fields
+from nearcast.cluster.datasets.schema import column_kinds, ddl_of, read_schema, required_fields
 from nearcast.errors import InputError
 
 SCHEMA = {
@@ -47,3 +47,8 @@ def test_an_unsupported_keyword_is_refused(change: dict[str, object], words: str
     words = words.replace("None", "'null'")
     with pytest.raises(InputError, match=words):
         ddl_of({"type": "object", "properties": {"x": field}}, "dataset d")
+
+
+def test_the_kinds_of_columns_are_known_without_spark() -> None:
+    ddl = "`a b` string NOT NULL, n INT, d: DECIMAL(38, 10), tags ARRAY<STRUCT<a: INT, b: ARRAY<INT>>>, `at` TIMESTAMP"
+    assert column_kinds(ddl) == {"a b": "STRING", "n": "INT", "d": "DECIMAL", "tags": "ARRAY", "at": "TIMESTAMP"}
