@@ -13,8 +13,15 @@ import uvloop
 import nearcast
 from nearcast.cli.coordinator_call import DEFAULT_URL, broker_option
 from nearcast.cli.output import JsonOption, print_done, waiting_notice
+from nearcast.client.client import Client
+from nearcast.errors import InputError, NearcastError
+from nearcast.nats import subjects
+from nearcast.nats.catalog import Catalog
+from nearcast.nats.rpc import call
+from nearcast.protocol.services import ChannelAnswer, DatasetRequest
 
 _AT_ONCE = 1000
+_CATALOG_LIMIT = 5.0
 
 
 def command(
@@ -32,11 +39,34 @@ def command(
 async def _feed(dataset: str, file: Path, url: str) -> int:
     from nearcast.cluster.datasets.record_files import read_records
 
-    records, fed = read_records(file), 0
+    fed = 0
     async with nearcast.connect(url) as client:
+        records = read_records(file, await column_kinds_of(client, dataset) if file.suffix == ".csv" else None)
         while some := list(islice(records, _AT_ONCE)):
             if not fed:
                 await client.feed(dataset, some[0])  # alone: if there is no such dataset, one error is enough
             await asyncio.gather(*(client.feed(dataset, record) for record in some[0 if fed else 1 :]))
             fed += len(some)
     return fed
+
+
+async def column_kinds_of(client: Client, dataset: str) -> dict[str, str] | None:
+    """The types of a dataset's columns, from the catalog; None, and a notice, when it cannot be read."""
+    from nearcast.cluster.datasets.schema import column_kinds
+
+    connection = client.connection
+    subject = subjects.channels_service(connection.server_name, "dataset")
+    try:
+        store = (await call(connection, subject, DatasetRequest(dataset), ChannelAnswer)).store
+        async with asyncio.timeout(_CATALOG_LIMIT):
+            spec = await Catalog(connection, store).dataset(dataset)
+    except InputError:
+        raise
+    except (NearcastError, TimeoutError) as error:
+        reason = str(error) or "no answer; may this user read the catalog?"
+        notice = (
+            f"The schema of dataset {dataset} cannot be read ({reason}): the types of cells are guessed from the file."
+        )
+        typer.echo(notice, err=True)
+        return None
+    return None if spec is None else column_kinds(spec.schema)

@@ -9,7 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from nearcast.cluster.datasets.csv_cells import cell_value
 from nearcast.cluster.datasets.record_files import read_records, read_table
+from nearcast.cluster.datasets.schema import column_kinds
 from nearcast.errors import InputError
 from nearcast.protocol.data_cluster import RecordFile
 
@@ -84,3 +86,39 @@ def test_the_bom_of_a_file_is_not_part_of_its_first_record(tmp_path: Path) -> No
     path = tmp_path / "r.jsonl"
     path.write_bytes(BOM + b'{"id":"a"}\n{"id":"b"}\n')
     assert list(read_records(path)) == [b'{"id":"a"}', b'{"id":"b"}']
+
+
+KINDS = column_kinds(
+    "id STRING, n INT, x DOUBLE, ok BOOLEAN, dec DECIMAL(38,10), at TIMESTAMP, bin BINARY, tags ARRAY<INT>"
+)
+
+
+def test_cells_of_csv_are_fed_by_the_schema(tmp_path: Path) -> None:
+    path = tmp_path / "r.csv"
+    path.write_bytes(
+        BOM + b"id,n,x,ok,dec,at,bin,tags,other\n"
+        b'007,1,2,true,1.50,2026-01-02 03:04:05,AP8=,"[1,2]",3\n'
+        b",,,,,,,,\n"
+        b'"",1_0,1_0,no,x,x,x,[,x\n'
+        b"NA,9999999999999999999999,nan,,NA,,,,\n"
+    )
+    first, empty, wrong, last = read_records(path, KINDS)
+    at = "2026-01-02 03:04:05"
+    assert first == {
+        "id": "007", "n": 1, "x": 2.0, "ok": True, "dec": "1.50", "at": at, "bin": "AP8=", "tags": [1, 2], "other": "3"
+    }  # fmt: skip
+    assert set(empty.values()) == {None}
+    assert list(wrong.values()) == ["", "1_0", "1_0", "no", "x", "x", "x", "[", "x"]
+    assert [last[name] for name in ("id", "n", "x", "dec")] == ["NA", "9999999999999999999999", "nan", "NA"]
+
+
+def test_csv_of_an_unknown_schema_is_guessed(tmp_path: Path) -> None:
+    path = tmp_path / "r.csv"
+    path.write_text("id,n\n007,1\n")
+    assert list(read_records(path)) == [{"id": 7, "n": 1}]
+
+
+@pytest.mark.parametrize("number", [2**63 - 1, -(2**63)])
+def test_a_bigint_is_a_number_to_its_limits_and_a_text_beyond(number: int) -> None:
+    beyond = str(number + (1 if number > 0 else -1))
+    assert (cell_value(str(number), "BIGINT"), cell_value(beyond, "BIGINT")) == (number, beyond)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
+from nearcast.cluster.datasets.csv_cells import cell_value
 from nearcast.cluster.datasets.json_values import convert_column, decimal_reason, is_converted, type_as_read
 from nearcast.cluster.datasets.records import RecordReader
 from nearcast.cluster.datasets.schema import conform
@@ -27,13 +28,17 @@ _JSON = (".json", ".jsonl", ".ndjson")
 _AT_ONCE = 10_000  # records of a JSON file
 
 
-def read_records(path: Path) -> Iterator[bytes | dict[str, Any]]:
-    """The records of a file, to be fed one by one."""
-    if path.suffix not in _JSON:
+def read_records(path: Path, kinds: Mapping[str, str] | None = None) -> Iterator[bytes | dict[str, Any]]:
+    """The records of a file, to be fed one by one. kinds: of columns, by which cells of CSV are read."""
+    if path.suffix in _JSON:
+        yield from _json_lines(path)
+    elif path.suffix == ".csv" and kinds is not None:
+        for batch in _csv_texts(path).to_batches(max_chunksize=1000):
+            for row in batch.to_pylist():
+                yield {name: cell_value(text, kinds.get(name, "STRING")) for name, text in row.items()}
+    else:
         for batch in _load(path, None).to_batches(max_chunksize=1000):
             yield from batch.to_pylist()
-        return
-    yield from _json_lines(path)
 
 
 def record_file(dataset: str, path: Path) -> RecordFile:
@@ -93,6 +98,21 @@ def _parse(path: Path, source: Any, schema: pa.Schema | None) -> pa.Table:
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"{path}: {str(error).splitlines()[0]}") from None
     raise InputError(f"{path}: unknown file type; allowed: .csv, .parquet, .json, .jsonl, .ndjson")
+
+
+def _csv_texts(path: Path) -> pa.Table:
+    """All cells as they are written; an empty one is null, unless it is quoted."""
+    try:
+        with pacsv.open_csv(path) as stream:
+            types = dict.fromkeys(stream.schema.names, pa.string())
+        options = pacsv.ConvertOptions(
+            column_types=types, strings_can_be_null=True, quoted_strings_can_be_null=False, null_values=[""]
+        )
+        return pacsv.read_csv(path, convert_options=options)
+    except FileNotFoundError:
+        raise InputError(f"{path}: there is no such file") from None
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{path}: {str(error).splitlines()[0]}") from None
 
 
 def _read_csv(path: Path, source: Any, schema: pa.Schema) -> pa.Table:
