@@ -49,7 +49,6 @@ def test_an_unsupported_keyword_is_refused(change: dict[str, object], words: str
         ddl_of({"type": "object", "properties": {"x": field}}, "dataset d")
 
 
-<<<<<<< HEAD
 @pytest.mark.parametrize(
     ("ddl", "required"),
     [
@@ -70,8 +69,8 @@ def test_a_field_with_a_backtick_is_refused() -> None:
         ddl_of({"type": "object", "properties": properties}, "dataset d")
     with pytest.raises(InputError, match="dataset d: field x: field 'a` INT, `b' has a backtick"):
         ddl_of({"type": "object", "properties": {"x": {"type": "object", "properties": properties}}}, "dataset d")
-=======
+
+
 def test_the_kinds_of_columns_are_known_without_spark() -> None:
     ddl = "`a b` string NOT NULL, n INT, d: DECIMAL(38, 10), tags ARRAY<STRUCT<a: INT, b: ARRAY<INT>>>, `at` TIMESTAMP"
     assert column_kinds(ddl) == {"a b": "STRING", "n": "INT", "d": "DECIMAL", "tags": "ARRAY", "at": "TIMESTAMP"}
->>>>>>> fix-data

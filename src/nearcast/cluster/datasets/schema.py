@@ -18,13 +18,8 @@ if TYPE_CHECKING:
     from nearcast.domain.dataset import DatasetSpec
 
 __all__ = [
-<<<<<<< HEAD
-    "ALLOWED_TYPES", "META_COLUMNS", "arrow_schema", "check_columns", "conform", "dataset_ddl", "ddl_of", "parse_ddl",
-    "read_schema", "required_fields", "without_not_null",
-=======
-    "META_COLUMNS", "arrow_schema", "column_kinds", "conform", "dataset_ddl", "ddl_of", "parse_ddl", "read_schema",
-    "required_fields", "without_not_null",
->>>>>>> fix-data
+    "ALLOWED_TYPES", "META_COLUMNS", "arrow_schema", "check_columns", "column_kinds", "conform", "dataset_ddl",
+    "ddl_of", "parse_ddl", "read_schema", "required_fields", "without_not_null",
 ]  # fmt: skip
 
 ALLOWED_TYPES = "STRING, BOOLEAN, numbers, DATE, TIMESTAMP, TIMESTAMP_NTZ, BINARY, and ARRAY or STRUCT of these"
@@ -142,29 +137,12 @@ def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 def required_fields(ddl: str) -> set[str]:
     """The names of the outer fields of a DDL text that are NOT NULL. No JVM is asked: workers have none."""
-<<<<<<< HEAD
-    quoted: list[str] = []  # names and comments, which may have commas, brackets and words; in the text their number
-
-    def put_aside(found: re.Match[str]) -> str:
-        quoted.append(found[0][1:-1])
-        return f"`{len(quoted) - 1}`"
-
-    outer = re.sub(r"`[^`]*`|'[^']*'|\"[^\"]*\"", put_aside, ddl)
-    while (flat := re.sub(r"[<(][^<>()]*[>)]", "", outer)) != outer:
-        outer = flat
-    required = (part for part in outer.split(",") if re.search(r"\bNOT\s+NULL\b", part, re.IGNORECASE))
-    names = (re.match(r"\s*(?:`(\d+)`|([^\s:]+))", part) for part in required)
-    return {quoted[int(name[1])] if name[1] else name[2] for name in names if name is not None}
-=======
-    parts = _outer_columns(ddl)
-    return {part.split()[0].strip("`:") for part in parts if re.search(r"\bNOT\s+NULL\b", part, re.IGNORECASE)}
->>>>>>> fix-data
+    return {name for name, rest in _outer_columns(ddl) if re.search(r"\bNOT\s+NULL\b", rest, re.IGNORECASE)}
 
 
 def column_kinds(ddl: str) -> dict[str, str]:
     """The outer columns of a DDL text with the first word of their types, such as DECIMAL or ARRAY. No JVM is asked."""
-    found = (re.match(r"(?:`([^`]+)`|([^\s:`]+))\s*:?\s*(\w+)", part) for part in _outer_columns(ddl))
-    return {column[1] or column[2]: column[3].upper() for column in found if column}
+    return {name: found[0].upper() for name, rest in _outer_columns(ddl) if (found := re.search(r"\w+", rest))}
 
 
 def without_not_null(ddl: str) -> str:
@@ -179,11 +157,19 @@ def dataset_ddl(dataset: DatasetSpec) -> str:
     return plain if dataset.static else f"{plain}, {META_COLUMNS}"
 
 
-def _outer_columns(ddl: str) -> list[str]:
-    outer = ddl
+def _outer_columns(ddl: str) -> list[tuple[str, str]]:
+    """The outer columns of a DDL text: their names, and what follows, without brackets and comments."""
+    quoted: list[str] = []  # names and comments, which may have commas, brackets and words; in the text their number
+
+    def put_aside(found: re.Match[str]) -> str:
+        quoted.append(found[0][1:-1])
+        return f"`{len(quoted) - 1}`"
+
+    outer = re.sub(r"`[^`]*`|'[^']*'|\"[^\"]*\"", put_aside, ddl)
     while (flat := re.sub(r"[<(][^<>()]*[>)]", "", outer)) != outer:
         outer = flat
-    return [part.strip() for part in outer.split(",")]
+    columns = (re.match(r"\s*(?:`(\d+)`|([^\s:`]+))(.*)", part, re.DOTALL) for part in outer.split(","))
+    return [(quoted[int(one[1])] if one[1] else one[2], one[3]) for one in columns if one is not None]
 
 
 def _type(field: Any, at: str) -> str:
