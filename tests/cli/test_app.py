@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shlex
@@ -15,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import typer
 
-from nearcast.cli.app import COMMANDS, EXTRAS
-from nearcast.cli.lazy_group import lazy_app
+from nearcast.cli.app import COMMANDS, EXTRAS, main
+from nearcast.cli.lazy_group import lazy_app, load
+from nearcast.cli.plan import COMMANDS as PLANS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -217,3 +219,41 @@ def test_the_version_is_the_packages() -> None:
     )
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     assert said.stdout == f"nearcast {project['version']}\n"
+
+
+def _float_options(command: Any, words: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for param in command.params:
+        if "float" in str(param.type_descriptor.annotation):
+            yield words, param
+    for name, inner in getattr(command, "commands", {}).items():
+        lazy = PLANS.get(name) if words == ("plan",) else None
+        yield from _float_options(load(name, lazy) if lazy else inner, (*words, name))
+
+
+FLOAT_OPTIONS = [
+    pytest.param(words, param, id=" ".join((*words, param.opts[0])))
+    for name, command in COMMANDS.items()
+    for words, param in _float_options(load(name, command), (name,))
+]
+
+
+def test_there_are_numbers_to_refuse() -> None:
+    assert {"workload follow --duration-s", "plan homes --cloud-delay-ms", "bench --rate"} <= {
+        str(option.id) for option in FLOAT_OPTIONS
+    }
+
+
+@pytest.mark.parametrize(("words", "param"), FLOAT_OPTIONS)
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
+def test_every_number_on_the_command_line_is_finite(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], param: Any, number: str
+) -> None:
+    if number == "inf" and param.max == math.inf:
+        return
+    given = [param.opts[0], *(["1"] * (param.nargs - 1)), number]
+    monkeypatch.setattr(sys, "argv", ["nearcast", *words, *given])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    said = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert param.opts[0] in said

@@ -126,7 +126,7 @@ def test_minimum_replicas_sizes_publishers_costs_and_parquet(
             "--stores 7 --capacity 2",
             "edges.csv, row 0: --stores is 7; with these links",
         ),
-        ("replicas.csv", REPLICAS, "--stores 3 --capacity nan", "--capacity is nan; a finite number above 0"),
+        ("replicas.csv", REPLICAS, "--stores 3 --capacity nan", "--capacity is nan; a finite number is needed"),
         (
             "replicas.csv",
             REPLICAS,

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import math
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from nearcast.client.publishing import Publisher
 from nearcast.codec import JSON
-from nearcast.errors import InputError
+from nearcast.errors import InputError, InputTypeError
 from nearcast.nats.stamp import parse_stamp, stamp_of
 from nearcast.protocol.services import TopicsAnswer
 
@@ -47,6 +48,14 @@ async def test_what_json_has_no_number_for_is_refused_and_takes_no_number(monkey
         publisher.send("gps.x", route, {"kmh": math.nan}, None, 1.0)
     publisher.send("gps.x", route, {"kmh": None}, None, 1.0)
     assert [parse_stamp(message_id).number for _, message_id in broker.sent] == [1]
+
+
+@pytest.mark.parametrize("quorum", ["2", 1.5, True])
+async def test_a_quorum_of_another_type_is_refused(monkeypatch: pytest.MonkeyPatch, quorum: Any) -> None:
+    publisher = publisher_at(Broker(), monkeypatch)
+    route = await publisher.topic_route("gps")
+    with pytest.raises(InputTypeError, match=f"^topic gps: quorum is {quorum!r}; allowed: a number of stores$"):
+        publisher.send("gps", route, {}, quorum, 1.0)
 
 
 async def test_numbers_count_per_topic_and_survive_a_reconnection(monkeypatch: pytest.MonkeyPatch) -> None:

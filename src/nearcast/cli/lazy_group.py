@@ -5,14 +5,17 @@ Help and shell completion of the group need the names and one-line summaries onl
 
 from __future__ import annotations
 
+import math
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 from typer.core import TyperGroup
 
+from nearcast.errors import InputError
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 __all__ = ["LazyCommand", "lazy_app", "load"]
 
@@ -53,4 +56,25 @@ def load(name: str, command: LazyCommand) -> Any:
         parent.command(name)(found)
     group = typer.main.get_command(parent)
     assert isinstance(group, TyperGroup)
+    _refuse_non_finite(group.commands[name])
     return group.commands[name]
+
+
+def _refuse_non_finite(command: Any) -> None:
+    """Have every number that is given to a command or its subcommands checked: most have no maximum."""
+    for param in command.params:
+        param.callback = _finite(param.callback)
+    for inner in getattr(command, "commands", {}).values():
+        _refuse_non_finite(inner)
+
+
+def _finite(callback: Callable[..., Any] | None) -> Callable[..., Any]:
+    """A parameter's callback that refuses NaN, and infinity unless it is the parameter's maximum."""
+
+    def check(ctx: Any, param: Any, value: Any) -> Any:
+        for number in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(number, float) and not math.isfinite(number) and number != param.max:
+                raise InputError(f"{param.opts[0]} is {number}; a finite number is needed")
+        return value if callback is None else callback(ctx, param, value)
+
+    return check

@@ -232,8 +232,10 @@ def show(
 def play(
     folder: Annotated[Path, typer.Argument(help="A folder of a workload.")],
     broker: Annotated[list[str], typer.Option(help="URL of a site's broker; once for each site.")],
-    speed: Annotated[float, typer.Option(min=1e-6, help="Seconds of the schedule per second; inf: at once.")] = 1.0,
-    until_s: Annotated[float, typer.Option(min=0.0, help="Play the events before this time.")] = math.inf,
+    speed: Annotated[
+        float, typer.Option(min=1e-6, max=math.inf, help="Seconds of the schedule per second; inf: at once.")
+    ] = 1.0,
+    until_s: Annotated[float, typer.Option(min=0.0, max=math.inf, help="Play the events before this time.")] = math.inf,
     as_json: JsonOption = False,
 ) -> None:
     """Play a workload's events against running sites; exit code 1 when not exactly what it predicts arrives.

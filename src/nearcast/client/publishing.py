@@ -11,7 +11,7 @@ from nearcast.client.acknowledgements import QuorumPublication, Receipt
 from nearcast.client.given_up import GivenUpNumbers
 from nearcast.client.topic_lookup import look_up
 from nearcast.domain.topic import check_topic
-from nearcast.errors import InputError
+from nearcast.errors import InputError, InputTypeError
 from nearcast.nats import message_spans, subjects
 from nearcast.nats.connection import ConnectionLostError, PayloadTooLargeError
 from nearcast.nats.stamp import header_block, parse_stamp
@@ -115,6 +115,8 @@ class Publisher:
         with a quorum this gives the future of the receipt.
         """
         needed = route.quorum if quorum is None else quorum
+        if type(needed) is not int:
+            raise InputTypeError(f"topic {name}: quorum is {needed!r}; allowed: a number of stores")
         if needed and not 0 < needed <= len(route.replicas):
             have = ", ".join(route.replicas) or "no stores"
             raise InputError(f"topic {name}: quorum is {needed}; the topic is kept by {have}")
