@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -49,3 +50,9 @@ async def test_a_parameter_of_a_channel_without_a_number_in_json(number: float) 
 async def test_connect(arguments: dict[str, Any], complaint: str) -> None:
     with pytest.raises(TypeError, match=complaint):
         nearcast.connect(**arguments)
+
+
+@pytest.mark.parametrize("when", [datetime(9999, 1, 1, tzinfo=UTC), 1e12, math.inf, math.nan, -math.inf])
+async def test_a_time_that_no_message_can_have(when: Any) -> None:
+    with pytest.raises(nearcast.InputError, match=r"^since is .*; allowed: times until the year 2255$"):
+        nearcast.connect().history("gps", since=when)

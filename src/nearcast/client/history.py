@@ -40,6 +40,7 @@ _PAGE_TIMEOUT = 10.0
 _UNAVAILABLE_LIMIT = 15.0
 _UNAVAILABLE_PAUSE = 0.2
 _OVERLAP_US = 5_000_000
+_LATEST = 9_007_199_254  # seconds since 1970: requests count microseconds in 53 bits
 
 
 class HistoryQuery:
@@ -230,10 +231,14 @@ def microseconds(when: datetime | float | None, name: str) -> int | None:
     if isinstance(when, datetime):
         if when.tzinfo is None:
             raise InputError(f"{name} is {when!r}, which has no time zone; use datetime.now(UTC) or the like")
-        return int(when.timestamp() * 1e6)
-    if isinstance(when, int | float):
-        return int(when * 1e6)
-    raise InputError(f"{name} is {when!r}; a datetime or seconds since 1970 are needed")
+        seconds = when.timestamp()
+    elif isinstance(when, int | float):
+        seconds = when
+    else:
+        raise InputError(f"{name} is {when!r}; a datetime or seconds since 1970 are needed")
+    if not abs(seconds) <= _LATEST:  # which NaN is not
+        raise InputError(f"{name} is {when!r}; allowed: times until the year 2255")
+    return int(seconds * 1e6)
 
 
 def condition_tree(where: Condition | None) -> list[object] | None:
