@@ -39,8 +39,8 @@ def test_every_kind_of_move_is_a_sentence(capsys: pytest.CaptureFixture[str]) ->
         "it. (site capacity)",
         "- Client car is to move from west to east, because its home west is lost, and east is the nearest live site. "
         "(site capacity)",
-        "- Topic log is to be kept at east instead of west, because a store that kept it does not answer. "
-        "(replicas near demand)",
+        "- Topic log is to be kept at east instead of west, because a store that kept it does not answer, "
+        "or cannot write. (replicas near demand)",
     ]
 
 
