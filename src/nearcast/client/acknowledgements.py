@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -36,7 +36,7 @@ _IN_FLIGHT = 4096
 _SEND_AGAIN_AFTER = 1.0
 
 
-class Receipt(msgspec.Struct, frozen=True):
+class Receipt(msgspec.Struct, frozen=True, gc=False):
     """A publication went out; with a quorum, these stores had it when `publish` returned.
 
     synced: each of these stores writes through to its disk before it answers (`sync_always`). Otherwise a store has
@@ -48,7 +48,7 @@ class Receipt(msgspec.Struct, frozen=True):
     synced: bool = False
 
 
-class QuorumPublication(msgspec.Struct, frozen=True, array_like=True):
+class QuorumPublication(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A publication as it is sent, and kept in a spool. needed: how many stores must acknowledge it."""
 
     id: str
@@ -90,7 +90,7 @@ class _Waiting:
     synced: frozenset[str]
     replicas: tuple[str, ...]
     answered: tuple[str, ...] = ()
-    refused: list[str] = field(default_factory=list)
+    refused: tuple[str, ...] = ()
 
     def fail(self, *reasons: str) -> None:
         """Raise QuorumError to whoever waits."""
@@ -155,9 +155,14 @@ class Acknowledgements:
         self._waiting.clear()
         self._room.set()
 
+    @property
+    def full(self) -> bool:
+        """Whether as many publications as allowed are in flight."""
+        return len(self._waiting) >= _IN_FLIGHT
+
     async def wait_for_room(self) -> None:
         """Wait until fewer publications than allowed are in flight."""
-        while len(self._waiting) >= _IN_FLIGHT:
+        while self.full:
             self._room.clear()
             await self._room.wait()
 
@@ -195,7 +200,7 @@ class Acknowledgements:
             return
         ack = decode_acknowledgement(payload)
         if ack.error is not None:
-            entry.refused.append(f"{ack.domain or ack.stream or 'a store'}: {ack.error.description}")
+            entry.refused += (f"{ack.domain or ack.stream or 'a store'}: {ack.error.description}",)
             return
         # Subscribers see where the answer is to go, and whoever writes it as its own reply has a store answer there.
         if ack.domain in entry.answered or not subjects.may_keep(ack.stream, entry.publication.subject):
@@ -240,7 +245,7 @@ class Acknowledgements:
                 self._end(token)
             elif now > entry.send_again_at and self._connection.is_connected and not self._away:
                 entry.send_again_at = now + _SEND_AGAIN_AFTER
-                entry.refused.clear()
+                entry.refused = ()
                 headers = late_block(entry.publication.id.encode(), 1)  # newer ones may have arrived before it
                 try:
                     self._send(token, entry.publication, headers)

@@ -123,16 +123,18 @@ class Publisher:
         payload = data if type(data) is bytes else self._encode(name, data)
         if needed:
             return self._send_for_quorum(name, route, payload, needed, timeout)
-        session, message_id, headers = self._number(name, route, payload)
+        session, message_id, encoded = self._number(name, route, payload)
         connection = session.connection
-        connection.send(route.subject, headers, payload)
+        connection.send(route.subject, header_block(encoded), payload)
         receipt = Receipt(message_id)
         return _when_writable(connection, receipt) if connection.backlogged else receipt
 
     async def _send_for_quorum(
         self, name: str, route: Route, payload: bytes, needed: int, timeout: float
     ) -> asyncio.Future[Receipt]:
-        await self._sessions.current.acknowledgements.wait_for_room()
+        acknowledgements = self._sessions.current.acknowledgements
+        if acknowledgements.full:
+            await acknowledgements.wait_for_room()
         # Numbered when it may be sent: numbers leave in order.
         session, message_id, _ = self._number(name, route, payload, self._given_up.get(route.subject))
         publication = QuorumPublication(message_id, name, route.subject, needed, payload)
@@ -152,7 +154,7 @@ class Publisher:
     def _number(
         self, name: str, route: Route, payload: bytes, given_up: GivenUpNumbers | None = None
     ) -> tuple[Session, str, bytes]:
-        """The session to send by, and the id and header block of the publication that is sent now."""
+        """The session to send by, and the id of the publication that is sent now, as text and as bytes."""
         size, session = len(payload), self._sessions.current
         if size > session.largest_payload:
             raise PayloadTooLargeError(name, size, session.largest_payload)
@@ -167,7 +169,7 @@ class Publisher:
         encoded = message_id.encode()
         if message_spans.active is not None:
             message_spans.active.published(encoded, name, size)
-        return session, message_id, header_block(encoded)
+        return session, message_id, encoded
 
     def _encode(self, name: str, data: Any) -> bytes:
         try:
