@@ -16,7 +16,7 @@ import uvloop
 import nearcast
 from nearcast.cli.coordinator_call import DEFAULT_URL, broker_option, run_connected
 from nearcast.cli.output import JsonLinesOption, JsonOption, print_fields, print_json, waiting_notice
-from nearcast.cli.times import parse_time, span_seconds
+from nearcast.domain.times import parse_time, span_seconds
 from nearcast.errors import InputError, NearcastError
 
 if TYPE_CHECKING:

@@ -31,9 +31,9 @@ from nearcast.web.request_bodies import (
     MessageId,
     Name,
     Row,
-    Seconds,
     StoryAnnouncement,
     Target,
+    Time,
     Topic,
     User,
 )
@@ -247,8 +247,8 @@ def _add_dead_letters(router: APIRouter, operations: Operations) -> None:
     async def dead_letters(
         topic: Annotated[str, Query(min_length=1, max_length=200)] = ">",
         reason: Annotated[str, Query(max_length=1000)] = "",
-        since: Seconds = None,
-        until: Seconds = None,
+        since: Time = None,
+        until: Time = None,
     ) -> list[Row]:
         """Dead letters of durable topics, the oldest first. `reason`: a part of the reason. Times: of publication."""
         return [letter.to_dict() for letter in await operations.dead_letters(topic, (), reason, since, until)]
