@@ -189,6 +189,11 @@ def _add_registry(router: APIRouter, operations: Operations) -> None:
         """Move a topic's processor to other sites; answers when that is done."""
         return dict(await Changes(operations, user).ask("topic", "move", name=name, to=target.to))
 
+    @router.post("/topics/{name}/replicas")
+    async def move_replicas(name: Name, target: Target, user: User) -> Row:
+        """Have other stores keep a topic; answers when they have copied it, or after 5 s with `copying`."""
+        return dict(await Changes(operations, user).ask("topic", "replicas", name=name, to=target.to))
+
     @router.get("/clients")
     async def clients() -> list[Row]:
         """All registered clients and their homes."""
