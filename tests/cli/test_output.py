@@ -7,7 +7,7 @@ import threading
 import pytest
 import typer
 
-from nearcast.cli.output import print_rows, waiting_notice
+from nearcast.cli.output import print_fields, print_rows, waiting_notice
 
 
 def test_a_table_in_a_pipe_has_a_line_per_row_and_nothing_is_cut_off(capsys: pytest.CaptureFixture[str]) -> None:
@@ -16,6 +16,21 @@ def test_a_table_in_a_pipe_has_a_line_per_row_and_nothing_is_cut_off(capsys: pyt
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["site", "url", "members", "lost"]
     assert [line.split() for line in lines[1:]] == [[f"s{n}", "nats://" + "x" * 100, "a,", "b", "-"] for n in range(3)]
+
+
+def test_texts_of_others_are_printed_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    """The site `cloud` of an id became an emoji, `[int]` was left out, and `[/x]` in a reason ended the command."""
+    row = {"id": "car7~abcde:cloud:1794990487954043:4", "reason": "ValueError: list[int] [red]x[/y]"}
+    print_rows([row], False, "none")
+    assert capsys.readouterr().out.splitlines()[1].rstrip() == "  ".join(row.values())
+
+
+def test_what_a_terminal_would_obey_is_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    row = {"reason": "a\x1b]0;title\x07b\x9b2J"}
+    print_rows([row], False, "none")
+    print_fields(row, False)
+    shown = "a\\x1b]0;title\\x07b\\x9b2J"
+    assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == ["reason", shown, f"reason  {shown}"]
 
 
 def test_what_is_waited_for_is_said_after_a_while_and_not_before(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,6 +64,65 @@ def test_the_position_does_not_pass_what_waits_to_be_read(tmp_path: Path) -> Non
     assert done.read_until["t"]["x"] > begun.read_until["t"]["x"]
 
 
+class Clock:
+    """This machine's clock, which can be set; seconds pass as they do."""
+
+    def __init__(self) -> None:
+        self.seconds, self.set_by = 0.0, 0.0
+
+    def time_ns(self) -> int:
+        return int((1.8e9 + self.seconds + self.set_by) * 1e9)
+
+    def monotonic_ns(self) -> int:
+        return int(self.seconds * 1e9)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("nearcast.client.cursor.time", clock)
+    return clock
+
+
+def stopped_ago(cursor: Cursor) -> float:
+    ago = cursor.stopped_ago("t")
+    assert ago is not None
+    return ago["x"]
+
+
+@pytest.mark.parametrize("jump", [-3600.0, 0.0, 3600.0])
+@pytest.mark.parametrize("running", [True, False], ids=["while it runs", "between processes"])
+@pytest.mark.parametrize("home_known", [True, False])
+def test_no_jump_of_the_clock_makes_the_time_since_the_last_read_shorter(
+    clock: Clock, tmp_path: Path, jump: float, running: bool, home_known: bool
+) -> None:
+    """A clock that was set back while nothing was read made it nothing, and what came meanwhile was missed."""
+
+    def home_us() -> int:
+        return int((1.8e9 + clock.seconds + 7) * 1e6)
+
+    first = Cursor(tmp_path / "c", "t")
+    if home_known:
+        first.note_home_time(home_us())
+    clock.seconds += 5
+    clock.set_by += jump if running else 0.0
+    first.save(HERE, 0, 0)
+    clock.seconds += 100
+    clock.set_by += 0.0 if running else jump
+    second = Cursor(tmp_path / "c", "t")
+    if home_known:
+        second.note_home_time(home_us())
+    assert stopped_ago(second) >= 100 - 1e-3
+    if home_known and jump <= 0:
+        assert stopped_ago(second) == pytest.approx(100)
+
+
+def test_a_clock_that_is_behind_the_cursor_has_all_read_that_is_kept(clock: Clock, tmp_path: Path) -> None:
+    Cursor(tmp_path / "c", "t").save(HERE, 0, 0)
+    clock.set_by = -3600
+    assert stopped_ago(Cursor(tmp_path / "c", "t")) == pytest.approx(1.8e9 - 3600)
+
+
 def test_a_cursor_of_another_topic_and_a_damaged_one_are_refused(tmp_path: Path) -> None:
     saved(tmp_path / "c", 1, received=1)
     with pytest.raises(InputError, match="is of topic t, not of other"):

@@ -90,6 +90,7 @@ async def test_a_corrected_clock_does_not_wait_for_the_wrong_one(
     sessions = Sessions("car", ["tokyo"], 5.0)
     await sessions.start()
     monkeypatch.setattr("nearcast.client.session.time.time_ns", lambda: 7_200_000_000_000)
+    monkeypatch.setattr("nearcast.client.session.time.clock_gettime_ns", lambda _: 0)
     assert sessions.current.make_id(1).split(":")[2] == "7200000000"
     sessions.clock.correct(-3_600_000_000)
     assert sessions.current.make_id(2).split(":")[2] == "3600000000"

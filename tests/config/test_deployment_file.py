@@ -84,10 +84,7 @@ def test_a_good_file_becomes_a_deployment(tmp_path: Path) -> None:
         (('name = "cloud"', ""), "site[1]: the key `name` is missing"),
         (("port = 4300", "port = 4300\nbandwidth_mbit = 0"), "site[0].bandwidth_mbit is 0; allowed: above 0"),
         (("35.68", "135.68"), "site[0].position[0] is 135.68; allowed: a latitude, -90 to 90 degrees"),
-        (
-            ('directory = "tokyo"', 'directory = "nowhere"'),
-            "site[0].store.directory is 'nowhere'; allowed: a directory that",
-        ),
+        (("[[topic]]", '[auth]\nfolder = "nowhere"\n[[topic]]'), "/nowhere'; allowed: a directory that exists"),
         (("max_payload = 65536", "max_payload = 1"), "site[0].limits.max_payload is 1; allowed: 1024 to 67108864"),
         (
             ("max_payload = 65536", "max_payload = 65536\nmax_pending = 2048"),
@@ -141,6 +138,14 @@ def test_what_is_wrong_is_named(tmp_path: Path, change: tuple[str, str], complai
     assert str(caught.value).startswith(f"{path}: ")
     assert complaint in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_the_directory_of_a_store_may_be_on_another_machine(tmp_path: Path) -> None:
+    """It was refused, also by a site, the data cluster and the commands that do not use it."""
+    deployment = read_configuration(write(tmp_path, GOOD.replace('directory = "tokyo"', 'directory = "elsewhere"')))
+    store = deployment.site("tokyo").store
+    assert store is not None
+    assert store.directory == tmp_path / "elsewhere"
 
 
 TENANT = """

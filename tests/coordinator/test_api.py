@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from nearcast.coordinator.api import CoordinatorApi
+from nearcast.coordinator.queries import NameRequest
 from nearcast.errors import InputError, NearcastError
 from nearcast.nats.audit import AuditEntry
-from nearcast.protocol.registration import ClientRecord
+from nearcast.protocol.registration import ClientRecord, SiteInfo
 from nearcast.protocol.reports import MOST_CLIENTS
 
 
@@ -54,3 +55,18 @@ async def test_the_audit_log_says_what_came_of_a_request(error: Exception | None
     with contextlib.suppress(InputError, KeyError):
         await endpoint.handler(SimpleNamespace(name=""))
     assert [(entry.action, entry.outcome) for entry in notes.entries] == [("plan apply", outcome)]
+
+
+@pytest.mark.parametrize(
+    ("reported", "lost", "state"),
+    [(None, False, "unknown"), (True, False, "up"), (False, False, "down"), (True, True, "unknown")],
+)
+async def test_the_store_of_a_lost_site_is_not_known_to_be_up(reported: bool | None, lost: bool, state: str) -> None:
+    """It was what the last report had said."""
+    sites = {"tokyo": SiteInfo("tokyo", "nats://127.0.0.1:4222", "127.0.0.1", 4222, store=True)}
+    registry = SimpleNamespace(sites=sites, site=sites.__getitem__, topics={}, clients={})
+    report = SimpleNamespace(store=reported, broker=None, workers=[])
+    reports = {} if reported is None else {"tokyo": report}
+    monitor = SimpleNamespace(reports=reports, lost=lambda now: {"tokyo"} if lost else set())
+    (row,) = await api(registry=registry, monitor=monitor)._queries.sites(NameRequest())
+    assert (row["state"], row["store_state"]) == ("lost" if lost else "up", state)

@@ -70,6 +70,18 @@ async def test_a_plan_is_executed_only_when_that_is_automatic() -> None:
         assert loop.known_sites == {"west", "east"}
 
 
+async def test_an_anomaly_that_lasts_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """That a site is lost was a line of each pass, for ever for one that was removed."""
+    loop, _, _, _ = loop_over(late_topic(), automatic=False)
+    with caplog.at_level(logging.INFO):
+        for _ in range(3):
+            await loop.run_pass()
+    assert len([record for record in caplog.records if record.getMessage().startswith("site joined: site east")]) == 1
+    late = [record.getMessage() for record in caplog.records if "gps" in record.getMessage()]
+    assert len(late) == 1, late
+    assert loop.anomalies
+
+
 async def test_a_plan_is_shown_without_being_executed_and_applied_with_its_outcomes() -> None:
     loop, executor, _, _ = loop_over(late_topic())
     assert [move["subject"] for move in loop.show_plan()["moves"]] == ["topic gps"]

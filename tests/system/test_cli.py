@@ -168,6 +168,19 @@ async def test_mistakes_are_one_line_and_exit_code_2(
     assert err == f"nearcast: {complaint}\n"
 
 
+async def test_a_site_needs_the_directory_of_its_own_store_only(tmp_path: Path) -> None:
+    config, _ = example(tmp_path)
+    for name in ("osaka", "cloud"):
+        shutil.rmtree(tmp_path / "stores" / name)
+    async with serving("site", "run", "--config", str(config), "--name", "tokyo"):
+        pass
+    code, _, err = await run("site", "run", "--config", str(config), "--name", "osaka")
+    missing = tmp_path / "stores" / "osaka"
+    assert (code, err) == (2, f"nearcast: site osaka: store directory '{missing}' is not a directory; make it first\n")
+    code, _, err = await run("up", "--config", str(config))
+    assert (code, err) == (2, f"nearcast: site osaka: store directory '{missing}' is not a directory; make it first\n")
+
+
 async def test_a_broken_processor_module_is_named(tmp_path: Path) -> None:
     config, _ = example(tmp_path)
     (tmp_path / "speeding.py").write_text("import no_such_module\n")

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
+import pytest
 from tests.system.control import coordinator
 
 import nearcast
 from nearcast.coordinator.executor.steps import Finish
 from nearcast.coordinator.moves import ReplicaMove
 from nearcast.domain.topic import TopicSpec
+from nearcast.errors import InputError
+from nearcast.nats.coordinator_rpc import call_coordinator
 from nearcast.nats.replica_stream import holds_topic
 from nearcast.site.agent import repair_machine
 from nearcast.testing import until
@@ -40,6 +44,33 @@ async def test_a_replica_moves_with_its_past_while_messages_flow(city):
             await asyncio.sleep(0.3)
 
             await until(lambda: numbers_are(client, "tokyo", sent))
+
+
+async def test_an_operator_empties_a_store_before_its_site_is_removed(city):
+    """Of a topic with one replica, all would be gone with the site; no command moved it."""
+    async with city(TopicSpec("log", (), ("osaka",), 1), report_seconds=0.2) as c, coordinator(c) as control:
+        async with nearcast.connect(c.url("cloud")) as client:
+            for n in range(100):
+                await client.publish("log", {"n": n})
+
+            async def ask(*to: str) -> dict[str, Any]:
+                body = {"name": "log", "to": to}
+                return await call_coordinator(client.connection, "topic", "replicas", body, dict, timeout=30)
+
+            assert (await ask("tokyo"))["outcome"] in ("done", "copying")
+            await until(lambda: control.leader.registry.topics["log"].spec.replicas == ("tokyo",))
+            assert (await ask("tokyo"))["reason"] == "it is kept there already"
+            await until(lambda: numbers_are(client, "tokyo", 100))
+            assert (await ask("tokyo", "cloud"))["outcome"] in ("done", "copying")
+            await until(lambda: control.leader.registry.topics["log"].spec.replicas == ("tokyo", "cloud"))
+            await until(lambda: not control.leader.executor.copies)
+            for to, complaint in (
+                (("tokyo",), "to is tokyo; allowed: 2 stores or more, as many as keep it now"),
+                (("tokyo", "tokyo"), "to is tokyo, tokyo; allowed: each site once"),
+                (("tokyo", "paris"), "site 'paris' is not registered; there are: cloud, osaka, tokyo"),
+            ):
+                with pytest.raises(InputError, match=f"^{complaint}$"):
+                    await ask(*to)
 
 
 async def test_a_replica_that_comes_back_has_what_it_missed(city):

@@ -40,7 +40,7 @@ _CATALOG_VERBS = (
     "check-dataset", "check-columns", "check-channel", "test-channel", "replay-channel", "load-dataset",
     "backfill-dataset",
 )  # fmt: skip
-_CHANGE_VERBS = {"client": ("move",), "topic": ("add", "rm", "move"), "plan": ("apply", "execute")}
+_CHANGE_VERBS = {"client": ("move",), "topic": ("add", "rm", "move", "replicas"), "plan": ("apply", "execute")}
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ from nearcast.cli.coordinator_call import broker_option
 from nearcast.cli.options import ConfigOption
 from nearcast.cli.output import JsonOption, print_done, print_fields, print_json, print_rows, waiting_notice
 from nearcast.cli.rates import send_rates
-from nearcast.cli.times import span_seconds
 from nearcast.config.deployment_file import read_sites
+from nearcast.domain.times import span_seconds
 from nearcast.errors import InputError, NearcastError
 from nearcast.nats.connection import check_url
 from nearcast.nats.identity.credentials import given_credentials, read_credentials, write_secret

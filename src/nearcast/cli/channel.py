@@ -12,8 +12,8 @@ from nearcast.cli.coordinator_call import DEFAULT_URL, UrlOption, call_leader
 from nearcast.cli.dataset import admin, fields
 from nearcast.cli.options import ConfigOption
 from nearcast.cli.output import JsonOption, print_done, print_fields, print_json, print_rows
-from nearcast.cli.times import parse_time
 from nearcast.domain.channel import PARAMETER_TYPES, ChannelSpec, Parameter
+from nearcast.domain.times import parse_time
 from nearcast.errors import InputError
 
 app = typer.Typer()

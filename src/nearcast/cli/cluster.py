@@ -15,6 +15,7 @@ from rich.live import Live
 from rich.table import Table
 
 from nearcast.cli.options import ConfigOption, MetricsOption
+from nearcast.cli.output import plain_console
 
 if TYPE_CHECKING:
     from nearcast.cluster.driver_progress import DriverProgress
@@ -72,7 +73,7 @@ def run(
 def _report(progress: DriverProgress, stop: threading.Event) -> None:
     """A live table on a terminal; else a log line per producer every ten seconds."""
     if sys.stdout.isatty():
-        with Live(refresh_per_second=2) as live:
+        with Live(console=plain_console(), refresh_per_second=2) as live:
             while not stop.wait(0.5):
                 live.update(_table(progress))
         return

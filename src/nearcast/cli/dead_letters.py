@@ -9,8 +9,8 @@ import typer
 
 from nearcast.cli.coordinator_call import DEFAULT_URL, broker_option, run_connected
 from nearcast.cli.output import JsonOption, print_fields, print_rows
-from nearcast.cli.times import parse_time
 from nearcast.client.dead_letters import DeadLetters, LetterFilter, RetryOutcome
+from nearcast.domain.times import parse_time
 from nearcast.domain.topic import check_pattern
 from nearcast.errors import InputError, NearcastError
 

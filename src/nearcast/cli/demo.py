@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from nearcast.cli.output import print_figures
+from nearcast.cli.output import plain_console, print_figures
 from nearcast.errors import NearcastError
 
 if TYPE_CHECKING:
@@ -92,7 +91,7 @@ async def _run(options: DemoOptions, say: Say, show: Callable[[DemoResult], None
 
 
 def _print(result: DemoResult) -> None:
-    account, console = result.account, Console()
+    account, console = result.account, plain_console()
     paths = Table("path", title="What happened: latency from publication to receipt, ms")
     for title in ("notifications", "p50", "p90", "p99"):
         paths.add_column(title, justify="right")

@@ -15,8 +15,8 @@ import uvloop
 
 import nearcast
 from nearcast.cli.coordinator_call import DEFAULT_URL, broker_option, run_connected
-from nearcast.cli.output import JsonLinesOption, JsonOption, print_fields, print_json, waiting_notice
-from nearcast.cli.times import parse_time, span_seconds
+from nearcast.cli.output import JsonLinesOption, JsonOption, escape_control, print_fields, print_json, waiting_notice
+from nearcast.domain.times import parse_time, span_seconds
 from nearcast.errors import InputError, NearcastError
 
 if TYPE_CHECKING:
@@ -213,4 +213,5 @@ def _print_message(message: Message, number: int, raw: bool, as_json: bool) -> N
         print_json(message.to_dict())
     else:
         time = f"  {message.published.astimezone():%H:%M:%S.%f}"[:-3] if message.published else ""
-        typer.echo(f"[#{number}] {message.topic}{time}{' late' if message.late else ''}  {payload}")
+        late = " late" if message.late else ""
+        typer.echo(escape_control(f"[#{number}] {message.topic}{time}{late}  {payload}"))

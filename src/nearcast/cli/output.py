@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 __all__ = [
     "JsonLinesOption",
     "JsonOption",
+    "escape_control",
     "open_console",
+    "plain_console",
     "print_done",
     "print_fields",
     "print_figures",
@@ -30,6 +32,8 @@ __all__ = [
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON value.")]
 JsonLinesOption = Annotated[bool, typer.Option("--json", help="Print a line of JSON for each message.")]
 _PIPE_WIDTH = 10_000  # in a pipe each row is one line, whatever its length
+# A publisher may put into its texts what a terminal would obey; lines and tabs are harmless.
+_CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 
 
 @contextlib.contextmanager
@@ -73,7 +77,6 @@ def print_rows(rows: list[dict[str, Any]], as_json: bool, empty: str) -> None:
     if not rows:
         typer.echo(empty)
         return
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
@@ -81,15 +84,20 @@ def print_rows(rows: list[dict[str, Any]], as_json: bool, empty: str) -> None:
         table.add_column(name.replace("_", " "), overflow="fold")  # never truncated: it may be an address
     for row in rows:
         table.add_row(*(_text(value) for value in row.values()))
-    Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH).print(table)
+    plain_console(width=None if sys.stdout.isatty() else _PIPE_WIDTH).print(table)
 
 
 def open_console(stderr: bool = False) -> Console:
     """For tables and texts of a fixed layout: as wide as a terminal; in a file or a pipe they have room."""
+    console = plain_console(stderr=stderr)
+    return console if console.is_terminal else plain_console(stderr=stderr, width=200)
+
+
+def plain_console(**options: Any) -> Console:
+    """Rich's, which prints texts as they are: in an id `:cloud:` is a site, and `[/x]` in a reason is no markup."""
     from rich.console import Console
 
-    console = Console(stderr=stderr)
-    return console if console.is_terminal else Console(stderr=stderr, width=200)
+    return Console(markup=False, emoji=False, **options)
 
 
 def print_fields(fields: dict[str, Any], as_json: bool) -> None:
@@ -107,4 +115,9 @@ def _text(value: Any) -> str:
         return ", ".join(_text(item) for item in value) or "-"
     if isinstance(value, dict):
         return ", ".join(f"{name.replace('_', ' ')} {_text(item)}" for name, item in value.items()) or "-"
-    return "-" if value is None or value == "" else str(value)
+    return "-" if value is None or value == "" else escape_control(str(value))
+
+
+def escape_control(text: str) -> str:
+    """A text whose control characters a terminal shows instead of obeying them."""
+    return text.translate(_CONTROL)

@@ -1,4 +1,4 @@
-"""`nearcast topic …`: the registered topics, and where their processors run."""
+"""`nearcast topic …`: the registered topics, where their processors run, and where they are kept."""
 
 from __future__ import annotations
 
@@ -73,3 +73,22 @@ def move(
     print_fields(answer, as_json)
     if answer["outcome"] != "done":
         raise NearcastError(f"topic {name} was not moved: {answer['reason']}")
+
+
+@app.command()
+def replicas(
+    name: Name,
+    to: Annotated[list[str], typer.Option(help="A site whose store keeps it from now on; may be repeated.")],
+    url: UrlOption = DEFAULT_URL,
+    as_json: JsonOption = False,
+) -> None:
+    """Have other stores keep a topic, as many as now or more. They copy what is kept before an old one is left out.
+
+    What takes longer than some seconds goes on: `nearcast plan history` has its end.
+
+    Example: nearcast topic replicas 'gps.*' --to osaka --to cloud
+    """
+    answer = call_leader(url, "topic", "replicas", name=name, to=to)
+    print_fields(answer, as_json)
+    if answer["outcome"] not in ("done", "copying"):
+        raise NearcastError(f"the replicas of topic {name} were not moved: {answer['reason']}")

@@ -36,12 +36,17 @@ _CHECKPOINTS = 4_096
 
 
 class CursorState(msgspec.Struct, frozen=True):
-    """The content of the file. read_until: by topic and site, microseconds since 1970 by this machine's clock."""
+    """The content of the file.
+
+    read_until: by topic and site, microseconds since 1970 by this machine's clock. home_ahead_us: by how much the
+    home's clock was ahead of it, if that is known.
+    """
 
     topic: str
     read_until: dict[str, dict[str, int]]
     recent: list[bytes]
     high_water: dict[str, int]
+    home_ahead_us: int | None = None
 
 
 def cursor_path(cursor: str | Path) -> Path:
@@ -56,6 +61,9 @@ class Cursor:
     """Of one subscription. positions: by topic and site, seconds ago at which all that a store appended had come.
 
     unread: how many messages came, and how many of them wait to be read.
+
+    This machine's clock is read once: it may be set while the subscription lasts. It may also be wrong when the next
+    process starts, as on a device without a battery for it: then the home's tells how long nothing was read.
     """
 
     def __init__(self, path: Path, topic: str) -> None:
@@ -63,7 +71,9 @@ class Cursor:
         self._read = DeliveredIds(_RECENT)
         self._given: Message | None = None
         self._arrivals: deque[tuple[int, int]] = deque(maxlen=_CHECKPOINTS)  # when so many had come
-        self._until_us = time.time_ns() // 1000
+        self._epoch_us = time.time_ns() // 1000 - _steady_us()
+        self._home_ahead_us: int | None = None
+        self._until_us = self._now_us()
         self._snapshots = self._saved = 0  # the number of the last one
         self._saving = threading.Lock()
         try:
@@ -84,8 +94,25 @@ class Cursor:
         sites = self.state.read_until.get(topic) if self.state is not None else None
         if not sites:
             return None
-        now_us = time.time_ns() // 1000
-        return {site: max(0.0, (now_us - us) / 1e6) for site, us in sites.items()}
+        return {site: self._seconds_since(us) for site, us in sites.items()}
+
+    def note_home_time(self, home_us: int) -> None:
+        """The home's clock shows this now."""
+        self._home_ahead_us = home_us - self._now_us()
+
+    def _seconds_since(self, us: int) -> float:
+        """By this machine's clock or by the home's, whichever is longer. What was read before does not come again."""
+        assert self.state is not None
+        now_us, before, after = self._now_us(), self.state.home_ahead_us, self._home_ahead_us
+        ago_us = now_us - us
+        if before is not None and after is not None:
+            ago_us = max(ago_us, ago_us + after - before)
+        elif ago_us < 0:  # a clock was wrong, now or then: read all that is kept
+            ago_us = now_us
+        return max(0, ago_us) / 1e6
+
+    def _now_us(self) -> int:
+        return self._epoch_us + _steady_us()
 
     def given(self, message: Message | None) -> None:
         """The reader gets a message: the one before it has been read."""
@@ -122,7 +149,7 @@ class Cursor:
 
     def _snapshot(self, positions: dict[str, dict[str, float]], received: int, pending: int) -> CursorState:
         self._snapshots += 1
-        now_us = time.time_ns() // 1000
+        now_us = self._now_us()
         consumed = received - pending - (self._given is not None)
         while self._arrivals and self._arrivals[0][1] <= consumed:
             self._until_us = self._arrivals.popleft()[0]
@@ -134,7 +161,8 @@ class Cursor:
             topic: {site: min(now_us - int(ago * 1e6), self._until_us) for site, ago in sites.items()}
             for topic, sites in positions.items()
         }
-        return CursorState(self._topic, read_until, self._read.recent(), self._read.high_water())
+        recent, high_water = self._read.recent(), self._read.high_water()
+        return CursorState(self._topic, read_until, recent, high_water, self._home_ahead_us)
 
     def _save(self, state: CursorState, number: int) -> None:
         """In any thread; one that comes late does not replace a newer state."""
@@ -148,3 +176,7 @@ class Cursor:
                 os.fsync(file.fileno())
             temporary.replace(self._path)
             self._saved = number
+
+
+def _steady_us() -> int:
+    return time.monotonic_ns() // 1000

@@ -28,23 +28,43 @@ if TYPE_CHECKING:
 __all__ = ["Session", "Sessions", "SharedSession"]
 
 _log = logging.getLogger(__name__)
+_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+_FAR_AHEAD_US = 1_000_000  # measurements differ by less: then stamps stay in order
 
 
 class HomeClock:
-    """The home's clock. offset_us: what to add to this machine's, as far as it is known. stamped_us: the last stamp."""
+    """The home's clock: this machine's until its offset was measured, then what was measured and the time that passed.
+
+    So a jump of this machine's clock, as when it is set after a start without a battery, does not move what is sent.
+    """
 
     def __init__(self) -> None:
-        self.offset_us = 0
-        self.stamped_us = 0
+        self._ahead_us: int | None = None  # of the steady clock
+        self._stamped_us = 0
 
     def correct(self, offset_us: int) -> None:
-        """The offset was measured. Stamps made with a wrong one do not bind those to come."""
-        if offset_us != self.offset_us:
-            self.offset_us, self.stamped_us = offset_us, 0
+        """The offset to this machine's clock was measured. Stamps made far ahead do not bind those to come."""
+        self._ahead_us = time.time_ns() // 1000 + offset_us - _steady_us()
+        if self.now_us() < self._stamped_us - _FAR_AHEAD_US:
+            self._stamped_us = 0
 
     def now_us(self) -> int:
         """Microseconds since 1970."""
-        return time.time_ns() // 1000 + self.offset_us
+        return time.time_ns() // 1000 if self._ahead_us is None else _steady_us() + self._ahead_us
+
+    def stamp_us(self) -> int:
+        """For a publication: no two are the same."""
+        ahead = self._ahead_us  # as in now_us: each publication comes by here
+        us = time.time_ns() // 1000 if ahead is None else time.clock_gettime_ns(_STEADY) // 1000 + ahead
+        if us <= self._stamped_us:
+            us = self._stamped_us + 1
+        self._stamped_us = us
+        return us
+
+
+def _steady_us() -> int:
+    """Of a clock that nobody sets; where there is one, it also counts while the machine sleeps."""
+    return time.clock_gettime_ns(_STEADY) // 1000
 
 
 class Session:
@@ -79,12 +99,7 @@ class Session:
 
         number: a text if it also says which ones were given up.
         """
-        clock = self._clock
-        us = time.time_ns() // 1000 + clock.offset_us
-        if us <= clock.stamped_us:
-            us = clock.stamped_us + 1
-        clock.stamped_us = us
-        return f"{self._id_prefix}{us}:{number}"
+        return f"{self._id_prefix}{self._clock.stamp_us()}:{number}"
 
     async def serve(self, endpoint: Endpoint) -> None:
         """Answer commands to this client for as long as the session lasts."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -17,6 +18,8 @@ from nearcast.domain.topic import TopicSpec, covers, matches
 from nearcast.errors import InputError, NearcastError
 from nearcast.nats import subjects
 from nearcast.nats.refusals import RefusedError
+from nearcast.nats.rpc import call
+from nearcast.protocol.registration import SiteCoordinates
 from nearcast.protocol.services import HistoryRequest
 
 if TYPE_CHECKING:
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["begin_channel", "begin_dead_letters", "begin_topic"]
 
 _ACTIVE_WITHIN = 60.0
+_HOME_TIME = 2.0
 
 
 async def begin_topic(
@@ -67,6 +71,7 @@ async def begin_topic(
         query = HistoryQuery(sessions.connection, StoreFinder(sessions.connection, choice).find, request)
         await _replay(subscription, sessions, wanted[0], query)
     if durable:
+        await _note_home_time(cursor, sessions)
         await filler.start(durable, cursor)
 
 
@@ -102,6 +107,7 @@ async def begin_channel(
         since, last = replay_range(replay)
         request = HistoryRequest(name, False, since, None, last, results=True)
         await _replay(subscription, sessions, subject, HistoryQuery(sessions.connection, find_stores, request))
+    await _note_home_time(cursor, sessions)
     await filler.start([part], cursor)
 
 
@@ -121,6 +127,16 @@ async def _until_active(sessions: Sessions, channel: str, revision: int) -> None
         f"channel {channel}: the data cluster did not take the subscription within {_ACTIVE_WITHIN:g} s; "
         "is `nearcast cluster run` up?"
     )
+
+
+async def _note_home_time(cursor: Cursor | None, sessions: Sessions) -> None:
+    """Tell a cursor the time of the home, which is right also if this machine's clock is not."""
+    if cursor is None:
+        return
+    connection = sessions.connection()
+    subject = subjects.site_coordinates(connection.server_name)
+    with contextlib.suppress(NearcastError):  # a home that is too old or too busy to tell: the own clock has to do
+        cursor.note_home_time((await call(connection, subject, None, SiteCoordinates, timeout=_HOME_TIME)).now_us)
 
 
 async def begin_dead_letters(subscription: Subscription, sessions: Sessions) -> None:

@@ -54,18 +54,21 @@ def read_sites(path: Path) -> tuple[SiteSpec, ...]:
 
 
 def read_configuration(path: Path) -> Deployment:
-    """Read a configuration file; relative directories are relative to it."""
+    """Read a configuration file; relative directories are relative to it.
+
+    Directories of stores need not exist: most of them are on other machines. A site looks for its own when it starts.
+    """
 
     def directory(kind: type, value: Any) -> Path:
         if not isinstance(value, str):
             raise TypeError(f"expected `str`, got `{type(value).__name__}`")
-        found = (path.parent / value).resolve()
-        if not found.is_dir():
-            raise ValueError("allowed: a directory that exists; make it first")
-        return found
+        return (path.parent / value).resolve()
 
     file = read_toml(path, _File, directory)
     try:
+        if file.auth is not None:
+            folder = file.auth.folder
+            _require(folder.is_dir(), "auth.folder", str(folder), "a directory that exists; make it first")
         _check_sites(file.site)
         _check_topics(file.site, file.topic, file.processors)
         _check_tenants(file)

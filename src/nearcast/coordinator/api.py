@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from nearcast.coordinator.moves import ClientMove, TopicMove
+from nearcast.coordinator.moves import ClientMove, ReplicaMove, TopicMove
 from nearcast.coordinator.queries import NameRequest, Queries
 from nearcast.domain.topic import TopicSpec, check_pattern, overlaps
 from nearcast.domain.worker_id import WorkerId
@@ -34,13 +34,14 @@ if TYPE_CHECKING:
 __all__ = ["AddTopicRequest", "CoordinatorApi", "ExecutePlanRequest", "MoveRequest"]
 
 _log = logging.getLogger(__name__)
-_CHANGES = {"topic-add", "topic-rm", "topic-move", "plan-apply", "plan-execute", "client-move"}
+_CHANGES = {"topic-add", "topic-rm", "topic-move", "topic-replicas", "plan-apply", "plan-execute", "client-move"}
 _PAGE = 500
+_COPY_WAIT = 5.0  # a request is answered by then, whether the copy is done or not
 _ShortText = Annotated[str, msgspec.Meta(max_length=200)]
 
 
 class MoveRequest(msgspec.Struct, frozen=True):
-    """Move a topic to these sites, or a client to one site."""
+    """Move a topic, or its replicas, to these sites, or a client to one site."""
 
     name: _ShortText
     to: Annotated[list[_ShortText], msgspec.Meta(min_length=1, max_length=1000)]  # the registry knows which are sites
@@ -98,6 +99,7 @@ class CoordinatorApi:
             ("topic", "add", AddTopicRequest, self._add_topic),
             ("topic", "rm", NameRequest, lambda request: registry.remove_topic(request.name)),
             ("topic", "move", MoveRequest, self._move_topic),
+            ("topic", "replicas", MoveRequest, self._move_replicas),
             ("plan", "show", NameRequest, self._show_plan),
             ("plan", "apply", NameRequest, lambda _: loop.apply_plan()),
             ("plan", "execute", ExecutePlanRequest, lambda request: loop.execute_proposal(request.id, request.moves)),
@@ -201,14 +203,17 @@ class CoordinatorApi:
             self._registry.site(site)
         _refuse_repeated("managed_by", spec.managed_by)
         _refuse_repeated("replicas", spec.replicas)  # a store counts once towards the quorum
-        for site in spec.replicas:
-            if not self._registry.sites[site].store:
-                raise InputError(f"site {site} has no store")
+        self._refuse_without_store(spec.replicas)
         if not 0 <= spec.quorum <= len(spec.replicas):
             raise InputError(f"quorum is {spec.quorum}; allowed: 0 to {len(spec.replicas)}, the replicas")
         self._refuse_without_processor(spec.name, spec.managed_by)
         await self._registry.add_topic(spec, tuple(WorkerId(site, "worker-0") for site in spec.managed_by))
         return self._queries.topic_row(self._registry.topic(spec.name))
+
+    def _refuse_without_store(self, sites: Iterable[str]) -> None:
+        for site in sites:
+            if not self._registry.site(site).store:
+                raise InputError(f"site {site} has no store")
 
     def _refuse_without_processor(self, topic: str, sites: Iterable[str]) -> None:
         """A site that manages a topic without a processor for it would swallow its publications."""
@@ -237,6 +242,31 @@ class CoordinatorApi:
         move = TopicMove(identity, request.name, record.epoch, record.members, after, "request", "requested", lost)
         (finish,) = await self._executor.run([move])
         return {"topic": request.name, "to": request.to, "outcome": finish.outcome, "reason": finish.reason}
+
+    async def _move_replicas(self, request: MoveRequest) -> dict[str, Any]:
+        before, after = self._registry.topic(request.name).spec.replicas, tuple(request.to)
+        if not before:
+            raise InputError(f"topic {request.name!r} has no replicas: no store keeps it")
+        self._refuse_without_store(after)
+        _refuse_repeated("to", after)
+        if len(after) < len(before):  # an old one may have what no other has, and only a new one copies it
+            raise InputError(f"to is {', '.join(after)}; allowed: {len(before)} stores or more, as many as keep it now")
+        if away := sorted(set(after) - set(before) - self._queries.alive()):
+            raise InputError(f"site {away[0]} is lost; choose another one")
+        if request.name in self._executor.copies:
+            raise InputError(
+                f"the replicas of topic {request.name!r} are being moved; `nearcast plan history` has the end"
+            )
+        answer = {"topic": request.name, "to": request.to}
+        if set(after) == set(before):
+            return answer | {"outcome": "done", "reason": "it is kept there already"}
+        move = ReplicaMove(self._term.next_move_id(), request.name, before, after, "request", "requested")
+        copying = self._executor.copy(move)
+        await asyncio.wait({copying}, timeout=_COPY_WAIT)
+        if not copying.done() or copying.cancelled():  # the next leader goes on with it
+            return answer | {"outcome": "copying", "reason": ""}
+        finish = copying.result()
+        return answer | {"outcome": finish.outcome, "reason": finish.reason}
 
     async def _show_plan(self, request: NameRequest) -> dict[str, Any]:
         return self._control_loop.show_plan()

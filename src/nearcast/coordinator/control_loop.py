@@ -106,8 +106,10 @@ class ControlLoop:
         if anomalies and model.sites.names:
             plan = self._make_plan(model)
             moves = len(plan.accepted)
+            known = {(anomaly.kind, anomaly.about) for anomaly in self.anomalies}
             for anomaly in anomalies:
-                _log.info("%s: %s", anomaly.kind, anomaly.sentence)
+                if (anomaly.kind, anomaly.about) not in known:  # one may last, as of a site that was removed
+                    _log.info("%s: %s", anomaly.kind, anomaly.sentence)
             if moves and self._settings.automatic:
                 await self._execute(plan, wait_for_copies=False)
         seconds = time.perf_counter() - began

@@ -73,10 +73,10 @@ class Queries:
         }
 
     def _store_state(self, site: str) -> str:
-        """Of the last report; a store that is down does not answer, or cannot write."""
+        """Of the last report, while the site reports; a store that is down does not answer, or cannot write."""
         if not self._registry.site(site).store:
             return "none"
-        if site not in self._monitor.reports:
+        if site not in self._monitor.reports or site not in self.alive():
             return "unknown"
         return "up" if self._monitor.reports[site].store else "down"
 

@@ -5,21 +5,40 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from fastapi import Depends, Path, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from nearcast.domain.times import time_of
 from nearcast.web.users import ConsoleUser, current_user
 
 __all__ = [
     "Approval", "Body", "Channel", "Columns", "Dataset", "FedRecords", "Letters", "Limit", "MessageId", "Name",
-    "Publication", "Records", "Replay", "Row", "Seconds", "SqlQuery", "StoryAnnouncement", "Target", "Topic", "Trial",
+    "Publication", "Records", "Replay", "Row", "SqlQuery", "StoryAnnouncement", "Target", "Time", "Topic", "Trial",
     "User",
 ]  # fmt: skip
+
+
+def _seconds_of(value: Any) -> Any:
+    """A text that is not a number: a time or a span, as the command line takes them."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return float(value)
+    except ValueError:
+        when = time_of(value)
+    if when is None:
+        raise ValueError("allowed: seconds since 1970, a time such as 2026-05-01T12:00Z, a span such as 15m")
+    return when.timestamp()
+
 
 Row = dict[str, Any]
 Name = Annotated[str, Path(min_length=1, max_length=200)]
 MessageId = Annotated[str, Path(min_length=1, max_length=1000)]
 User = Annotated[ConsoleUser, Depends(current_user)]
-Seconds = Annotated[float | None, Query(ge=0, le=9_000_000_000, description="Seconds since 1970.")]
+_TimeOrSpan = BeforeValidator(_seconds_of, json_schema_input_type=float | str)
+Time = Annotated[
+    Annotated[float, Field(ge=0, le=9_000_000_000, allow_inf_nan=False), _TimeOrSpan] | None,
+    Query(description="Seconds since 1970, a time (ISO 8601), or a span such as 15m, 2h, 3d."),
+]
 Limit = Annotated[int | None, Query(ge=1, le=1_000_000, description="End after so many.")]
 _Seconds = Annotated[float, Field(gt=0, le=9_000_000_000, allow_inf_nan=False)]
 
@@ -145,9 +164,12 @@ class Trial(Body):
 
 
 class Replay(Body):
-    """since: seconds since 1970. values: of one subscription; of all for null. publish: to the subscribers, too."""
+    """since: seconds since 1970, a time (ISO 8601) or a span such as 2h.
 
-    since: float = Field(ge=0, le=250_000_000_000, allow_inf_nan=False)
+    values: of one subscription; of all for null. publish: to the subscribers, too.
+    """
+
+    since: Annotated[float, Field(ge=0, le=250_000_000_000, allow_inf_nan=False), _TimeOrSpan]
     values: dict[str, Any] | None = Field(default=None, max_length=100)
     publish: bool = False
     limit: int = Field(default=100, ge=1, le=1000)

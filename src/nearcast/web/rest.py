@@ -31,9 +31,9 @@ from nearcast.web.request_bodies import (
     MessageId,
     Name,
     Row,
-    Seconds,
     StoryAnnouncement,
     Target,
+    Time,
     Topic,
     User,
 )
@@ -189,6 +189,11 @@ def _add_registry(router: APIRouter, operations: Operations) -> None:
         """Move a topic's processor to other sites; answers when that is done."""
         return dict(await Changes(operations, user).ask("topic", "move", name=name, to=target.to))
 
+    @router.post("/topics/{name}/replicas")
+    async def move_replicas(name: Name, target: Target, user: User) -> Row:
+        """Have other stores keep a topic; answers when they have copied it, or after 5 s with `copying`."""
+        return dict(await Changes(operations, user).ask("topic", "replicas", name=name, to=target.to))
+
     @router.get("/clients")
     async def clients() -> list[Row]:
         """All registered clients and their homes."""
@@ -247,8 +252,8 @@ def _add_dead_letters(router: APIRouter, operations: Operations) -> None:
     async def dead_letters(
         topic: Annotated[str, Query(min_length=1, max_length=200)] = ">",
         reason: Annotated[str, Query(max_length=1000)] = "",
-        since: Seconds = None,
-        until: Seconds = None,
+        since: Time = None,
+        until: Time = None,
     ) -> list[Row]:
         """Dead letters of durable topics, the oldest first. `reason`: a part of the reason. Times: of publication."""
         return [letter.to_dict() for letter in await operations.dead_letters(topic, (), reason, since, until)]

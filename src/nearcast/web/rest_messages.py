@@ -14,7 +14,7 @@ from nearcast.domain.topic import check_pattern
 from nearcast.errors import NearcastError
 from nearcast.web.metrics import WebMetrics
 from nearcast.web.operations import Operations
-from nearcast.web.request_bodies import FedRecords, Limit, Name, Publication, Row, Seconds, User
+from nearcast.web.request_bodies import FedRecords, Limit, Name, Publication, Row, Time, User
 
 if TYPE_CHECKING:
     from nearcast.web.user_client import UserClient
@@ -38,8 +38,8 @@ def add_messages(router: APIRouter, operations: Operations, metrics: WebMetrics)
     async def history(
         name: Name,
         user: User,
-        since: Seconds = None,
-        until: Seconds = None,
+        since: Time = None,
+        until: Time = None,
         last: Annotated[int, Query(ge=1, le=1000)] = 100,
         publications: bool = False,
     ) -> list[Row]:

@@ -112,6 +112,34 @@ def test_cells_of_csv_are_fed_by_the_schema(tmp_path: Path) -> None:
     assert [last[name] for name in ("id", "n", "x", "dec")] == ["NA", "9999999999999999999999", "nan", "NA"]
 
 
+def test_cells_of_csv_are_null_alike_whether_they_are_fed_or_put_in(tmp_path: Path) -> None:
+    """An empty text was null when it was fed and "" when it was put in; NA in a column of numbers was null then."""
+    content = b'id,n,dec\n,,\n"",1,1.5\nNA,2,2\n'
+    (tmp_path / "r.csv").write_bytes(content)
+    expected = [None, "", "NA"]
+    assert [row["id"] for row in read_records(tmp_path / "r.csv", KINDS)] == expected
+    assert [row["id"] for row in read_records(tmp_path / "r.csv")] == expected
+    put_in = read_table(RecordFile("d", "r.csv", content), SCHEMA, set()).to_pylist()
+    assert [(row["id"], row["n"], row["dec"]) for row in put_in] == [
+        (None, None, None), ("", 1, Decimal("1.5")), ("NA", 2, Decimal(2)),
+    ]  # fmt: skip
+    with pytest.raises(InputError, match="column 'id' has 1 empty values; it is NOT NULL"):
+        table("r.csv", content)
+
+
+@pytest.mark.parametrize("cell", [b"NA", b"null", b'""'])
+def test_a_cell_that_is_not_a_number_is_refused_in_a_column_of_numbers(cell: bytes) -> None:
+    with pytest.raises(InputError, match="invalid value"):
+        table("r.csv", b"id,n\na," + cell + b"\n")
+
+
+@pytest.mark.parametrize("cell", [b"nan", b"inf", b"-Infinity"])
+def test_a_cell_that_json_cannot_have_is_refused(cell: bytes) -> None:
+    columns = pa.schema([("id", pa.string()), ("x", pa.float64())])
+    with pytest.raises(InputError, match=r"record 3: field x: .* is not a number"):
+        read_table(RecordFile("d", "r.csv", b"id,x\na,1.5\nb,\nc," + cell + b"\n"), columns, set())
+
+
 def test_csv_of_an_unknown_schema_is_guessed(tmp_path: Path) -> None:
     path = tmp_path / "r.csv"
     path.write_text("id,n\n007,1\n")

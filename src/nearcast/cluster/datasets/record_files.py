@@ -92,7 +92,7 @@ def _parse(path: Path, source: Any, schema: pa.Schema | None) -> pa.Table:
         if path.suffix == ".parquet":
             return pq.read_table(source)
         if path.suffix == ".csv":
-            return pacsv.read_csv(source) if schema is None else _read_csv(path, source, schema)
+            return _read_cells(source, {}) if schema is None else _read_csv(path, source, schema)
     except FileNotFoundError:
         raise InputError(f"{path}: there is no such file") from None
     except (pa.ArrowException, OSError) as error:
@@ -101,28 +101,37 @@ def _parse(path: Path, source: Any, schema: pa.Schema | None) -> pa.Table:
 
 
 def _csv_texts(path: Path) -> pa.Table:
-    """All cells as they are written; an empty one is null, unless it is quoted."""
+    """All cells as they are written."""
     try:
         with pacsv.open_csv(path) as stream:
-            types = dict.fromkeys(stream.schema.names, pa.string())
-        options = pacsv.ConvertOptions(
-            column_types=types, strings_can_be_null=True, quoted_strings_can_be_null=False, null_values=[""]
-        )
-        return pacsv.read_csv(path, convert_options=options)
+            return _read_cells(path, dict.fromkeys(stream.schema.names, pa.string()))
     except FileNotFoundError:
         raise InputError(f"{path}: there is no such file") from None
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"{path}: {str(error).splitlines()[0]}") from None
 
 
+def _read_cells(source: Any, types: dict[str, pa.DataType]) -> pa.Table:
+    """CSV. An empty cell is null, unless it is quoted, and no other is: NA may be a name."""
+    options = pacsv.ConvertOptions(
+        column_types=types, strings_can_be_null=True, quoted_strings_can_be_null=False, null_values=[""]
+    )
+    return pacsv.read_csv(source, convert_options=options)
+
+
 def _read_csv(path: Path, source: Any, schema: pa.Schema) -> pa.Table:
     """What is converted in JSON is in CSV, too: its decimals wrap around like those, and binary is base64."""
     types = {field.name: pa.string() if is_converted(field.type) else field.type for field in schema}
-    table = pacsv.read_csv(source, convert_options=pacsv.ConvertOptions(column_types=types))
+    table = _read_cells(source, types)
     for field in schema:
-        if is_converted(field.type) and field.name in table.column_names:
+        if field.name not in table.column_names:
+            continue
+        if pa.types.is_floating(field.type):
+            numbers = table[field.name]
+            odd = pc.indices_nonzero(pc.fill_null(pc.invert(pc.is_finite(numbers)), False))
+            _refuse_first(path, {n: f"field {field.name}: {numbers[n]} is not a number" for n in odd.to_pylist()[:1]})
+        if is_converted(field.type):
             texts = table[field.name].combine_chunks()
-            texts = pc.if_else(pc.equal(texts, ""), None, texts)
             try:
                 values = texts.cast(type_as_read(field.type))
             except pa.ArrowInvalid as error:

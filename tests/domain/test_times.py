@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from nearcast.cli.times import parse_time, span_seconds
+from nearcast.domain.times import parse_time, span_seconds
 from nearcast.errors import InputError
 
 
