@@ -59,9 +59,10 @@ class RecordReader:
             return self._halve(payloads)
         others = [n for n in range(len(payloads)) if n not in suspects]
         parts = [self._halve([payloads[n] for n in others])] if others else []
-        for n, reason in suspects.items():
-            parts.append(self._halve([payloads[n]]) if reason is None else self._refused(reason))
-        order = pc.sort_indices(pa.array([*others, *suspects]))
+        refused = {n: reason for n, reason in suspects.items() if reason is not None}
+        unclear = [n for n in suspects if n not in refused]
+        parts += [self._refused(*refused.values()), *(self._halve([payloads[n]]) for n in unclear)]
+        order = pc.sort_indices(pa.array([*others, *refused, *unclear]))
         structs, reasons = _joined(parts)
         return structs.take(order), reasons.take(order)
 
@@ -75,8 +76,8 @@ class RecordReader:
         middle = len(payloads) // 2
         return _joined([self._halve(payloads[:middle]), self._halve(payloads[middle:])])
 
-    def _refused(self, reason: str) -> _Rows:
-        return self._empty(1), pa.array([reason], pa.string())
+    def _refused(self, *reasons: str) -> _Rows:
+        return self._empty(len(reasons)), pa.array(reasons, pa.string())
 
     def _read_valid(self, payloads: list[bytes]) -> _Rows:
         table = self._parse(payloads)

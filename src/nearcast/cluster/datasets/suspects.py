@@ -1,15 +1,17 @@
 """A quick look at JSON payloads: which of many probably do not fit a schema.
 
 Arrow reads many payloads at once and says of the first invalid one only that it is there. Finding the invalid ones by
-halving cost seven times as much as the reading when one in a hundred was invalid; this costs a tenth of it.
+halving cost seven times as much as the reading when one in a hundred was invalid; this costs a fifth of it.
 """
 
 from __future__ import annotations
 
 import datetime
 import re
+from collections import deque
 from collections.abc import Sequence
 from functools import lru_cache
+from operator import length_hint
 from typing import Any
 
 import msgspec
@@ -28,11 +30,13 @@ def find_suspects(schema: pa.Schema, payloads: Sequence[bytes]) -> dict[int, str
     """
     decode = _decoder(schema).decode
     found: dict[int, str | None] = {}
-    for n, payload in enumerate(payloads):
+    rest = iter(payloads)
+    while length_hint(rest):
         try:
-            decode(payload)
+            deque(map(decode, rest), 0)  # until one fails
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
-            found[n] = _reason(payload, error)
+            n = len(payloads) - length_hint(rest) - 1
+            found[n] = _reason(payloads[n], error)
     return found
 
 
