@@ -74,8 +74,8 @@ def stores(
     """
     if replicas is not None and min_replicas is not None:
         raise InputError("--min-replicas and --replicas exclude each other")
-    if not (math.isfinite(capacity) and capacity > 0):
-        raise InputError(f"--capacity is {capacity:g}; a finite number above 0 is needed")
+    if not 0 < capacity <= LARGEST:
+        raise InputError(f"--capacity is {capacity:g}; a number above 0 and up to {LARGEST:g} is needed")
     if engine == "spark" and assign not in ("sequential", "wrr"):
         raise InputError(f"--engine spark is for --assign sequential and wrr; --assign is {assign}")
     if failure and assign != "refined":
