@@ -144,7 +144,7 @@ def measure_reassignment(task: Task) -> Iterator[Row]:
     before, after = problem(-1.0), problem(exponent)
     for name, plan in (("sequential", storage.sequential(before)), ("wrr", storage.wrr(before))):
         stale = storage.evaluate(after, plan.stores, plan.placed)
-        again = storage.reassign(after, plan.stores, name, current=plan.placed)  # type: ignore[arg-type]
+        again = storage.reassign(after, plan.stores, name, current=plan.placed, min_replicas=1)  # type: ignore[arg-type]
         anew = storage.sequential(after) if name == "sequential" else storage.wrr(after)
         yield _reassigned(name, "not reassigned", stale, stale)
         yield _reassigned(name, "reassigned", again, stale)
