@@ -69,7 +69,12 @@ def test_without_json_the_table_is_printed_and_a_seed_repeats_it(
         ("source,destination,rtt_ms\na,b,1\na,b,2\n", "row 2: source 'a', destination 'b' is there twice"),
         ("source,destination,rtt_ms\na,b,-1\n", "row 1: rtt_ms is -1; at least 0 is needed"),
         ("source,destination,rtt_ms\na,b,nan\n", "row 1: rtt_ms is nan; a finite number is needed"),
-        ("source,destination,rtt_ms\na,a,1\nb,a,0\n", "row 2: rtt_ms is 0; more than 0 is needed"),
+        ("source,destination,rtt_ms\na,a,1\nb,a,0\n", "row 2: rtt_ms is 0; at least 1e-09 is needed between different"),
+        (
+            "source,destination,rtt_ms\na,b,1e-300\n",
+            "row 1: rtt_ms is 1e-300; at least 1e-09 is needed between different",
+        ),
+        ("source,destination,rtt_ms\na,b,1e308\n", "row 1: rtt_ms is 1e308; at most 1e+15 is needed"),
         ("source,destination,rtt_ms\na,a,1\n", "row 1: a node with itself, as all rows"),
         ("source,destination,rtt_ms\na,b,1\nc,d,1\n", "row 2: no chain of measurements joins 'c' and 'a'"),
     ],

@@ -115,6 +115,7 @@ ODD: dict[str, dict[str, Tables]] = {
             "topics": "topic,bound_ms,rate_out\nt,50,1e300\nu,50,1e300\n",
             "sites": "site,c0,height,rate_limit\na,0,1,1e300\nb,9,1,1e300\n",
         },
+        "rates that overflow": {"topics": "topic,bound_ms,rate_out\nt,50,1.7e308\nu,50,1.7e308\n"},
         "far away": {"sites": "site,c0,height,rate_limit\na,1e300,1,5\nb,9,1,5\n"},
         "very far away": {"clients": "topic,client,role,c0,height\nt,p,pub,1e308,1\nt,q,sub,-1e308,1\n"},
         "high": {"sites": "site,c0,height,rate_limit\na,0,1e308,5\nb,9,1e308,5\n"},
@@ -166,6 +167,43 @@ def test_odd_tables_give_a_plan_or_one_line(
         if command in KEYS:
             table, key = KEYS[command]
             assert _column(tmp_path / "plan.csv", key) == _column(tmp_path / f"{table}.csv", key), method
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "reason"),
+    [
+        ("homes", "--cloud-delay-ms 1e308", "--cloud-delay-ms is 1e+308; a number from 0 to 1e+15 is needed"),
+        ("homes", "--ms-per-km 1e308", "--ms-per-km is 1e+308; a number from 0 to 1e+15 is needed"),
+        ("homes", "--ms-per-km -1", "--ms-per-km is -1; a number from 0 to 1e+15 is needed"),
+        ("homes", "--cloud-delay-ms 1e15 --ms-per-km 1e15", None),
+        ("stores", "--capacity 1e308", "--capacity is 1e+308; a number above 0 and up to 1e+15 is needed"),
+        ("stores", "--capacity 1e15", None),
+        ("balance", "--move-price 1e308 --alpha 1e308 --method refined", None),
+    ],
+)
+def test_options_that_are_too_large_are_refused_before_something_overflows(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+    options: str,
+    reason: str | None,
+) -> None:
+    """Warnings are errors in tests: none is given by the largest values that are taken."""
+    monkeypatch.chdir(tmp_path)
+    for name, text in BASE[command].items():
+        (tmp_path / f"{name}.csv").write_text(text)
+    words = [word for name in BASE[command] for word in (f"--{name}", f"{name}.csv")]
+    monkeypatch.setattr("sys.argv", ["nearcast", "plan", command, *words, *options.split(), "--json"])
+    with pytest.raises(SystemExit) as left:
+        main()
+    printed = capsys.readouterr()
+    if reason is None:
+        assert not left.value.code
+        _finite(json.loads(printed.out), options)
+    else:
+        assert left.value.code == 2
+        assert printed.err == f"nearcast: {reason}\n"
 
 
 def _finite(metrics: Mapping[str, object], method: str) -> None:

@@ -181,3 +181,41 @@ def test_reassignment_failures_and_a_number_of_stores_that_is_chosen(
     (files / "demand.csv").write_text("node,topic,rate\n4,a,1e300\n")
     assert run(monkeypatch, "--stores 3 --capacity 2") == 2
     assert "rate is 1e300; at most" in capsys.readouterr().err
+
+
+def test_when_stores_are_lost_the_others_take_over(
+    files: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, f"{EXAMPLE} --out plan.csv") == 0
+    options = "--capacity 3 --assign refined --min-replicas 2 --current plan.csv --lost 3 --moves moves.csv"
+    assert run(monkeypatch, f"{options} --out again.csv --json") == 0
+    metrics = json.loads(capsys.readouterr().out)
+    assert sorted(metrics["stores"]) == ["2", "5"]
+    assert metrics["mean_hops"] < metrics["mean_hops_before"]
+    assert metrics["unserved_before"] == 0
+    before, after = ((files / name).read_text().splitlines()[1:] for name in ("plan.csv", "again.csv"))
+    assert after == ["a,2", "a,5", "b,2", "b,5", "c,2", "c,5"]
+    assert (files / "moves.csv").read_text() == "topic,store,change\nb,2,add\na,5,add\n"
+    assert metrics["moves"] == len(set(after) - set(before)) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ("--lost 2", "--lost needs --current: what the stores hold today"),
+        ("--moves moves.csv", "--moves needs --current: what the stores hold today"),
+        ("--current plan.csv --lost 1", "--lost is 1; plan.csv has no such store"),
+        ("--current plan.csv --lost 2 --lost 3 --lost 5", "--lost names all 3 stores of plan.csv; one must be left"),
+        (
+            "--current plan.csv --lost 2 --lost 3",
+            "demand.csv, row 0: capacity too small: 1 replicas of each topic need 3",
+        ),
+    ],
+)
+@pytest.mark.usefixtures("files")
+def test_refusals_of_lost_stores(
+    options: str, reason: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, f"{EXAMPLE} --out plan.csv") == 0
+    assert run(monkeypatch, f"--capacity 2 {options}") == 2
+    assert capsys.readouterr().err.startswith(f"nearcast: {reason}")

@@ -28,7 +28,8 @@ app = typer.Typer()
 
 
 Method = Literal["optimised", "vivaldi"]
-LINKS = (Column("source", "text"), Column("destination", "text"), Column("rtt_ms"))
+LINKS = (Column("source", "text"), Column("destination", "text"), Column("rtt_ms", maximum=1e15))
+SHORTEST_MS = 1e-9  # shorter ones would overflow where errors are relative to them
 
 
 @app.command("fit")
@@ -76,7 +77,10 @@ def _links(table: Table) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64
     nodes = Ids("node", table.path, np.asarray(pc.unique(both)))
     source, destination = nodes.positions(table, "source"), nodes.positions(table, "destination")
     names, rtt_ms, between = nodes.names, table["rtt_ms"], source != destination
-    table.refuse_first(between & (rtt_ms == 0), lambda row: "rtt_ms is 0; more than 0 is needed")
+    table.refuse_first(
+        between & (rtt_ms < SHORTEST_MS),
+        lambda row: f"rtt_ms is {rtt_ms[row]:g}; at least {SHORTEST_MS:g} is needed between different nodes",
+    )
     if not between.any():
         table.refuse(0, "a node with itself, as all rows; round trips between different nodes are needed")
     graph = coo_array((np.ones(table.rows), (source, destination)), (len(names),) * 2)

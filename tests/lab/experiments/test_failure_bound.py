@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from nearcast.lab.experiments.failure_bound import fewest_hops, hops_by_degree, level_weights
+from nearcast.lab.experiments.failure_bound import fewest_hops, fewest_hops_at, hops_by_degree, level_weights
 from nearcast.lab.workloads.content import random_tree
 from nearcast.placement.storage import from_edges
 
@@ -60,3 +60,17 @@ def test_on_a_path_the_bound_is_the_optimum() -> None:
     """Nine nodes in a row, nothing down: medians at 4 (20/9 hops), at 2 and 6 or 7, at 1, 4 and 7 (6/9)."""
     path = from_edges(9, np.arange(8), np.arange(1, 9))
     np.testing.assert_allclose(hops_by_degree(path, 3, 0)[1:], [20 / 9, 10 / 9, 6 / 9])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_assignment_to_given_stores_is_below_their_bound(seed: int) -> None:
+    network, share = random_tree(7, np.random.default_rng(seed)), np.array([0.5, 0.3, 0.2])
+    stores = np.array([0, 2, 5])
+    bound = fewest_hops_at(network, share, stores, capacity=2)
+    every = [c for size in (1, 2, 3) for c in itertools.combinations(stores.tolist(), size)]
+    best = min(
+        expected_hops(network, share, kept, tuple(stores.tolist()), 0)
+        for kept in itertools.product(every, repeat=3)
+        if max(sum(node in nodes for nodes in kept) for node in stores) <= 2
+    )
+    assert 0.9 * best < bound <= best + 1e-9

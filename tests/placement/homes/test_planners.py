@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -145,6 +146,16 @@ def test_annealing_finds_the_plan_without_overflow_that_single_moves_do_not() ->
     annealed = refined(problem, RefineParameters(sweeps=100))
     assert annealed.delay_ms < 0.99 * descent.delay_ms
     assert annealed.delegated_share <= descent.delegated_share
+
+
+def test_a_farther_cloud_leads_the_search_out_of_a_plan_that_overflows() -> None:
+    problem = city(random_members(16, 80, seed=3), CityParameters(sites=6, storage=160.0), seed=3)
+    search = RefineParameters(sweeps=20, anneals=1, perturbations=0)
+    overflows = refined(problem, replace(search, overflow_anneals=0))
+    plan = refined(problem, search)
+    assert overflows.delegated_share > 0
+    assert plan.delegated_share == 0
+    assert plan.delay_ms < overflows.delay_ms
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

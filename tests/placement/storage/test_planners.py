@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -95,6 +97,41 @@ def test_reassignment_keeps_the_stores_and_regains_what_changed_demand_cost() ->
         assert again.stores.tolist() == plan.stores.tolist()
         assert not np.delete(again.placed, plan.stores, axis=1).any()
         assert again.traffic < stale.traffic
+
+
+def test_after_a_failure_the_stores_left_hold_every_topic_again_with_fewer_hops() -> None:
+    problem = paper_problem(3, popularity=0.8, min_replicas=2)
+    plan = storage.refined(problem, storage.wrr(problem), min_replicas=2, failure=0.25)
+    lost = plan.stores[:8]
+    left = np.setdiff1d(plan.stores, lost)
+    replicas = storage.weighted_degrees(storage.topic_weights(problem.demand), 2, len(left), 5)
+    survivors = dataclasses.replace(problem, stores=len(left), replicas=replicas)
+    again = storage.reassign(survivors, left, "refined", current=plan.placed, min_replicas=2)
+    assert not np.delete(again.placed, left, axis=1).any()
+    assert again.placed.sum(axis=1).min() >= 2
+    assert again.placed.sum(axis=0).max() <= 5
+    assert again.mean_hops < storage.fail(problem, plan.placed, lost).mean_hops
+
+
+def test_lost_replicas_are_made_anew_and_what_is_left_stays() -> None:
+    """Three stores on a path held both topics; the last one is lost, and with it the only replica of the second."""
+    network = storage.from_edges(5, np.arange(4), np.arange(1, 5))
+    demand = np.array([[1.0, 1, 1, 1, 1], [0, 0, 0, 0, 3]])
+    problem = storage.StorageProblem(network, demand, 2, 1, np.array([1, 1]))
+    current = np.zeros((2, 5), dtype=bool)
+    current[0, [0, 2]] = current[1, 4] = True
+    again = storage.reassign(problem, np.array([0, 2]), current=current, min_replicas=1)
+    assert np.argwhere(again.placed).tolist() == [[0, 0], [1, 2]]  # the first topic gives way where that costs least
+
+
+def test_a_plan_without_room_for_the_lost_replicas_is_planned_anew() -> None:
+    network = storage.from_edges(3, np.array([0, 1]), np.array([1, 2]))
+    problem = storage.StorageProblem(network, np.ones((2, 3)), 1, 2, np.array([1, 1]))
+    current = np.zeros((2, 3), dtype=bool)
+    current[0, 1] = current[1, 0] = True
+    assert storage.reassign(problem, np.array([1]), current=current).placed[:, 1].all()
+    with pytest.raises(storage.StorageInfeasibleError):
+        dataclasses.replace(problem, capacity=1)
 
 
 def test_failures_send_requests_to_the_nearest_store_online() -> None:

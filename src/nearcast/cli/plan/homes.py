@@ -60,8 +60,8 @@ def homes(
     Example: nearcast plan homes --sites s.csv --clients c.csv --topics t.csv --members m.csv --out homes.csv
     """
     for option, value in (("--cloud-delay-ms", cloud_delay_ms), ("--ms-per-km", ms_per_km)):
-        if not np.isfinite(value) or value < 0:
-            raise InputError(f"{option} is {value}; a finite number of at least 0 is needed")
+        if not 0 <= value <= LARGEST:
+            raise InputError(f"{option} is {value:g}; a number from 0 to {LARGEST:g} is needed")
     if engine == "spark" and method != "reloc":
         raise InputError(f"--engine spark is for --method reloc; --method is {method}")
     if method != "refined" and (current is not None or moves_at_most is not None):

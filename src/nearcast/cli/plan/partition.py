@@ -33,9 +33,10 @@ Method = Literal["centroid", "allpairs", "hash", "refined", "exact"]
 Objective = Literal["topics", "pairs"]
 ROLE = Column("role", "text", choices=("pub", "sub", "both"))
 SITE = Column("site", "text", alias="broker")
-TOPICS = (Column("topic", "text"), Column("bound_ms"), Column("rate_out"))
+LARGEST = 1e302  # of a rate: the sum of a million of them is finite
+TOPICS = (Column("topic", "text"), Column("bound_ms"), Column("rate_out", maximum=LARGEST))
 CLIENTS = (Column("topic", "text"), Column("client", "text"), ROLE, Column("height", maximum=FARTHEST))
-SITES = (SITE, Column("height", maximum=FARTHEST), Column("rate_limit"))
+SITES = (SITE, Column("height", maximum=FARTHEST), Column("rate_limit", maximum=LARGEST))
 CURRENT = (Column("topic", "text"), SITE)
 EXACT_LIMIT = 5_000  # topics × sites; beyond it the solver takes minutes
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -12,7 +13,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from nearcast.cli.plan.command import Engine, JsonOption, OutOption, SeedOption, plan_and_write
-from nearcast.cli.tables import Column, Ids, Table, read_table
+from nearcast.cli.tables import Column, Ids, Table, read_table, write_table
 from nearcast.errors import InputError
 from nearcast.placement import storage as planners
 
@@ -61,6 +62,13 @@ def stores(
         Path | None,
         typer.Option(help="topic,store: today's plan; its stores stay, topics are reassigned if that helps"),
     ] = None,
+    lost: Annotated[
+        list[str] | None,
+        typer.Option(help="A store of --current that is gone; the others take over its topics. May be repeated."),
+    ] = None,
+    moves: Annotated[
+        Path | None, typer.Option(help="With --current: also write topic,store,change; change is add or remove")
+    ] = None,
     out: OutOption = None,
     seed: SeedOption = 0,
     engine: Annotated[Engine, typer.Option(help="spark: topics choose in parallel, for sequential and wrr")] = "memory",
@@ -74,14 +82,16 @@ def stores(
     """
     if replicas is not None and min_replicas is not None:
         raise InputError("--min-replicas and --replicas exclude each other")
-    if not (math.isfinite(capacity) and capacity > 0):
-        raise InputError(f"--capacity is {capacity:g}; a finite number above 0 is needed")
+    if not 0 < capacity <= LARGEST:
+        raise InputError(f"--capacity is {capacity:g}; a number above 0 and up to {LARGEST:g} is needed")
     if engine == "spark" and assign not in ("sequential", "wrr"):
         raise InputError(f"--engine spark is for --assign sequential and wrr; --assign is {assign}")
     if failure and assign != "refined":
         raise InputError(f"--failure is for --assign refined; --assign is {assign}")
     if current is not None and (assign not in ("sequential", "wrr", "refined") or engine == "spark"):
         raise InputError("--current is for --assign sequential, wrr and refined, and --engine memory")
+    if current is None and (lost or moves is not None):
+        raise InputError(f"{'--lost' if lost else '--moves'} needs --current: what the stores hold today")
     network, nodes = _network(read_table(edges, EDGES))
     if count is not None and not 1 <= count <= network.nodes:
         raise InputError(f"{edges}, row 0: --stores is {count}; with these links 1 to {network.nodes} are possible")
@@ -93,13 +103,13 @@ def stores(
     least = 1 if min_replicas is None else min_replicas
     if least < 1:
         raise InputError(f"--min-replicas is {least}; at least 1 is needed")
-    given = None if replicas is None else _replicas(replicas, topics, count or network.nodes)
     publication = _publication(publishers, nodes)
-    held = None if current is None else _placed(current, topics, nodes)
-    if held is not None:
-        if count is not None and count < held.any(axis=0).sum():
-            raise InputError(f"--stores is {count}; {current} has {held.any(axis=0).sum()} stores, which stay")
-        count = int(held.any(axis=0).sum())
+    today = None if current is None else _today(current, lost or [], topics, nodes)
+    if today is not None:
+        if count is not None and count < len(today.stores):
+            raise InputError(f"--stores is {count}; {current} has {len(today.stores)} stores, which stay")
+        count = len(today.stores)
+    given = None if replicas is None else _replicas(replicas, topics, count or network.nodes)
 
     def problem_with(stores: int) -> planners.StorageProblem:
         degrees = given
@@ -113,10 +123,12 @@ def stores(
         if down:
             if down >= len(result.stores):
                 raise InputError(f"--down is {down}; the plan has {len(result.stores)} stores, and one must be left")
-            failed.append(planners.random_failures(problem, result, down, DOWN_DRAWS, seed))
+            figures["down"] = planners.random_failures(problem, result, down, DOWN_DRAWS, seed)
+        if today is not None:
+            figures["before"] = planners.fail(problem, today.placed, today.lost)
         return result
 
-    failed: list[planners.Failure] = []
+    figures: dict[str, planners.Failure] = {}
 
     def chosen_problem(advance: Advance) -> planners.StorageProblem:
         if count is not None:
@@ -130,8 +142,11 @@ def stores(
         )
 
     def planned(problem: planners.StorageProblem, advance: Advance) -> planners.StoragePlan:
-        if held is not None:
-            return _reassigned(problem, held, assign, None if given is not None else least, failure, advance)
+        free_from = None if given is not None else least  # degrees that may change, from there on
+        if today is not None and assign in ("sequential", "wrr", "refined"):
+            return planners.reassign(
+                problem, today.stores, assign, advance, today.placed, min_replicas=free_from, failure=failure
+            )
         if engine == "spark":
             from nearcast.cluster.analytics import parallel_planners
             from nearcast.cluster.spark_session import spark_session
@@ -152,19 +167,23 @@ def stores(
                 seed=seed,
                 perturbations=perturbations,
                 failure=failure,
-                min_replicas=None if given is not None else least,
+                min_replicas=free_from,
             ),
             "exact": lambda: planners.exact(problem),
         }
         return methods[assign]()
 
     def describe(plan: planners.StoragePlan) -> tuple[dict[str, Any], dict[str, Any]]:
+        if today is not None and moves is not None:
+            write_table(moves, _changes(today, plan, topics, nodes))
         topic, store = np.nonzero(plan.placed)
         return {"topic": topics.names[topic], "store": nodes.names[store]}, {
             "stores": nodes.names[plan.stores].tolist(),
             "traffic": plan.traffic,
             "mean_hops": plan.mean_hops,
-            **({"mean_hops_down": failed[0].mean_hops, "unserved_down": failed[0].unserved} if failed else {}),
+            **{f"mean_hops_{when}": left.mean_hops for when, left in figures.items()},
+            **{f"unserved_{when}": left.unserved for when, left in figures.items()},
+            **({} if today is None else {"moves": int((plan.placed & ~today.placed).sum())}),
         }
 
     try:
@@ -173,27 +192,17 @@ def stores(
         raise InputError(f"{demand}, row 0: {error}") from None
 
 
-def _reassigned(
-    problem: planners.StorageProblem,
-    held: NDArray[np.bool_],
-    assign: Assign,
-    min_replicas: int | None,
-    failure: float,
-    advance: Advance,
-) -> planners.StoragePlan:
-    """The topics of today's stores assigned again; today's plan when that is no better."""
-    stores = np.flatnonzero(held.any(axis=0))
-    fits = (problem.sizes @ held <= problem.capacity * (1 + 1e-9)).all() and held.any(axis=1).all()
-    # Where today's plan is none for these topics and this capacity, there is nothing to fall back to.
-    method: Literal["sequential", "wrr"] = "sequential" if assign == "sequential" else "wrr"
-    plan = planners.reassign(problem, stores, method, advance, held if fits else None)
-    if assign == "refined":
-        return planners.refined(problem, plan, failure=failure, min_replicas=min_replicas, keep_stores=True)
-    return plan
+@dataclass(frozen=True)
+class _Today:
+    """Today's plan: `placed[t, i]` with the stores that are lost, and the stores that are left."""
+
+    placed: NDArray[np.bool_]
+    lost: NDArray[np.int64]
+    stores: NDArray[np.int64]
 
 
-def _placed(path: Path, topics: Ids, nodes: Ids) -> NDArray[np.bool_]:
-    """Today's plan. Topics that nobody asks for any more are left out, new ones have no replica."""
+def _today(path: Path, lost: list[str], topics: Ids, nodes: Ids) -> _Today:
+    """Topics that nobody asks for any more are left out, new ones have no replica."""
     table = read_table(path, PLACED, key=["topic", "store"])
     known = set(topics.names.tolist())
     rows = np.array([name in known for name in table["topic"]], dtype=bool)
@@ -203,7 +212,21 @@ def _placed(path: Path, topics: Ids, nodes: Ids) -> NDArray[np.bool_]:
     placed[[number[name] for name in table["topic"][rows]], store[rows]] = True
     if not placed.any():
         table.refuse(0, f"none of its topics is a topic of {topics.source}")
-    return placed
+    for name in lost:
+        if name not in table["store"]:
+            raise InputError(f"--lost is {name}; {path} has no such store")
+    stores, gone = np.flatnonzero(placed.any(axis=0)), np.flatnonzero(np.isin(nodes.names, lost))
+    if not len(left := np.setdiff1d(stores, gone)):
+        raise InputError(f"--lost names all {len(stores)} stores of {path}; one must be left")
+    return _Today(placed, gone, left)
+
+
+def _changes(today: _Today, plan: planners.StoragePlan, topics: Ids, nodes: Ids) -> dict[str, NDArray[Any]]:
+    """What the stores that are left are to add, and then to remove."""
+    store, topic = np.nonzero((plan.placed != today.placed)[:, today.stores].T)
+    store = today.stores[store]
+    change = np.where(plan.placed[topic, store], "add", "remove")
+    return {"topic": topics.names[topic], "store": nodes.names[store], "change": change}
 
 
 def _network(table: Table) -> tuple[planners.Network, Ids]:
@@ -228,7 +251,7 @@ def _network(table: Table) -> tuple[planners.Network, Ids]:
 def _replicas(path: Path, topics: Ids, count: int) -> NDArray[np.int64]:
     table = read_table(path, REPLICAS, key=["topic"])
     wanted = table["replicas"]
-    table.refuse_first(wanted > count, lambda row: f"{wanted[row]} replicas are more than --stores {count}")
+    table.refuse_first(wanted > count, lambda row: f"{wanted[row]} replicas are more than the {count} stores")
     degrees = np.zeros(len(topics.names), dtype=np.int64)
     degrees[topics.positions(table, "topic")] = wanted
     if (none := np.flatnonzero(degrees == 0)).size:

@@ -1,4 +1,4 @@
-"""The fewest hops that any storage plan can have while stores are down: a linear programme.
+"""The fewest hops that any storage plan can have while stores are down: linear programmes.
 
 A plan puts k_t replicas of topic t at some of M stores, of which F random ones are down. A request goes to its nearest
 replica that is up: to the l-th nearest with the probability that l - 1 given stores are down and another one is up.
@@ -6,6 +6,8 @@ For one topic with k replicas anywhere the programme of the fault-tolerant k-med
 every node is assigned to one replica per level, to no replica twice. Over the topics, the L·M places go where they save
 most. What is left out, that all topics share M stores, only makes plans worse. A request for a topic of which all
 replicas are down counts as if the farthest of them answered.
+
+When the stores that are left are assigned their topics again, `fewest_hops_at` says what no assignment can be below.
 """
 
 from __future__ import annotations
@@ -17,10 +19,10 @@ from scipy.optimize import linprog
 from scipy.sparse import coo_array, eye_array, hstack, kron, vstack
 
 if TYPE_CHECKING:
-    from nearcast.placement.arrays import Floats
+    from nearcast.placement.arrays import Floats, Ints
     from nearcast.placement.storage import Network
 
-__all__ = ["fewest_hops", "hops_by_degree", "level_weights"]
+__all__ = ["fewest_hops", "fewest_hops_at", "hops_by_degree", "level_weights"]
 
 LEVELS = 3  # of the nearest replicas; the last stands for all beyond it, which are no nearer
 
@@ -51,6 +53,28 @@ def fewest_hops(network: Network, share: Floats, stores: int, capacity: int, dow
     first = len(share)
     gains = np.sort((share[:, None] * saved[None, :]).ravel())[::-1]
     return float(share.sum() * by_degree[0] - gains[: stores * capacity - first].sum())
+
+
+def fewest_hops_at(network: Network, share: Floats, stores: Ints, capacity: int) -> float:
+    """Of a request when exactly these stores are up and hold `capacity` topics each, whichever are best."""
+    nodes, places, topics = network.nodes, len(stores), len(share)
+    requests = topics * nodes
+    served = kron(eye_array(requests), np.ones((1, places)))  # sums x[t, i, j] over the stores j
+    held = kron(eye_array(topics), kron(np.ones((nodes, 1)), eye_array(places)))  # y[t, j] for each (t, i, j)
+    within = hstack([eye_array(requests * places), -held])
+    full = hstack([coo_array((places, requests * places)), kron(np.ones((1, topics)), eye_array(places))])
+    cost = share[:, None, None] * network.hops[:, stores] / nodes
+    found = linprog(
+        np.concatenate([cost.ravel(), np.zeros(topics * places)]),
+        A_ub=vstack([within, full]).tocsr(),
+        b_ub=np.r_[np.zeros(requests * places), np.full(places, capacity)],
+        A_eq=hstack([served, coo_array((requests, topics * places))]).tocsr(),
+        b_eq=np.ones(requests),
+        bounds=(0, 1),
+        method="highs",
+    )
+    assert found.status == 0, found.message
+    return float(found.fun)
 
 
 def _least(network: Network, replicas: int, weights: Floats) -> float:

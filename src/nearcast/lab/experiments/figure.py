@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["COLOURS", "DASHES", "HATCHES", "MARKERS", "draw", "plain_axes", "style"]
 
-# Okabe and Ito; lines differ by marker and dashes, bars by hatching as well.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C7A00")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+# Okabe and Ito, and three more; lines differ by marker and dashes, bars by hatching as well.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C7A00", "#7B3294", "#7F7F7F")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
 DASHES: tuple[object, ...] = (
     "-",
     (0, (5, 2)),
@@ -29,6 +29,8 @@ DASHES: tuple[object, ...] = (
     "-",
     (0, (3, 1)),
     (0, (1, 3)),
+    (0, (6, 1, 1, 1)),
+    (0, (2, 2)),
 )
 HATCHES = ("", "//", "..", "xx", "\\\\", "--", "++", "oo")
 PANEL = (4.0, 2.9)  # inches
@@ -84,7 +86,7 @@ def style(number: int) -> dict[str, object]:
         "marker": MARKERS[which],
         "linestyle": DASHES[which],
         # Lines that lie on each other: the later one is drawn on top and has the smaller marker.
-        "markersize": 7.5 - 0.6 * which,
+        "markersize": max(7.5 - 0.6 * which, 3.3),
         "linewidth": 1.4,
     }
 

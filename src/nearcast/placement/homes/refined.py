@@ -30,7 +30,9 @@ class RefineParameters:
 
     `refined` anneals in `sweeps` over all clients, fewer where sweeps × clients × sites would exceed `annealing_work`,
     and for at most `seconds`: a limit that is reached makes the plan depend on the speed of the machine. Where that
-    work allows, it does so `anneals` times: one run ends in any of several optima when sites are nearly full.
+    work allows, it does so `anneals` times: one run ends in any of several optima when sites are nearly full. While the
+    best plan overflows, it does so up to `overflow_anneals` times more, for as long again, with a cloud that is farther
+    than it is.
     """
 
     rounds: int = 50
@@ -39,6 +41,7 @@ class RefineParameters:
     perturbation_work: int = 20_000
     sweeps: int = 600
     anneals: int = 4
+    overflow_anneals: int = 3
     annealing_work: int = 3_000_000
     seconds: float = 60.0
     seed: int = 0
@@ -49,6 +52,8 @@ DEFAULTS = RefineParameters()
 
 # A change must be worth more than this share of the total, or rounding could be mistaken for progress.
 WORTHWHILE = 1e-10
+# A cloud so many times as far: plans without overflow cost the same, and those on the way to them are left behind.
+FAR_CLOUD = 10.0
 # Clients that a perturbation moves to random sites.
 PERTURBED_CLIENTS = 3
 # For a swap between two sites, this many clients of each are considered: those that gain most.
@@ -80,11 +85,25 @@ def refined(
         rng = np.random.default_rng(parameters.seed)
         work = sweeps * max(problem.clients * problem.sites, 1)
         anneals = max(1, min(parameters.anneals, parameters.annealing_work // work))
+        seconds, descent = parameters.seconds / anneals, replace(parameters, perturbations=0)
         for _ in range(anneals):
-            home = anneal(problem, best.home, sweeps, rng, parameters.seconds / anneals, advance)
-            plan = refine(problem, home, replace(parameters, perturbations=0))
-            best = min(best, plan, key=lambda plan: plan.delay_ms)
+            home = anneal(problem, best.home, sweeps, rng, seconds, advance)
+            best = min(best, refine(problem, home, descent), key=lambda plan: plan.delay_ms)
+        far = replace(problem, cloud_ms=FAR_CLOUD * problem.cloud_ms)
+        for _ in range(parameters.overflow_anneals if _may_fit(problem) else 0):
+            if not best.delegated_share:
+                break
+            home = anneal(far, best.home, sweeps, rng, parameters.seconds / parameters.overflow_anneals, advance)
+            home = refine(far, home, descent).home
+            best = min(best, refine(problem, home, descent), key=lambda plan: plan.delay_ms)
     return refine(problem, best.home, parameters, no_progress if sweeps else advance)
+
+
+def _may_fit(problem: HomesProblem) -> bool:
+    """Whether all sites together have the storage for every spool once, and the compute, which homes do not change."""
+    publishers = np.diff(problem.publications.indptr)
+    stored = problem.spool_size @ (publishers > 0) <= problem.storage.sum()
+    return bool(stored and problem.spool_size @ publishers <= problem.compute.sum())
 
 
 def refined_with_few_moves(

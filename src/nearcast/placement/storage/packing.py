@@ -9,10 +9,10 @@ import numpy as np
 from nearcast.placement.storage.problem import StorageInfeasibleError
 
 if TYPE_CHECKING:
-    from nearcast.placement.arrays import Bools, Ints
+    from nearcast.placement.arrays import Bools, Floats, Ints
     from nearcast.placement.storage.problem import StorageProblem
 
-__all__ = ["StorePacking", "pack_largest_first"]
+__all__ = ["StorePacking", "pack_largest_first", "restored"]
 
 
 class StorePacking:
@@ -33,7 +33,7 @@ class StorePacking:
         self.placed[topic, node] = True
         self.room[node] -= self.problem.sizes[topic]
 
-    def _remove(self, topic: int, node: int) -> None:
+    def remove(self, topic: int, node: int) -> None:
         self.placed[topic, node] = False
         self.room[node] += self.problem.sizes[topic]
 
@@ -51,7 +51,7 @@ class StorePacking:
                     continue
                 to = self.stores[(self.room[self.stores] >= sizes[guest]) & ~self.placed[guest, self.stores]]
                 if len(to):
-                    self._remove(guest, full)
+                    self.remove(guest, full)
                     self.add(guest, int(to[0]))
                     self.add(topic, int(full))
                     return int(full)
@@ -73,3 +73,52 @@ def pack_largest_first(problem: StorageProblem, stores: Ints) -> Bools:
                     f"{len(stores)} stores of {problem.capacity:g}"
                 )
     return packing.placed
+
+
+def restored(problem: StorageProblem, stores: Ints, held: Bools, least: Ints) -> Bools | None:
+    """What the stores hold, with new replicas for topics that have fewer than `least`; None if there is no room.
+
+    A new replica takes the place at which it costs least; in a full store a topic with more than its least gives way.
+    """
+    packing = StorePacking(problem, stores)
+    for topic, node in np.argwhere(held[:, stores]):
+        packing.add(topic, int(stores[node]))
+    if (packing.room[stores] < 0).any():
+        return None
+    requests = problem.demand.sum(axis=1)
+    for topic in np.argsort(-requests, kind="stable").tolist():
+        while packing.placed[topic].sum() < least[topic]:
+            if not _make_replica(problem, packing, topic, least):
+                return None
+    return packing.placed
+
+
+def _make_replica(problem: StorageProblem, packing: StorePacking, topic: int, least: Ints) -> bool:
+    """Add one replica where it changes the traffic most for the better; whether there is such a place."""
+    sizes, best = problem.sizes, (np.inf, -1, -1)
+    for node in packing.stores[~packing.placed[topic, packing.stores]].tolist():
+        joined = packing.placed[topic].copy()
+        joined[node] = True
+        change = _traffic(problem, topic, joined)
+        if packing.room[node] >= sizes[topic]:
+            best = min(best, (change, node, -1))
+            continue
+        for guest in np.flatnonzero(packing.placed[:, node]).tolist():
+            left = packing.placed[guest].copy()
+            left[node] = False
+            if left.sum() >= least[guest] and packing.room[node] + sizes[guest] >= sizes[topic]:
+                more = _traffic(problem, guest, left) - _traffic(problem, guest, packing.placed[guest])
+                best = min(best, (change + more, node, guest))
+    _, node, guest = best
+    if node < 0:
+        return packing.put_by_exchange(topic, packing.stores) is not None
+    if guest >= 0:
+        packing.remove(guest, node)
+    packing.add(topic, node)
+    return True
+
+
+def _traffic(problem: StorageProblem, topic: int, holders: Bools) -> float:
+    """Eq. 2 of one topic; without a replica a request goes farther than any could."""
+    distance: Floats = problem.network.distance[holders].min(axis=0, initial=2 * problem.network.distance.max())
+    return float(problem.demand[topic] @ distance)

@@ -1,8 +1,8 @@
 """Sourlas et al., Section 5.3: choose M stores, then assign k_t replicas of every topic to them.
 
 Steps 1-3 are the planning (`plan_stores`), step 4 is the assignment (`assign_sequential`, `assign_wrr`),
-which can be repeated alone when demand has changed (`reassign`). `random` and `greedy_unconstrained` are
-the paper's baselines.
+which can be repeated alone when demand has changed or stores are lost (`reassign`). `random` and
+`greedy_unconstrained` are the paper's baselines.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from nearcast.placement.progress import no_progress
 from nearcast.placement.storage.greedy import modified_greedy
-from nearcast.placement.storage.packing import StorePacking, pack_largest_first
+from nearcast.placement.storage.packing import StorePacking, pack_largest_first, restored
 from nearcast.placement.storage.problem import StoragePlan, StorageProblem, evaluate
 from nearcast.placement.storage.refined import refined
 from nearcast.placement.storage.replication import relative_weights, topic_weights, wrr_rounds
@@ -102,20 +102,26 @@ def reassign(
     method: Literal["sequential", "wrr", "refined"] = "wrr",
     advance: Advance = no_progress,
     current: Bools | None = None,
+    *,
+    min_replicas: int | None = None,
+    failure: float = 0.0,
 ) -> StoragePlan:
-    """Section 6.2: demand has changed, the stores stay; step 1 and step 4 again.
+    """Section 6.2: demand has changed or stores are lost, the others stay; step 1 and step 4 again.
 
-    current: what the stores hold now; it is kept when the new assignment is no better.
+    current: what the nodes held; what was elsewhere than at `stores` is lost. With new replicas for topics that have
+    fewer than `min_replicas` (k_t if not given) it is kept when the new assignment is no better. `refined` searches
+    on from the better of the two: see there for `min_replicas` and `failure`.
     """
     planning = plan_stores(problem, advance)
     assign = assign_sequential if method == "sequential" else assign_wrr
     plan = assign(problem, StoreChoice(planning.votes, planning.weighted, stores))
+    least = problem.replicas if min_replicas is None else np.full_like(problem.replicas, min_replicas)
+    held = None if current is None else restored(problem, stores, current, least)
+    if held is not None and (kept := evaluate(problem, stores, held)).traffic <= plan.traffic:
+        plan = kept
     if method == "refined":
-        plan = refined(problem, plan, keep_stores=True)
-    if current is None:
-        return plan
-    kept = evaluate(problem, stores, current)
-    return plan if plan.traffic < kept.traffic else kept
+        return refined(problem, plan, failure=failure, min_replicas=min_replicas, keep_stores=True)
+    return plan
 
 
 def random(problem: StorageProblem, seed: int, advance: Advance = no_progress) -> StoragePlan:
