@@ -41,7 +41,7 @@ CATALOG: dict[str, Listed] = {
     "stores-replicas": Listed("stores_planning", "003, Fig. 6: hops against the minimum of replicas."),
     "stores-popularity": Listed("stores_planning", "003, Fig. 7: hops against the popularity exponent, stores given."),
     "stores-locality": Listed("stores_planning", "003, Fig. 8: hops against the locality exponent, stores given."),
-    "stores-failures": Listed("stores_changes", "003, Fig. 9: hops against failed stores."),
+    "stores-failures": Listed("stores_failures", "003, Fig. 9: hops against failed stores."),
     "stores-reassign-popularity": Listed("stores_changes", "003, Fig. 10: reassignment after popularity changed."),
     "stores-reassign-locality": Listed("stores_changes", "003, Fig. 11: reassignment after locality changed."),
     "balance-testbed": Listed("balance_testbed", "004, Fig. 5 to 12: brokers' loads on a live testbed."),
