@@ -1,21 +1,28 @@
-"""Matching very many subscriptions with a micro-batch: Spark, DuckDB, and one query for each subscription."""
+"""Matching very many subscriptions with a long micro-batch: Spark, DuckDB, and one query for each subscription.
+
+Executors have written the records to two files, as they do it in the data cluster. DuckDB has them in memory.
+"""
 
 from __future__ import annotations
 
 import json
 import random
+import tempfile
 import time
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from benchmarks.cluster_workload import KIND_AND_AREA, NEAR, REPORTS, SHELTERS, reports
 from benchmarks.measure import Figure, median_seconds
 
 from nearcast.cluster.channels.matching import Matcher
 from nearcast.cluster.channels.query_validation import validate_query
 from nearcast.cluster.channels.running_channel import RunningChannel
+from nearcast.cluster.datasets.dataset_tables import WrittenRecords
 from nearcast.cluster.datasets.schema import dataset_ddl, parse_ddl
 from nearcast.cluster.datasets.views import DatasetViews
 from nearcast.domain.dataset import DatasetSpec
@@ -48,6 +55,18 @@ WHERE 2 * 6371008.8 * asin(sqrt(pow(sin(radians(r.lat - p.lat) / 2), 2)
 
 def matching(spark: SparkSession) -> Iterator[Figure]:
     """One micro-batch against very many subscriptions, in Spark, in DuckDB, and one query for each subscription."""
+    with tempfile.TemporaryDirectory(prefix="nearcast-bench-") as folder:
+        yield from _matching(spark, Path(folder))
+
+
+def _written(batch: pa.Table, folder: Path) -> WrittenRecords:
+    half, paths = batch.num_rows // 2, [folder / "0.parquet", folder / "1.parquet"]
+    for path, part in zip(paths, (batch.slice(0, half), batch.slice(half)), strict=True):
+        pq.write_table(part, path, compression="zstd")
+    return WrittenRecords(tuple(map(str, paths)), tuple(path.stat().st_size for path in paths), batch.num_rows)
+
+
+def _matching(spark: SparkSession, folder: Path) -> Iterator[Figure]:
     import duckdb
 
     rng = random.Random(1)
@@ -57,6 +76,7 @@ def matching(spark: SparkSession) -> Iterator[Figure]:
     batch = batch.append_column("_arrived", pa.array([0] * 10_000, pa.timestamp("us", "UTC")))
     shelters = pa.table({"area": [f"a{n}" for n in range(100)], "shelter": [f"s{n}" for n in range(100)]})
     table: Any = Loaded(REPORTS, spark, batch)
+    written = _written(batch, folder)
     views.tables["shelters"] = cast("Any", Loaded(SHELTERS, spark, shelters))
     table.frame().createOrReplaceTempView("reports")
     views.tables["shelters"].frame().createOrReplaceTempView("shelters")
@@ -84,7 +104,7 @@ def matching(spark: SparkSession) -> Iterator[Figure]:
     for spec, wanted, text, columns, fields in cases:
         what = "a radius" if spec is NEAR else "two equalities"
         channel = RunningChannel(validate_query(spark, spec, datasets))
-        match = partial(matcher.match_new, [channel], table, batch, views)
+        match = partial(matcher.match_new, [channel], table, written, views)
         by_count = {}
         for count in (25_000, 50_000, 100_000):
             rows = {f"{n:06d}": row for n, row in enumerate(wanted[:count])}

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from nearcast.cluster.channels.failing_channels import NewRecords
 from nearcast.cluster.channels.results import ResultLog, group_results, result_ids
 from nearcast.cluster.driver_progress import StageTimer
 from nearcast.cluster.nats_source.range_write import write_ranges
@@ -70,10 +69,8 @@ class DatasetIngest:
         stored = self.results.stored(batch.last) if self._first else None
         self._first = False
         if stored is None:
-            if long is not None:
-                matches = self._match_written(table.new_frame(batch))
-            else:
-                matches = self._matcher.match_new(self.channels, table, batch.valid, self._views)
+            records = batch.valid if long is None else table.written(batch)
+            matches = self._matcher.match_new(self.channels, table, records, self._views)
             timer.lap("match")
             found = group_results(matches, batch.last, batch.arrived_us, table.notified + 1)
             stored = self.results.store(batch.last, found)
@@ -94,14 +91,6 @@ class DatasetIngest:
             results=published,
             stages=timer.take(),
         )
-
-    def _match_written(self, frame: DataFrame) -> pa.Table:
-        """Match channels with the files that executors wrote."""
-        name = self._table.spec.name
-        others = {dataset for channel in self.channels for dataset in channel.validated.datasets} - {name}
-        view_of = {dataset: self._views.whole(dataset) for dataset in others}
-        view_of[name] = self._views.part(name, "batch", frame)
-        return self._matcher.match(self.channels, view_of, NewRecords(name, self._table.schema, frame.toArrow))
 
 
 def _ids(rows: pa.Table) -> list[bytes]:

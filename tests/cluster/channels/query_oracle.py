@@ -1,9 +1,9 @@
 """Channel queries compared with DuckDB: every subscription's rows from one statement, and from the query by itself.
 
 What may be continuous is also evaluated as the data cluster does it: on the short lane by a kept plan, batch by batch,
-with half of the subscriptions in the base and half in the delta and a restart in the middle; and on the long lane, from
-files. `python -m tests.cluster.channels.query_oracle QUERIES [SEED [SUBSCRIPTIONS [SECONDS]]]` draws schemas, data,
-queries and values; a case is one query with the values of one subscription.
+with half of the subscriptions in the base and half in the delta and a restart in the middle; and on the long lane, by
+one from files. `python -m tests.cluster.channels.query_oracle QUERIES [SEED [SUBSCRIPTIONS [SECONDS]]]` draws schemas,
+data, queries and values; a case is one query with the values of one subscription.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from unittest.mock import patch
 
@@ -37,6 +38,7 @@ from nearcast.cluster.channels.query_tree import parse_query
 from nearcast.cluster.channels.query_validation import validate_query
 from nearcast.cluster.channels.running_channel import RunningChannel
 from nearcast.cluster.channels.statement import ValidatedChannel, levels_in, result_sql, subscription_table
+from nearcast.cluster.datasets.dataset_tables import WrittenRecords
 from nearcast.cluster.datasets.schema import dataset_ddl, parse_ddl
 from nearcast.cluster.datasets.views import DatasetViews
 from nearcast.domain.channel import ChannelSpec, Parameter, check_values
@@ -77,7 +79,7 @@ class World:
             + cos(radians(a)) * cos(radians(c)) * pow(sin(radians(d - b) / 2), 2)))) END"""
         )
         self.tables = draw_tables(schema, rng, rows)
-        self._views, self.kept = DatasetViews(self.spark), 0
+        self._views, self.kept, self.kept_long = DatasetViews(self.spark), 0, 0
         for name, table in self.tables.items():
             self._views.tables[name] = cast("Any", _Loaded(self.datasets[name], self.spark, table))
             self.duck.register(name, table)
@@ -130,17 +132,21 @@ class World:
         return found
 
     def long_lane(self, channel: ValidatedChannel, wanted: Mapping[str, dict[str, Any]]) -> dict[str, list[str]]:
-        """The rows of each subscription, from files that executors wrote."""
+        """The rows of each subscription, from files that executors wrote: batches of two, one and three files."""
+        table = self.tables["reports"]
+        cuts = [table.num_rows * n // 6 for n in range(7)]
         with tempfile.TemporaryDirectory() as folder:
-            table = self.tables["reports"]
-            for n, part in enumerate((table.slice(0, table.num_rows // 3), table.slice(table.num_rows // 3))):
-                pq.write_table(part, f"{folder}/{n}.parquet")
-            schema = parse_ddl(dataset_ddl(self.datasets["reports"]), "reports")
-            self.spark.read.schema(schema).parquet(folder).createOrReplaceTempView("reports_files")
+            files = []
+            for low, high in pairwise(cuts):
+                files.append((f"{folder}/{low}-{high}.parquet", table.slice(low, high - low)))
+                pq.write_table(files[-1][1], files[-1][0])
             running, matcher = self._running(channel, wanted, in_base=1)
-            views = {name: name for name in self.datasets} | {"reports": "reports_files"}
             found: dict[str, list[str]] = {key: [] for key in wanted}
-            _collect(matcher.match([running], views), found)
+            for batch in (files[:2], files[2:3], files[3:]):
+                paths, rows = [path for path, _ in batch], sum(part.num_rows for _, part in batch)
+                written = WrittenRecords(tuple(paths), tuple(Path(path).stat().st_size for path in paths), rows)
+                _collect(matcher.match_new([running], self._loaded("reports"), written, self._views), found)
+            self.kept_long += any(plan.bases for plan in matcher.kept.plans.values())
             matcher.remove(running)
             return found
 
@@ -237,8 +243,11 @@ def main(arguments: Sequence[str]) -> None:
             world = World(spark, rng, draw_schema(rng))
         query = draw_query(rng, world.schema)
         counts["queries"] += 1
+        kept, kept_long = world.kept, world.kept_long
         try:
             counts["cases"] += compare(world, query, rng, subscriptions)
+            counts["kept plans"] += world.kept > kept
+            counts["kept plans, long lane"] += world.kept_long > kept_long
         except Exception as error:
             counts[kind := _kind_of(error)] += 1
             print(f"{kind}: {query}\n  {str(error) if kind == 'wrong' else str(error).splitlines()[0]}")

@@ -13,11 +13,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from nearcast.cluster.channels import channel_shape, delta_plans, failing_channels
-from nearcast.cluster.channels.failing_channels import NewRecords
 from nearcast.cluster.channels.matching import Matcher
 from nearcast.cluster.channels.query_validation import validate_query
 from nearcast.cluster.channels.running_channel import RunningChannel
-from nearcast.cluster.datasets.dataset_tables import StreamTable
+from nearcast.cluster.datasets.dataset_tables import StreamTable, WrittenRecords
 from nearcast.cluster.datasets.views import DatasetViews
 from nearcast.cluster.datasets.warehouse import Warehouse
 from nearcast.domain.channel import ChannelSpec, Parameter
@@ -260,13 +259,19 @@ def test_without_its_new_records_a_batch_is_not_answered(spark: SparkSession, tm
     records = pa.Table.from_pylist(bench.records(random.Random(1)), bench.table.arrow)
     file = tmp_path / "batch.parquet"
     pq.write_table(records, file)
-    frame = bench.table.read([str(file)])
-    view_of = {"reports": bench.views.part("reports", "batch", frame)}
-    new = NewRecords("reports", bench.table.schema, frame.toArrow)
-    expected = bench.matcher.match([channel], view_of, new)
-    file.rename(tmp_path / "away.parquet")
-    with pytest.raises(Exception, match=r"batch\.parquet"):
-        bench.matcher.match([channel], view_of, new)
-    assert (channel.problem, channel.off, bench.matcher.faults.take()) == ("", {}, [])
-    (tmp_path / "away.parquet").rename(file)
-    assert bench.matcher.match([channel], view_of, new) == expected
+    written = WrittenRecords((str(file),), (file.stat().st_size,), records.num_rows)
+
+    def match() -> pa.Table:
+        return bench.matcher.match_new([channel], bench.table, written, bench.views)
+
+    expected = match()
+    assert expected.num_rows
+    for kept in (False, True):
+        while bool(bench.matcher.kept.plans) < kept:
+            assert match() == expected
+        file.rename(tmp_path / "away.parquet")
+        with pytest.raises(Exception, match=r"batch\.parquet"):
+            match()
+        assert (channel.problem, channel.off, bench.matcher.faults.take()) == ("", {}, [])
+        (tmp_path / "away.parquet").rename(file)
+        assert match() == expected

@@ -4,24 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
 from nearcast.cluster.channels.channel_shape import ChannelShape, ShapeState, SubscriptionBase, SubscriptionNames
+from nearcast.cluster.channels.file_input import FileInput
 from nearcast.cluster.channels.plan_output import PlanOutput
 from nearcast.cluster.channels.reusable_plan import PlanInput
 from nearcast.cluster.channels.statement import levels_in, subscription_ddl
+from nearcast.cluster.datasets.dataset_tables import WrittenRecords
 from nearcast.cluster.datasets.schema import parse_ddl
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
     from nearcast.cluster.channels.evaluation import Evaluation
 
-__all__ = ["DeltaInput", "DeltaPlan", "KeptPlan", "States"]
+__all__ = ["BatchRecords", "DeltaInput", "DeltaPlan", "KeptPlan", "RecordInput", "States"]
 
 States = Mapping[ChannelShape, ShapeState]
+BatchRecords = pa.Table | WrittenRecords
+"""Of a short micro-batch, or of a long one."""
+
+
+class RecordInput(Protocol):
+    """What a kept plan reads: a `PlanInput` of short batches, or a `FileInput` of long ones."""
+
+    single: DataFrame
+
+    def put(self, records: Any, /) -> None: ...
+
+    def holds(self, records: Any, /) -> bool: ...
 
 
 class DeltaInput:
@@ -64,6 +79,7 @@ class KeptPlan:
     """Valid while its shapes have these bases and what they read has these versions.
 
     considered: the shapes for which it was made; those whose part cannot be kept are not in it.
+    sample: of the records of short batches, to evaluate it once before it is used.
     """
 
     dataset: str
@@ -71,12 +87,16 @@ class KeptPlan:
     considered: Sequence[ChannelShape]
     schema: StructType
     view_of: Mapping[str, str]
-    records: PlanInput
-    sample: pa.Table
+    records: RecordInput
+    sample: pa.Table | None
     output: PlanOutput | None
     names: SubscriptionNames
-    many: bool
     delta: DeltaPlan | None = None
+
+    @property
+    def many(self) -> bool:
+        """Whether it is for long batches, which all cores join."""
+        return isinstance(self.records, FileInput)
 
     def valid(self, states: States, versions: Mapping[ChannelShape, object]) -> bool:
         return all(

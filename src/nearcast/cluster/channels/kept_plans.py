@@ -14,10 +14,12 @@ import pyarrow as pa
 
 from nearcast.cluster.channels.channel_shape import ChannelShape, ShapeState, SubscriptionBase, SubscriptionNames
 from nearcast.cluster.channels.delta_plans import DeltaPlans, plan_union
-from nearcast.cluster.channels.kept_plan import KeptPlan, States
+from nearcast.cluster.channels.file_input import FileInput, columns_read
+from nearcast.cluster.channels.kept_plan import BatchRecords, KeptPlan, RecordInput, States
 from nearcast.cluster.channels.plan_output import PlanOutput, PlanRdd
 from nearcast.cluster.channels.reusable_plan import PlanInput
 from nearcast.cluster.channels.statement import NUMBERED, levels_in, result_sql
+from nearcast.cluster.datasets.dataset_tables import WrittenRecords
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -26,8 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["KeptPlans", "PlanKey"]
 
-# From this many records on, all cores join them.
-_SPREAD = 4_000
 # A plan is kept when what it reads was unchanged for this many batches.
 _UNCHANGED_BATCHES = 2
 # More where a dataset is looked up by key meanwhile: a plan with all of a large one takes seconds to make.
@@ -42,7 +42,7 @@ PlanKey = tuple[str, bool]
 
 
 class KeptPlans:
-    """By dataset, and by whether the records of a batch are many."""
+    """By dataset, and by whether its micro-batches are long."""
 
     def __init__(self, evaluation: Evaluation) -> None:
         self._evaluation = evaluation
@@ -57,26 +57,26 @@ class KeptPlans:
         dataset: str,
         states: States,
         schema: StructType,
-        records: pa.Table,
+        records: BatchRecords,
         whole_views: Callable[[], Mapping[str, str]],
     ) -> KeptPlan | None:
         """The plan made before, while it is valid; a new one when more shapes qualify. whole_views: of other datasets.
 
-        Few records are best joined by one task; many by all cores, where no exchange is needed for that.
+        Few records are best joined by one task; those of a long batch by all cores, where that needs no exchange.
         """
-        key = dataset, records.num_rows >= _SPREAD
+        key = dataset, isinstance(records, WrittenRecords)
         versions = {shape: shape.inputs_version for shape in states}
         plan = self.plans.get(key)
-        if plan is not None and not plan.valid(states, versions):
+        if plan is not None and not (plan.valid(states, versions) and plan.records.holds(records)):
             del self.plans[key]
             plan = None
         qualified = [shape for shape, state in states.items() if self._qualifies(shape, state)]
         if any(plan is None or shape not in plan.considered for shape in qualified):
             bases = {shape: (states[shape].base, versions[shape]) for shape in qualified}
-            plan = self.plans[key] = self._make(dataset, bases, schema, records, whole_views(), key[1])
+            plan = self.plans[key] = self._make(dataset, bases, schema, records, whole_views())
         return plan if plan and plan.bases else None
 
-    def evaluate(self, plan: KeptPlan, records: pa.Table, states: States) -> pa.Table:
+    def evaluate(self, plan: KeptPlan, records: BatchRecords, states: States) -> pa.Table:
         """Rows (channel, key, row as JSON, position) for new records, of bases and deltas."""
         plan.records.put(records)
         removed = frozenset[int]().union(*(states[shape].removed for shape in plan.bases))
@@ -98,13 +98,14 @@ class KeptPlans:
         self._deltas.drop(shape)
 
     def renewed(self, shape: ChannelShape, base: SubscriptionBase) -> dict[PlanKey, tuple[KeptPlan, KeptPlan]]:
-        """Plans with another base of a shape, evaluated once, each with the one that it replaces."""
+        """Plans with another base of a shape, evaluated once, each with the one that it replaces. Those for long
+        batches are made with the next one: that takes not much more than such a batch without a plan."""
         found = {}
         for key, plan in list(self.plans.items()):
-            if shape not in plan.bases:
+            if shape not in plan.bases or plan.sample is None:
                 continue
             bases = {**plan.bases, shape: (base, plan.bases[shape][1])}
-            made = self._make(key[0], bases, plan.schema, plan.sample, plan.view_of, key[1])
+            made = self._make(key[0], bases, plan.schema, plan.sample, plan.view_of)
             self._rows(made.output)  # broadcasts the bases
             found[key] = plan, made
         return found
@@ -128,15 +129,20 @@ class KeptPlans:
         dataset: str,
         bases: Mapping[ChannelShape, tuple[SubscriptionBase, object]],
         schema: StructType,
-        records: pa.Table,
+        records: BatchRecords,
         view_of: Mapping[str, str],
-        many: bool,
     ) -> KeptPlan:
-        evaluation = self._evaluation
-        sample = records.slice(0, 1)
+        evaluation, sample = self._evaluation, None
+        plan_input: RecordInput
         with evaluation.lock:
-            plan_input = PlanInput(evaluation.spark, schema, sample)
-            frame = plan_input.spread if many else plan_input.single
+            if isinstance(records, WrittenRecords):
+                columns = columns_read([shape.validated.statement for shape in bases], schema)
+                files = plan_input = FileInput(evaluation.spark, schema, records, columns)
+                frame = files.spread
+            else:
+                sample = records.slice(0, 1)
+                plan_input = PlanInput(evaluation.spark, schema, sample)
+                frame = plan_input.single
             views = {**view_of, dataset: evaluation.view(f"plan {dataset}", frame)}
             queries, kept = {}, {}
             for shape, (base, version) in bases.items():
@@ -148,8 +154,9 @@ class KeptPlans:
             union, reusable = plan_union(evaluation, queries)
             kept |= {shape: bases[shape] for shape in reusable}
         names = SubscriptionNames(shape.named(base.rows) for shape, (base, _) in kept.items())
-        output = None if union is None else PlanOutput([PlanRdd(union, few=not many)], NUMBERED, one_task=not many)
-        return KeptPlan(dataset, kept, list(bases), schema, view_of, plan_input, sample, output, names, many)
+        few = sample is not None
+        output = None if union is None else PlanOutput([PlanRdd(union, few=few)], NUMBERED, one_task=few)
+        return KeptPlan(dataset, kept, list(bases), schema, view_of, plan_input, sample, output, names)
 
     def _rows(self, output: PlanOutput | None) -> pa.Table:
         return NUMBERED.empty_table() if output is None else self._evaluation.output_rows(output)

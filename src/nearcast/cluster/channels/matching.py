@@ -3,7 +3,7 @@
 Channels of one query shape share a statement (`channel_shape`). Only the new records differ from one micro-batch to the
 next, so a plan is kept and evaluated again until a dataset that it reads changes (`kept_plans`); subscriptions may come
 and go meanwhile. Where a plan cannot be kept, or while datasets change all the time, a plan is made for the one batch:
-the records are broadcast, the cached subscriptions stay in place.
+the records of a short batch are broadcast, the cached subscriptions stay in place.
 
 A channel that fails, fails alone: it is evaluated by itself (`failing_channels`).
 """
@@ -30,8 +30,10 @@ from nearcast.cluster.channels.channel_shape import (
 from nearcast.cluster.channels.evaluation import Evaluation
 from nearcast.cluster.channels.failing_channels import FailingChannels, NewRecords
 from nearcast.cluster.channels.faults import FaultLog
+from nearcast.cluster.channels.kept_plan import BatchRecords
 from nearcast.cluster.channels.kept_plans import KeptPlans
 from nearcast.cluster.channels.running_channel import RunningChannel
+from nearcast.cluster.datasets.dataset_tables import WrittenRecords
 from nearcast.cluster.java_connection import send_answers_at_once
 from nearcast.cluster.spark_errors import error_line
 
@@ -117,7 +119,7 @@ class Matcher:
         self._folder.submit(lambda: None).result()
 
     def match_new(
-        self, channels: Sequence[RunningChannel], table: StreamTable, records: pa.Table, views: DatasetViews
+        self, channels: Sequence[RunningChannel], table: StreamTable, records: BatchRecords, views: DatasetViews
     ) -> pa.Table:
         """Rows (channel, key, row as JSON, position) of a dataset's continuous channels for its new records."""
         due = _shapes_of(channel for channel in channels if channel.due)
@@ -150,11 +152,15 @@ class Matcher:
                 plan = None
         rest = {shape: states[shape] for shape in due if plan is None or shape not in plan.bases}
         if rest:
-            # The records are the small side: they are broadcast, the subscriptions stay where they are.
-            frame = self._spark.createDataFrame(records, table.schema).hint("broadcast")
-            view_of = self._views_of_keys(name, list(rest), records, views)
+            if isinstance(records, WrittenRecords):
+                frame, view_of = self._spark.read.schema(table.schema).parquet(*records.uris), whole_views()
+                new = NewRecords(name, table.schema, frame.toArrow)
+            else:  # these are the small side: they are broadcast, the subscriptions stay where they are
+                frame = self._spark.createDataFrame(records, table.schema).hint("broadcast")
+                view_of = self._views_of_keys(name, list(rest), records, views)
+                new = NewRecords(name, table.schema, lambda: records)
             view_of[name] = self._evaluation.view(f"batch {name}", frame)
-            found.append(self._match_shapes(rest, view_of, NewRecords(name, table.schema, lambda: records)))
+            found.append(self._match_shapes(rest, view_of, new))
         return pa.concat_tables(found)
 
     def _views_of_keys(

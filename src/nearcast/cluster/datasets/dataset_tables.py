@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -24,9 +25,18 @@ if TYPE_CHECKING:
     from nearcast.cluster.datasets.warehouse import Warehouse
     from nearcast.domain.dataset import DatasetSpec
 
-__all__ = ["StreamTable"]
+__all__ = ["StreamTable", "WrittenRecords"]
 
 _VACUUM_SECONDS = 600.0
+
+
+@dataclass(frozen=True)
+class WrittenRecords:
+    """The records of a long micro-batch, in the files that executors wrote."""
+
+    uris: tuple[str, ...]
+    sizes: tuple[int, ...]
+    num_rows: int
 
 
 class StreamTable:
@@ -87,9 +97,10 @@ class StreamTable:
         name = f"{self._term:08d}-{last:020d}"
         return self._warehouse.location, self.records.folder, self.quarantine.folder, name
 
-    def new_frame(self, written: ValidatedBatch) -> DataFrame:
+    def written(self, batch: ValidatedBatch) -> WrittenRecords:
         """The records of a batch that executors wrote."""
-        return self.read([f"{self.records.folder}/{file.path}" for file in written.files])
+        uris = tuple(self._warehouse.uri(f"{self.records.folder}/{file.path}") for file in batch.files)
+        return WrittenRecords(uris, tuple(file.size for file in batch.files), sum(file.rows for file in batch.files))
 
     def answered(self, last: int) -> None:
         """Spark has noted batches up to this sequence as complete: the stored position may be lost."""
